@@ -21,8 +21,8 @@ def manifest(namespace: Kubectl, layout: Layout) -> Json:
     """Return the job of a layout.
 
     ``acts``: three pods, and a node is left as soon as that pays. ``endures``: likewise, but a replacement is declared
-    to cost ten minutes. ``ring``: four pods, which may exchange their roles; also with
-    an interpreter that stands by beside each rank. ``two a pod``: two pods of two ranks.
+    to cost ten minutes. ``ring``: four pods, which may exchange their roles; also with an
+    interpreter that stands by beside each rank. ``two a pod``: two pods of two ranks.
     """
     procs = 2 if layout == "two a pod" else 1
     match layout:

@@ -345,11 +345,8 @@ def _prepared(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[Slo
 
 
 def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) -> bool:
-    """Check whether the loss has reached the strategy's price, and the evidence allows what it does.
-
-    An exchange of roles moves the node away from its rank's work as a replacement does.
-    """
-    if strategy.name in (replace_node.TYPE, swap_nodes.TYPE) and not confidence.suffices(slow.evidence, policy):
+    """Check whether the loss has reached the strategy's price, and the evidence allows what it does."""
+    if strategy.name in prices.TAKE_THE_ROLE and not confidence.suffices(slow.evidence, policy):
         return False
     return ski_rental.due(strategy, slow.loss)
 

@@ -29,8 +29,7 @@ def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryStat
     """Plan an exchange of roles each ``PLAN_SECONDS``, where the spec names S3; the first incident has the outlook."""
     slow = together.first_of(state)
     named = any(name == swap_nodes.TYPE for name, _ in policy.strategies)
-    recent = slow.outlook is not None and 0 <= obs.now - slow.outlook.at < swapping.PLAN_SECONDS
-    if not named or recent or state.probe is not None:
+    if not named or state.probe is not None or not swapping.is_old(slow.outlook, obs):
         return state
     return replace(state, slow=_planned(state, slow, obs, policy)[0])
 
@@ -44,9 +43,7 @@ def _planned(
         return replace(slow, outlook=Outlook(at=obs.now)), None
     why = gather_stragglers.hindrance(state, obs, policy)
     plan = None if why else gather_stragglers.plan(state, slow, obs, policy)
-    if plan is None:
-        return replace(slow, outlook=Outlook(at=obs.now, why=why or gather_stragglers.NO_GAIN)), None
-    return replace(slow, outlook=Outlook(at=obs.now, removed_share=round(plan.removed_share, 3))), plan
+    return replace(slow, outlook=swapping.outlook_on(plan, why or gather_stragglers.NO_GAIN, obs.now)), plan
 
 
 def exchange(

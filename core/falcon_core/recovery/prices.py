@@ -18,6 +18,8 @@ _DEFAULT_OVERHEADS = {
     replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
 }
 _AGAINST_RANKS: Final = frozenset({ignore.TYPE, adjust_microbatches.TYPE, swap_nodes.TYPE, replace_node.TYPE})
+# They take a node away from its rank's work, and need evidence against the node.
+TAKE_THE_ROLE: Final = frozenset({swap_nodes.TYPE, replace_node.TYPE})
 _AGAINST_LINKS: Final = frozenset({ignore.TYPE, swap_nodes.TYPE})
 
 

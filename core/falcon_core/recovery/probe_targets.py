@@ -22,10 +22,10 @@ from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.preflight_links import LEAST_MACHINES
-from falcon_core.recovery.prices import next_candidate
+from falcon_core.recovery.prices import TAKE_THE_ROLE, next_candidate
 from falcon_core.recovery.probe_state import Measured, Probe, Probed
 from falcon_core.recovery.state import RecoveryState, SlowIncident
-from falcon_core.recovery.strategies import replace_node, swap_nodes
+from falcon_core.recovery.strategies import swap_nodes
 from falcon_core.wire.messages import MAX_DETAILED
 
 EXPECTED_SECONDS: Final = 3.0  # that a pause takes, before any was measured
@@ -50,7 +50,7 @@ def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | N
     slow = state.slow
     if slow is None:
         return None
-    if is_unknown_link(slow) or is_unnamed(slow, obs, policy):
+    if _needs_links(slow, obs, policy):
         return Target("Links", key(slow))
     return Target("Machines", slow.id) if slow.id and _would_be_replaced(state, slow, obs, policy) else None
 
@@ -58,6 +58,10 @@ def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | N
 def key(slow: SlowIncident) -> str:
     """Return what stands for the open incident in a probe: its id, if it has any."""
     return slow.id or _UNNAMED
+
+
+def _needs_links(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    return is_unknown_link(slow) or is_unnamed(slow, obs, policy)
 
 
 def is_unnamed(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
@@ -83,7 +87,7 @@ def _would_be_replaced(state: RecoveryState, slow: SlowIncident, obs: Observatio
     if not is_doubted_machine(slow, policy):
         return False
     strategy = next_candidate(state, slow, obs, policy)
-    if strategy is None or strategy.name not in (replace_node.TYPE, swap_nodes.TYPE):
+    if strategy is None or strategy.name not in TAKE_THE_ROLE:
         return False
     return ski_rental.due(strategy, slow.loss)
 
@@ -127,7 +131,7 @@ def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Polic
     if probe.incident:
         if slow is None or key(slow) != probe.incident:
             return "it is over"
-        if probe.measures == "Links" and not (is_unknown_link(slow) or is_unnamed(slow, obs, policy)):
+        if probe.measures == "Links" and not _needs_links(slow, obs, policy):
             return "no link is slow whose ends are not known"
         if probe.measures == "Machines" and not is_doubted_machine(slow, policy):
             return "no rank is slow whose node is in doubt"

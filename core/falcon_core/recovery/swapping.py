@@ -33,7 +33,7 @@ def climb(
     if link is None or not _may_act(state, policy):
         return replace(state, slow=slow), []
     slow = replace(slow, blocked="")
-    if _is_old(slow.outlook, obs):
+    if is_old(slow.outlook, obs):
         slow, _ = _planned(state, slow, link, obs, policy)
     actions: list[Action] = []
     while (strategy := prices.next_candidate(state, slow, obs, policy)) is not None:
@@ -57,7 +57,8 @@ def _may_act(state: RecoveryState, policy: Policy) -> bool:
     return state.probe is None and any(name == swap_nodes.TYPE for name, _ in policy.strategies)
 
 
-def _is_old(outlook: Outlook | None, obs: Observation) -> bool:
+def is_old(outlook: Outlook | None, obs: Observation) -> bool:
+    """Check whether an exchange is to be planned again."""
     return outlook is None or not 0 <= obs.now - outlook.at < PLAN_SECONDS
 
 
@@ -69,9 +70,12 @@ def _planned(
         return replace(slow, outlook=Outlook(at=obs.now)), None
     why = swap_nodes.hindrance(state, link, obs, policy)
     plan = None if why else swap_nodes.plan(link, slow.healthy_ns, obs, policy)
-    if plan is None:
-        return replace(slow, outlook=Outlook(at=obs.now, why=why or swap_nodes.NO_GAIN)), None
-    return replace(slow, outlook=Outlook(at=obs.now, removed_share=round(plan.removed_share, 3))), plan
+    return replace(slow, outlook=outlook_on(plan, why or swap_nodes.NO_GAIN, obs.now)), plan
+
+
+def outlook_on(plan: swap_nodes.Plan | None, why: str, now: float) -> Outlook:
+    """Return what is remembered of a plan. ``why``: there is none."""
+    return Outlook(at=now, why=why) if plan is None else Outlook(at=now, removed_share=round(plan.removed_share, 3))
 
 
 def _exchanged(

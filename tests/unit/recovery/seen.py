@@ -82,6 +82,19 @@ def seen(
     return replace(base, **fields)
 
 
+def four_pods(ranks: list[RankSeen], **fields: Any) -> Observation:
+    """Return an observation of these ranks in four pods."""
+    base = Observation(
+        now=NOW,
+        generation=1,
+        running=True,
+        running_seconds=100.0,
+        members=[member(number) for number in range(4)],
+        ranks=ranks,
+    )
+    return replace(base, **fields)
+
+
 def ended(*, signal: int | None = None, exit_code: int | None = None, at: float = NOW - 0.2) -> dict[str, Any]:
     return {"process": "Ended", "signal": signal, "exit_code": exit_code, "ended_at": at}
 

@@ -15,7 +15,7 @@ from falcon_core.recovery.strategies import gather_stragglers, swap_nodes
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import MicroShare
 from tests.unit.recovery.incidents import located
-from tests.unit.recovery.seen import MS, NOW, member, rank, replace
+from tests.unit.recovery.seen import MS, NOW, four_pods, member, rank, replace
 
 HEALTHY = 450 * MS  # two stages of 200 ms one after the other, and 50 ms of communication
 STRATEGIES: list[tuple[str, float | None]] = [("Ignore", None), ("SwapNodes", 10.0)]
@@ -42,15 +42,7 @@ def job(
         )
         for number in range(world)
     ]
-    base = Observation(
-        now=NOW,
-        generation=1,
-        running=True,
-        running_seconds=100.0,
-        members=[member(number) for number in range(4)],
-        ranks=ranks,
-    )
-    return replace(base, **fields)
+    return four_pods(ranks, **fields)
 
 
 def slow_rank(number: int, factor: float, per_pod: int = 1, healthy: int = 200, **fields: Any) -> SlowIncident:

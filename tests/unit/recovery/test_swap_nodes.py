@@ -27,7 +27,7 @@ from falcon_core.recovery.strategies import swap_nodes
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import CommSignals
 from tests.unit.operator.flows import MB, Flow, Flows, two_by_two
-from tests.unit.recovery.seen import MS, NOW, member, rank, replace
+from tests.unit.recovery.seen import MS, NOW, four_pods, member, rank, replace
 
 POLICY = Policy(
     job="gpt2",
@@ -60,15 +60,7 @@ def job(flows: Flows | None = None, iteration_ns: int = SLOW, **fields: Any) -> 
         )
         for number in range(4)
     ]
-    base = Observation(
-        now=NOW,
-        generation=1,
-        running=True,
-        running_seconds=100.0,
-        members=[member(number) for number in range(4)],
-        ranks=ranks,
-    )
-    return replace(base, **fields)
+    return four_pods(ranks, **fields)
 
 
 def incident(loss: float = 100.0, **fields: Any) -> SlowIncident:
