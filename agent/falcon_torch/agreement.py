@@ -36,6 +36,11 @@ class Agreement:
         """Return whether a proposal is under way: another one has to wait."""
         return self._answered is not None
 
+    @property
+    def number(self) -> int:
+        """Return the number of the newest proposal that this rank has answered, from 1; 0 before the first."""
+        return self._number
+
     def look(self, propose: bool = False) -> bool:
         """Look once; return whether this is the look in which it happens. ``propose``: only rank 0's counts."""
         self._looks += 1

@@ -1,25 +1,25 @@
 """Micro-batches that Falcon may share out anew: a slow rank computes fewer, the others more (FALCON §5.3).
 
-A step's global batch has M = D · ``per_rank`` micro-batches. Rank i computes m_i of them, whatever m_i is; the
-m_i always add up to M, and each rank's are the next m_i after those of the ranks before it: the union is always the
-same global batch. DDP averages over the D ranks, so each micro-batch's loss counts with the factor D/M =
-1/``per_rank``: 1/D · Σ_ranks Σ_own D/M · g = 1/M · Σ g, the mean over all micro-batches. (FALCON's weight m_i/M for the
-mean gradient of a rank is the same sum.) Only the sum's order changes, and with it the last bits.
+Micro-batches move between the replicas of the model. Without tensor and pipeline parallelism each rank is a replica;
+with them, all ranks of a replica have the same share. A step's global batch has M = D · ``per_rank`` micro-batches for
+D replicas. Replica i computes m_i of them, whatever m_i is; the m_i always add up to M, and each replica's are the next
+m_i after those of the replicas before it: the union is always the same global batch. DDP averages over the D replicas,
+so each micro-batch's loss counts with the factor D/M = 1/``per_rank``: 1/D · Σ_replicas Σ_own D/M · g = 1/M · Σ g, the
+mean over all micro-batches. (FALCON's weight m_i/M for the mean gradient of a replica is the same sum.) Only the sum's
+order changes, and with it the last bits.
 
 **One synchronising pass a step.** DDP exchanges gradients in the backward pass of each rank's last micro-batch alone;
-the others are inside ``no_sync``. So every rank makes the same collectives in a step, whatever its share is, and a
-disagreement could never leave a rank waiting.
+the others are inside ``no_sync``. So every rank makes the same collectives between replicas in a step, whatever its
+share is. A script that exchanges gradients by itself does it after its last micro-batch.
 
-**All ranks change at the same step.** Rank 0 reads the wanted shares (a file of the agent's) as its step k begins,
-and publishes them in the process group's store, to hold from step k + 2 on. All ranks look into the store at the start
-of each step. Each sees them in time: a rank that begins step k + 1 has completed step k's exchange of gradients; that
-needs rank 0's part; rank 0 gave it after it had published. So at the start of step k + 1 at the latest every rank knows
-the shares that hold from step k + 2 on. The next shares are published only when these hold, so that none is overlooked.
-This rests on collectives that are over when the step is: with NCCL the host may run ahead by several steps. So a model
-on a GPU keeps the even split.
+**All ranks change at the same step.** Each rank looks once at the start of a step. Rank 0 proposes the shares that
+Falcon wants (a file of the agent's), and all ranks agree on the step from which they hold (``agreement``). This rests
+on nothing that a step exchanges, so it holds where the host runs ahead of its device, too.
 
 Each rank says what it computes and how long a micro-batch takes it (``said``): that is what Falcon plans with, and how
-a rank that computes less than others can still be told from one that is fast. Of several objects the newest one speaks.
+a rank that computes less than others can still be told from one that is fast. On a device, and where a replica has
+several ranks, a pass contains waiting; then Falcon takes the rank's computation in the iteration. Of several objects
+the newest one speaks.
 
 Without Falcon, and wherever shares cannot be moved, the same script computes the even split.
 """
@@ -31,18 +31,18 @@ import json
 import logging
 import os
 import time
-from typing import Any, ContextManager, Iterator, List, NamedTuple, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
 import torch.distributed as dist
 
 from falcon_torch.agent_file import AgentFile, run_dir
+from falcon_torch.agreement import Agreement
 from falcon_torch.ranks import place, store
 from falcon_torch.said import Said
 
 LEAST = 1  # micro-batches of a rank: each takes part in the exchange of gradients
 MOST_RANKS = 1024
-_AHEAD = 2  # steps between publishing and change
 _log = logging.getLogger("falcon_torch")
 
 
@@ -58,51 +58,67 @@ class MicroBatches:
     """The micro-batches of each step. All ranks make it at the same place of their program, and step alike.
 
     Args:
-        model: what the passes go through, wrapped in DistributedDataParallel.
+        model: what the passes go through, wrapped in DistributedDataParallel over the replicas. With ``replicas`` also
+            a module whose gradients the script exchanges by itself, once after its last micro-batch.
         per_rank: micro-batches of a rank in the even split.
+        replica: number of the model's replica that this rank belongs to; without it each rank is a replica.
+        replicas: how many there are.
     """
 
     _made = 0
 
-    def __init__(self, model: torch.nn.Module, per_rank: int) -> None:
-        """Begin with the even split. Raises ValueError for fewer than one micro-batch a rank."""
+    def __init__(
+        self, model: torch.nn.Module, per_rank: int, *, replica: int | None = None, replicas: int | None = None
+    ) -> None:
+        """Begin with the even split.
+
+        Raises ValueError for fewer than one micro-batch a rank, or a replica that cannot be.
+        """
+        here = place()
         if per_rank < 1:
             raise ValueError(f"per_rank={per_rank}: each rank computes at least one micro-batch")
-        here = place()
+        if (replica is None) != (replicas is None):
+            raise ValueError("give both replica and replicas, or neither")
+        if replica is None or replicas is None:
+            replica, replicas = here.rank, here.world_size
+        if not 0 <= replica < replicas or here.world_size % replicas:
+            raise ValueError(f"replica={replica} of replicas={replicas}, in a job of {here.world_size} ranks")
         self._model, self._per_rank, self._place = model, per_rank, here
-        self._shares = [per_rank] * here.world_size
-        self._pending: Tuple[int, List[int]] | None = None  # the step from which these shares hold
-        self._steps = 0
-        self._number = 0  # of the newest shares that were published
+        self._replica, self._replicas = replica, replicas
+        self._shares = [per_rank] * replicas
+        self._of_ranks: List[int] | None = None  # the ranks' replicas, once rank 0 knows them
         self._wanted = AgentFile.of_this_pod("microbatches")
-        self.hindrance = hindrance(model, per_rank, here.world_size)  # why shares cannot be moved; "" if they can
+        self.hindrance = hindrance(model, per_rank, here.world_size, replicas)  # why shares stay; "" if they can move
         if self.hindrance and self._wanted is not None and here.rank == 0:
             _log.warning("micro-batches stay evenly split: %s", self.hindrance)
         self._store = (
             None if self.hindrance or self._wanted is None else store(f"falcon-microbatches-{MicroBatches._made}")
         )
+        self._agreement = None if self._store is None else Agreement(self._store, here.rank, here.world_size)
+        if self._store is not None:
+            self._store.set(f"replica-{here.rank}", str(replica))
         MicroBatches._made += 1
         self._made_as = MicroBatches._made
         self._said: Said | None = None
         if run_dir() and here.local_rank is not None:
             path = os.path.join(run_dir(), "launch", f"microbatches.{here.local_rank}")
-            self._said = Said(path, here.generation, per_rank, self.hindrance)
+            timed = replicas == here.world_size and all(each.device.type == "cpu" for each in model.parameters())
+            self._said = Said(path, here.generation, per_rank, self.hindrance, timed)
 
     @property
     def total(self) -> int:
-        """Return the number of micro-batches of a step, of all ranks."""
-        return self._per_rank * self._place.world_size
+        """Return the number of micro-batches of a step, of all replicas."""
+        return self._per_rank * self._replicas
 
     @property
     def shares(self) -> Tuple[int, ...]:
-        """Return how many each rank computes in the present step."""
+        """Return how many each replica computes in the present step."""
         return tuple(self._shares)
 
     def step(self) -> Iterator[MicroBatch]:
         """Yield this rank's micro-batches of the next step, one optimizer step's worth."""
         self._agree()
-        self._steps += 1
-        first, own = sum(self._shares[: self._place.rank]), self._shares[self._place.rank]
+        first, own = sum(self._shares[: self._replica]), self._shares[self._replica]
         began_ns = time.monotonic_ns()
         for number in range(own):
             last = number == own - 1
@@ -120,28 +136,35 @@ class MicroBatches:
 
     def _agree(self) -> None:
         """Look at the start of a step for new shares, and change to those that hold from this step on."""
-        if self._store is None or self._wanted is None:
+        if self._store is None or self._agreement is None:
             return
-        if self._place.rank == 0 and self._pending is None:
-            self._publish(usable(self._wanted.content(), self._place.generation, self._place.world_size, self.total))
-        if self._pending is None:
-            since = self._store.add(f"from-{self._number + 1}", 0)
-            if since:
-                self._number += 1
-                self._pending = (since, json.loads(self._store.get(f"shares-{self._number}")))
-        if self._pending is not None and self._pending[0] <= self._steps:
-            self._change(self._pending[1])
+        wanted = self._new() if self._place.rank == 0 and not self._agreement.is_open else None
+        if wanted is not None:
+            self._store.set(f"shares-{self._agreement.number + 1}", json.dumps(wanted))
+        if self._agreement.look(propose=wanted is not None):
+            self._change(json.loads(self._store.get(f"shares-{self._agreement.number}")))
 
-    def _publish(self, wanted: List[int] | None) -> None:
-        """Publish the shares that rank 0 has found wanted, where they are others than those in force."""
-        if self._store is not None and wanted is not None and wanted != self._shares:
-            self._store.set(f"shares-{self._number + 1}", json.dumps(wanted))
-            self._store.add(f"from-{self._number + 1}", self._steps + _AHEAD)
+    def _new(self) -> List[int] | None:
+        """Return the replicas' shares that Falcon wants, where they are others than those in force."""
+        content = self._wanted.content() if self._wanted is not None else None
+        by_rank = usable(content, self._place.generation, self._place.world_size, self._per_rank)
+        if by_rank is None or not self._knows_replicas():
+            return None
+        shares = of_replicas(by_rank, self._of_ranks or [], self._replicas)
+        return shares if shares != self._shares else None
+
+    def _knows_replicas(self) -> bool:
+        """Read once which replicas the ranks belong to; never wait for a rank that has not said it."""
+        if self._of_ranks is None and self._store is not None:
+            keys = [f"replica-{rank}" for rank in range(self._place.world_size)]
+            if self._store.check(keys):
+                self._of_ranks = [int(self._store.get(key)) for key in keys]
+        return self._of_ranks is not None
 
     def _change(self, shares: List[int]) -> None:
-        self._shares, self._pending = shares, None
+        self._shares = shares
         if self._tells is not None:
-            self._tells.turn(shares[self._place.rank], all(share == self._per_rank for share in shares))
+            self._tells.turn(shares[self._replica], all(share == self._per_rank for share in shares))
 
 
 class Dealer:
@@ -177,30 +200,43 @@ class Dealer:
         return found
 
 
-def hindrance(model: torch.nn.Module, per_rank: int, ranks: int) -> str:
+def hindrance(model: torch.nn.Module, per_rank: int, ranks: int, replicas: int) -> str:
     """Return why the model's micro-batches cannot be shared out anew; "" if they can be."""
     if ranks < 2 or not (dist.is_available() and dist.is_initialized()):
         return "there is one rank only"
     if ranks > MOST_RANKS:
         return f"there are more than {MOST_RANKS} ranks"
+    if replicas < 2:
+        return "the model has one replica only"
     if per_rank <= LEAST:
         return "each rank has one micro-batch in a step, and keeps one"
-    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        if dist.get_world_size(model.process_group) != replicas:
+            return "the model's process group does not hold all replicas"
+    elif replicas == ranks:
         return "the model is not in DistributedDataParallel: others make collectives in each pass"
-    if dist.get_world_size(model.process_group) != ranks:
-        return "the model's process group does not hold all ranks"
+    elif any(hasattr(type(module), "unshard") or hasattr(module, "_fsdp_wrapped_module") for module in model.modules()):
+        return "the model's parameters are sharded: they are gathered in each pass"
     if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()):
         return "SyncBatchNorm makes collectives in each pass"
-    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
-        return "the model is on a GPU, where the host may run ahead of the others' steps"
     return ""
 
 
-def usable(wanted: Any, generation: int, ranks: int, total: int) -> List[int] | None:
-    """Return the shares that a file wants; None where it is of another generation or job, or no such file at all."""
+def usable(wanted: Any, generation: int, ranks: int, per_rank: int) -> List[int] | None:
+    """Return the ranks' shares that a file wants; None where it is of another generation or job, or no such file."""
     shares = wanted.get("shares") if isinstance(wanted, dict) else None
     if not isinstance(shares, list) or wanted.get("generation") != generation or len(shares) != ranks:
         return None
+    total = per_rank * ranks
     if not all(type(share) is int and LEAST <= share <= total for share in shares) or sum(shares) != total:
         return None
     return shares
+
+
+def of_replicas(shares: List[int], replica_of: List[int], replicas: int) -> List[int] | None:
+    """Return the replicas' shares for the ranks'; None where the ranks of a replica would have different shares."""
+    found: Dict[int, int] = {}
+    for replica, share in zip(replica_of, shares):
+        if found.setdefault(replica, share) != share:
+            return None
+    return [found[replica] for replica in range(replicas)] if len(found) == replicas else None

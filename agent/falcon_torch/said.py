@@ -26,8 +26,10 @@ CHANGE = 0.02
 class Said:
     """One rank's file. Times are those of ``time.monotonic_ns``, the clock of the shim's rings."""
 
-    def __init__(self, path: str, generation: int, per_rank: int, hindrance: str) -> None:
+    def __init__(self, path: str, generation: int, per_rank: int, hindrance: str, timed: bool = True) -> None:
+        """Begin with the even split. ``timed``: what a micro-batch takes shows on this clock."""
         self._path, self._generation, self._per_rank, self._hindrance = path, generation, per_rank, hindrance
+        self._timed = timed
         self._turns: List[Tuple[int, int, bool]] = [(time.monotonic_ns(), per_rank, True)]
         self._newest: List[float] = []  # what a micro-batch took, by step, ns
         self._written_ns = 0  # the time that was written
@@ -41,7 +43,7 @@ class Said:
 
     def step(self, quiet_ns: int, count: int) -> None:
         """Take what so many micro-batches of a step took, none of which exchanges gradients."""
-        if count < 1:
+        if count < 1 or not self._timed:
             return
         self._newest = [*self._newest, quiet_ns / count][-STEPS:]
         now = time.monotonic()
@@ -63,6 +65,7 @@ class Said:
             "per_rank": self._per_rank,
             "turns": self._turns,
             "micro_ns": self._written_ns or None,
+            "timed": self._timed,
             "hindrance": self._hindrance,
         }
         fresh = f"{self._path}.new"

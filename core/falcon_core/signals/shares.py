@@ -2,7 +2,8 @@
 
 Whoever compares computations has to compare equal work. A ratio of shares would be wrong by what does not depend on
 the share, such as the optimizer. So a rank's script says what one of its micro-batches takes, and what the rank has
-more or fewer than the even share is added or taken away.
+more or fewer than the even share is added or taken away. Where the script cannot time its passes (they contain waiting
+for other ranks, or run on a device), the ratio of shares has to do.
 
 An iteration ends where its cycle of calls begins anew, and calls are made in a rank's last micro-batch or between two
 steps. So the micro-batches in an iteration are nearly all of the step that began last before the iteration's end.
@@ -24,7 +25,11 @@ class Shares:
     def evened_ns(self, compute_ns: int | None, end_ns: int) -> int | None:
         """Return what the even share would have taken, for an iteration that ended at ``end_ns``."""
         said = self.said
-        if said is None or compute_ns is None or said.micro_ns is None:
+        if said is None or compute_ns is None:
+            return compute_ns
+        if not said.timed:
+            return min(_MOST_NS, compute_ns * said.per_rank // _turn(said, end_ns).share)
+        if said.micro_ns is None:
             return compute_ns
         missing_ns = (said.per_rank - _turn(said, end_ns).share) * said.micro_ns
         return max(0, compute_ns + max(-_MOST_NS, min(_MOST_NS, missing_ns)))
@@ -42,6 +47,7 @@ class Shares:
             per_rank=said.per_rank,
             share=said.turns[-1].share,
             micro_ns=said.micro_ns,
+            timed=said.timed,
             hindrance=said.hindrance,
         )
 

@@ -148,6 +148,13 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         table = rows.reshape(-1, math.prod(grid.shape[place] for place in places))
         return table[np.argsort(table[:, 0], kind="stable")]
 
+    def replica_table(self) -> Ranks:
+        """Return who holds each stage of each replica of the model: [data, pipeline, tensor × context] of ranks."""
+        slowest_first = tuple(reversed(self.order))
+        grid = np.arange(self.world, dtype=np.int64).reshape([self.degree(each) for each in slowest_first])
+        wanted = (Axis.EXPERT_DATA, Axis.EXPERT, Axis.PIPELINE, Axis.CONTEXT, Axis.TENSOR)
+        return grid.transpose([slowest_first.index(each) for each in wanted]).reshape(self.data, self.pipeline, -1)
+
     def groups(self, axis: Axis) -> list[tuple[int, ...]]:
         """Return ``group_table`` as plain tuples."""
         return [tuple(row) for row in self.group_table(axis).tolist()]

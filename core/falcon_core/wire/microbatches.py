@@ -51,6 +51,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     turns: Annotated[list[Turn], Meta(min_length=1, max_length=MAX_TURNS)]  # the newest, newest last
     # What the rank takes for one micro-batch, without the exchange of gradients; None: not known yet.
     micro_ns: Annotated[int, Meta(ge=0, le=MAX_MICRO_NS)] | None = None
+    # False: that time cannot be taken, since passes contain waiting, or run on a device while the host goes on.
+    timed: bool = True
     hindrance: Annotated[str, Meta(max_length=MAX_HINDRANCE)] = ""  # why its micro-batches cannot move
 
 
@@ -60,4 +62,5 @@ class MicroShare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     per_rank: int
     share: int
     micro_ns: int | None = None
+    timed: bool = True
     hindrance: str = ""

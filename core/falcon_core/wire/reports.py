@@ -68,6 +68,7 @@ _WORK: Final[tuple[Work, ...]] = ("Fixed", "InBytes", "Hidden")
 _SIGHTS: Final[tuple[Sight, ...]] = get_args(Sight)
 _US: Final = 1_000
 _MS: Final = 1_000_000
+_UNTIMED: Final = -2  # µs of a micro-batch, where the script cannot time its passes
 
 
 class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -146,7 +147,7 @@ class _Shared(msgspec.Struct, array_like=True, frozen=True, gc=False):
     rank: Known
     per_rank: PerRank
     share: Share
-    micro_us: Annotated[int, Meta(ge=-1, le=MAX_MICRO_NS // _US)] = -1
+    micro_us: Annotated[int, Meta(ge=_UNTIMED, le=MAX_MICRO_NS // _US)] = -1
 
 
 class _LongReport(_Report, array_like=True, frozen=True, gc=False):
@@ -301,15 +302,15 @@ def _shared(summary: Summary) -> tuple[list[_Shared], str]:
     micros = {rank.rank: rank.micro for rank in summary.ranks[:MAX_RANKS] if rank.micro is not None}
     hindrance = next((micro.hindrance for micro in micros.values() if micro.hindrance), "")
     shared = [
-        _Shared(rank, micro.per_rank, micro.share, in_units(micro.micro_ns, _US)) for rank, micro in micros.items()
+        _Shared(rank, micro.per_rank, micro.share, in_units(micro.micro_ns, _US) if micro.timed else _UNTIMED)
+        for rank, micro in micros.items()
     ]
     return shared, hindrance[:MAX_HINDRANCE]
 
 
 def _micro(sent: _Shared, hindrance: str) -> MicroShare:
-    return MicroShare(
-        per_rank=sent.per_rank, share=sent.share, micro_ns=of_units(sent.micro_us, _US), hindrance=hindrance
-    )
+    micro_ns, timed = of_units(max(-1, sent.micro_us), _US), sent.micro_us != _UNTIMED
+    return MicroShare(per_rank=sent.per_rank, share=sent.share, micro_ns=micro_ns, timed=timed, hindrance=hindrance)
 
 
 def _signals(

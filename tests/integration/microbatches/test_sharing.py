@@ -13,14 +13,16 @@ import pytest
 from tests.integration.ports import free_port
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
-PROGRAM = Path(__file__).parent / "programs" / "training.py"
+PROGRAMS = Path(__file__).parent / "programs"
 AGENT = Path(__file__).parents[3] / "agent"
 RANKS, PER_RANK, STEPS = 3, 4, 40
 EVEN = [PER_RANK] * RANKS
 pytestmark = pytest.mark.timeout(300)
 
 
-def train(folder: Path, orders: dict[int, Any], *, falcon: bool = True) -> list[dict[int, Any]]:
+def train(
+    folder: Path, orders: dict[int, Any], *, falcon: bool = True, program: str = "training.py", ranks: int = RANKS
+) -> list[dict[int, Any]]:
     """Run the ranks; return what each has printed: step → shares, own micro-batches, loss."""
     if not PYTHON.is_file():
         pytest.fail("PyTorch is not installed: run the tests through make test-integration")
@@ -29,13 +31,13 @@ def train(folder: Path, orders: dict[int, Any], *, falcon: bool = True) -> list[
     own = {"FALCON_CONTROL": str(folder / "agent" / "control")}
     processes = [
         subprocess.Popen(
-            [str(PYTHON), "-W", "ignore", str(PROGRAM), str(folder), str(STEPS), json.dumps(orders)],
+            [str(PYTHON), "-W", "ignore", str(PROGRAMS / program), str(folder), str(STEPS), json.dumps(orders)],
             env={
                 **os.environ,
                 "PYTHONPATH": str(AGENT),
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(RANKS),
+                "WORLD_SIZE": str(ranks),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
                 "FALCON_GENERATION": "5",
@@ -44,16 +46,16 @@ def train(folder: Path, orders: dict[int, Any], *, falcon: bool = True) -> list[
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank in range(RANKS)
+        for rank in range(ranks)
     ]
     try:
         printed = [process.communicate(timeout=200)[0].splitlines() for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * RANKS
+    assert [process.returncode for process in processes] == [0] * ranks
     lines = [[json.loads(line) for line in of_rank] for of_rank in printed]
-    assert [of_rank[-1] for of_rank in lines] == [["end", rank, ""] for rank in range(RANKS)]
+    assert [of_rank[-1] for of_rank in lines] == [["end", rank, ""] for rank in range(ranks)]
     return [{line[0]: line[2:] for line in of_rank[:-1]} for of_rank in lines]
 
 
@@ -72,11 +74,33 @@ def test_shares_change_in_the_middle_and_back_and_every_step_has_the_same_global
         assert [len(own) for _, own, _ in seen] == seen[0][0]
         assert sorted(index for _, own, _ in seen for index in own) == list(range(RANKS * PER_RANK))
         assert seen[0][2] == pytest.approx(even[0][step][2], rel=1e-9), "the loss curve is the even split's"
-    in_force = [shared[0][step][0] for step in range(STEPS)]
-    assert in_force[:7] == [EVEN] * 7
-    assert in_force[7:22] == [[1, 6, 5]] * 15
-    assert in_force[22:25] == [[5, 2, 5]] * 3
-    assert in_force[25:] == [EVEN] * 15, "the last order came while another was pending"
+    changed = [(step, shares) for step, shares, before in in_turn(shared) if shares != before]
+    assert [shares for _, shares in changed] == [[1, 6, 5], [5, 2, 5], EVEN], "the last came while another was pending"
+    first, second, third = (step for step, _ in changed)
+    assert 7 <= first <= 9, "two or three steps after the order, by how far the ranks are apart"
+    assert 22 <= second <= 24
+    assert second + 2 <= third <= second + 5
+
+
+def in_turn(trained: list[dict[int, Any]]) -> list[tuple[int, list[int], list[int]]]:
+    """Return each step with its shares and those of the step before."""
+    shares = [trained[0][step][0] for step in range(STEPS)]
+    return [(step, shares[step], shares[step - 1]) for step in range(1, STEPS)]
+
+
+def test_replicas_of_several_ranks_change_together_and_the_losses_stay(tmp_path: Path) -> None:
+    """Two replicas of two pipeline stages, without a collective between the stages: ranks 0 and 2 are replica 0."""
+    orders = {5: wanted([2, 6, 2, 6]), 15: wanted([2, 6, 3, 5]), 20: wanted([5, 3, 5, 3]), 30: wanted([4] * 4)}
+    shared = train(tmp_path / "shared", orders, program="pipeline.py", ranks=4)
+    even = train(tmp_path / "even", {}, program="pipeline.py", ranks=4)
+    changed = [(step, shares) for step, shares, before in in_turn(shared) if shares != before]
+    assert [shares for _, shares in changed] == [[2, 6], [5, 3], [4, 4]], "ranks of a replica never differ"
+    for step in range(STEPS):
+        seen = [of_rank[step] for of_rank in shared]
+        assert [entry[0] for entry in seen] == [seen[0][0]] * 4, "all ranks change at the same step"
+        assert seen[0][1] == seen[2][1]
+        assert seen[0][1] + seen[1][1] == list(range(8))
+        assert seen[2][2] == pytest.approx(even[2][step][2], rel=1e-9), "the loss curve is the even split's"
 
 
 def test_what_the_agent_does_not_write_changes_nothing(tmp_path: Path) -> None:

@@ -69,6 +69,14 @@ def test_single_steps_do_not_count_but_every_other_one_does(tmp_path: Path, cloc
     assert read(path).micro_ns == pytest.approx(20 * MS, rel=0.03)
 
 
+def test_passes_that_cannot_be_timed_are_not(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "microbatches.0"
+    script = said.Said(str(path), 3, 4, "", timed=False)
+    steps(script, clock, 10.0, times=said.STEPS)
+    script.turn(2, even=False)
+    assert (read(path).micro_ns, read(path).timed) == (None, False)
+
+
 def test_each_turn_is_said_at_once_and_the_oldest_are_forgotten(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "microbatches.0"
     script = said.Said(str(path), 3, 4, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Moved, Sharing
 from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.incidents import located
-from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
+from tests.unit.recovery.seen import MS, NOW, POLICY, four_pods, rank, replace, seen
 
 LADDER = replace(POLICY, strategies=[("Ignore", None), ("AdjustMicrobatches", None), ("ReplaceNode", 60.0)])
 FIXED_MS = 20
@@ -78,6 +80,88 @@ def test_the_split_is_the_best_of_all(micro_ms: tuple[int, ...], per_rank: int) 
 def test_noise_moves_nothing_and_a_split_that_is_best_stays() -> None:
     assert adjust_microbatches.plan(job((45, 46, 44)), LADDER) is None
     assert adjust_microbatches.plan(job((45, 45, 90), shares=(5, 5, 2)), LADDER) is None
+
+
+# -- replicas of several ranks -----------------------------------------------------------------------------------------
+
+
+def hybrid(
+    compute_ms: Sequence[int],
+    *,
+    shares: Sequence[int] = (8, 8),
+    per_rank: int = 8,
+    iteration_ms: int,
+    unmeasured: Collection[int] = (),
+    **layout: int,
+) -> tuple[Observation, Policy]:
+    """Return a job of four pods with replicas of several ranks, which compute so long with the even share."""
+    found = Parallelism(**{"data": 2, **layout})
+    obs = four_pods(
+        [
+            rank(
+                number,
+                compute_ns=[each * MS] * (0 if number in unmeasured else 16),
+                iteration_ns=[iteration_ms * MS] * 16,
+                micro=MicroShare(per_rank=per_rank, share=shares[found.coordinates(number).data], timed=False),
+            )
+            for number, each in enumerate(compute_ms)
+        ]
+    )
+    return obs, replace(LADDER, world_size=4, layout=found, stages=found.pipeline)
+
+
+def test_all_ranks_of_a_replica_get_its_share_and_the_filling_of_the_pipeline_does_not_depend_on_it() -> None:
+    # Ranks 0 and 1 hold the first stage. Replica 0 takes 20 ms + m · 20 ms, replica 1 takes 10 ms + m · 10 ms.
+    obs, policy = hybrid((160, 80, 80, 80), iteration_ms=170, pipeline=2)
+    found = adjust_microbatches.plan(obs, policy)
+    assert found is not None
+    best = min(max(10 + 20 * own, 10 + 10 * (16 - own)) for own in range(2, 15))
+    assert found.slowest_ns == pytest.approx(best * MS)
+    assert found.shares == [5, 11, 5, 11]
+    assert found.expected_ns == pytest.approx(best * MS)
+
+
+def test_a_schedule_without_overlap_takes_all_stages_for_each_micro_batch() -> None:
+    # 30 ms a micro-batch in replica 0, and 20 ms in replica 1: 240 and 160 ms of 8.
+    obs, policy = hybrid((160, 80, 80, 80), iteration_ms=250, pipeline=2)
+    found = adjust_microbatches.plan(obs, policy)
+    assert found is not None
+    best = min(max(30 * own, 20 * (16 - own)) for own in range(2, 15))
+    assert found.slowest_ns == pytest.approx(best * MS)
+    assert found.shares == [6, 10, 6, 10]
+
+
+def test_a_replica_is_as_slow_as_its_slowest_tensor_rank_that_is_measured() -> None:
+    obs, policy = hybrid((80, 160, 80, 80), iteration_ms=165, tensor=2, unmeasured=(0, 3))
+    assert adjust_microbatches.hindrance(obs, policy) == ""
+    found = adjust_microbatches.plan(obs, policy)
+    assert found is not None
+    assert found.shares == [5, 5, 11, 11]
+    unknown, policy = hybrid((80, 160, 80, 80), iteration_ms=165, tensor=2, unmeasured=(2, 3))
+    assert "what rank 2 takes" in adjust_microbatches.hindrance(unknown, policy)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shares", "why"),
+    [
+        ({"data": 1, "pipeline": 4}, (8,), "the model has one replica only"),
+        ({"data": 4, "expert": 2}, (8, 8, 8, 8), "replicas that share experts meet in each micro-batch"),
+        ({"pipeline": 2}, (7, 8), "the ranks are about to change their shares"),
+        ({"pipeline": 2}, (7, 9), ""),
+    ],
+)
+def test_what_keeps_the_micro_batches_of_replicas_where_they_are(
+    layout: dict[str, int], shares: tuple[int, ...], why: str
+) -> None:
+    obs, policy = hybrid((80,) * 4, iteration_ms=90, shares=shares, **layout)
+    assert adjust_microbatches.hindrance(obs, policy) == why
+
+
+def test_ranks_of_one_replica_with_different_shares_are_about_to_change() -> None:
+    obs, policy = hybrid((80,) * 4, iteration_ms=90, pipeline=2)
+    micros = [MicroShare(per_rank=8, share=share, timed=False) for share in (7, 9, 9, 7)]
+    ranks = [replace(each, sent=replace(each.sent, micro=micro)) for each, micro in zip(obs.ranks, micros, strict=True)]
+    assert "about to change" in adjust_microbatches.hindrance(replace(obs, ranks=ranks), policy)
 
 
 SAID = MicroShare(per_rank=4, share=4, micro_ns=45 * MS)

@@ -83,3 +83,15 @@ def test_without_a_word_of_the_script_nothing_changes() -> None:
     shares.said = Said(generation=1, per_rank=4, turns=[Turn(3, 4, even=True)])
     assert (shares.evened_ns(7, 5), shares.evened_ns(None, 5)) == (7, None)
     assert shares.reported() == MicroShare(per_rank=4, share=4)
+
+
+def test_where_passes_cannot_be_timed_the_ratio_of_shares_has_to_do() -> None:
+    shares = Shares()
+    turns = [Turn(0, 4, even=True), Turn(10, 2, even=False)]
+    shares.said = Said(generation=1, per_rank=4, turns=turns, timed=False)
+    assert (shares.evened_ns(100, 5), shares.evened_ns(100, 20)) == (100, 200)
+    assert shares.reported() == MicroShare(per_rank=4, share=2, timed=False)
+    shares.said = Said(generation=1, per_rank=MAX_PER_RANK, turns=[Turn(0, 1, even=False)], timed=False)
+    evened = shares.evened_ns(1 << 60, 5)
+    assert evened is not None
+    assert 0 <= evened < 1 << 63

@@ -300,7 +300,7 @@ def test_load_and_size_class_pass(load: float | None) -> None:
 
 def test_micro_batches_pass_and_a_report_without_them_has_no_byte_for_them() -> None:
     why = "the model is on a GPU"
-    shares = [MicroShare(per_rank=4, share=2, micro_ns=7_000_000), None, MicroShare(per_rank=4, share=4)]
+    shares = [MicroShare(per_rank=4, share=2, micro_ns=7_000_000), None, MicroShare(per_rank=4, share=4, timed=False)]
     ranks = [rank(number, micro=micro) for number, micro in enumerate(shares)]
     assert [rank.micro for rank in sent(pod(ranks, [])).ranks] == shares
     hindered = [rank(0, micro=MicroShare(per_rank=4, share=4, hindrance=why)), ranks[1]]

@@ -1,9 +1,16 @@
 """S2: give the slow rank fewer micro-batches and the others more (FALCON §5.3). Nothing restarts.
 
 It applies where a rank computes slowly and the script lets its micro-batches move (``falcon_torch.MicroBatches``): the
-ranks themselves say so, how many they have, and what one takes. The plan is exact (``planning.microbatch``): t is the
-rank's own time of a micro-batch, and what it computes besides is fixed. Each rank keeps two micro-batches: its last
-contains the exchange of gradients, and shows no time.
+ranks themselves say so, how many they have, and what one takes. Micro-batches move between replicas of the model, so
+all ranks of a replica (``spec.parallelism``) have the same share; without tensor and pipeline parallelism, each rank
+is a replica. Each keeps two micro-batches: the last contains the exchange of gradients, and shows no time.
+
+**The plan** is exact (``planning.microbatch``). A replica's time for m micro-batches is fixed + m · t. Where it is one
+stage, t is its slowest rank's time of a micro-batch, and what that rank computes besides is fixed. In a pipeline
+t_s is that time of stage s; a replica takes (m − 1) · max_s t_s + Σ_s t_s: t is that of the slowest stage, and the
+filling by the others, Σ_s t_s − max_s t_s, is fixed. A schedule without overlap takes m · Σ_s t_s; the schedule is the
+one of the two whose time is nearer to the iteration's. Where a script cannot time its passes, t is a rank's computation
+in an iteration, as with the even share, ÷ its micro-batches there.
 
 It takes no node and stops nobody, so neither evidence against a node nor a spare is needed. Its price is a guess of
 what the change costs: one second of loss keeps mere noise from moving anything.
@@ -12,13 +19,15 @@ what the change costs: one second of loss keeps mere noise from moving anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from falcon_core.planning.microbatch import MIN_GAIN, predict
 from falcon_core.planning.microbatch import plan as share_out
-from falcon_core.recovery.medians import Floats, medians
+from falcon_core.recovery.medians import Floats, Ints, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.remembered import Moved
 from falcon_core.wire.microbatches import MAX_SHARES, MicroShare
@@ -30,6 +39,7 @@ TAKE_OVER_SECONDS = 30.0  # for the order's way, two steps, and the ranks' repor
 TAKE_OVER_ITERATIONS = 8  # the same in a job of long iterations
 NOT_USED = "the script does not use falcon_torch.MicroBatches"
 NO_GAIN = "no other split would be faster"
+Flags = npt.NDArray[np.bool_]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,21 +52,41 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Speeds(msgspec.Struct, frozen=True):
-    """What the ranks take, in the order of their numbers, seconds."""
+    """What the replicas of the model take, in the order of their numbers, seconds."""
 
     per_rank: int  # in the even split
     shares: list[int]
-    micro: Floats  # for a micro-batch: [ranks]
-    fixed: Floats  # whatever their share is: [ranks]
+    micro: Floats  # for a micro-batch: [replicas]
+    fixed: Floats  # whatever their share is: [replicas]
 
     @classmethod
     def of(cls, obs: Observation, policy: Policy) -> _Speeds:
-        ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
-        micros = [rank.sent.micro for rank in ranks if rank.sent.micro is not None]
-        per_rank = micros[0].per_rank
-        micro = np.array([micro.micro_ns or 0 for micro in micros], dtype=np.float64) / 1e9
-        even = medians([rank.sent.compute_ns for rank in ranks], policy.consecutive) / 1e9  # as with the even shares
-        return cls(per_rank, [micro.share for micro in micros], micro, np.maximum(0.0, even - per_rank * micro))
+        """Take each stage of a replica by its slowest rank that is measured; there is no ``hindrance``."""
+        ranks, table = sorted(obs.ranks, key=lambda rank: rank.rank), replicas(policy)
+        said = [rank.sent.micro for rank in ranks if rank.sent.micro is not None]
+        per_rank, measured = said[0].per_rank, _are_measured(ranks, policy)
+        micro, fixed = np.full(len(ranks), -np.inf), np.zeros(len(ranks))
+        even = medians([rank.sent.compute_ns for rank in compress(ranks, measured)], policy.consecutive) / 1e9
+        passes = np.array([each.micro_ns or 0 if each.timed else np.nan for each in said])[measured] / 1e9
+        micro[measured] = np.where(np.isnan(passes), even / per_rank, passes)
+        fixed[measured] = np.maximum(0.0, even - per_rank * micro[measured])
+        of_stages = micro[table].max(axis=2)  # [replicas, stages]
+        besides = fixed[table].max(axis=(1, 2))
+        shares = np.array([said[first].share for first in table[:, 0, 0].tolist()])
+        slowest, whole = of_stages.max(axis=1), of_stages.sum(axis=1)
+        overlapped, alternating = (besides + shares * slowest + whole - slowest).max(), (besides + shares * whole).max()
+        level = (obs.iteration_ns(policy.consecutive) or 0.0) / 1e9
+        if level - overlapped < alternating - level:
+            return cls(per_rank, shares.tolist(), slowest, besides + whole - slowest)
+        return cls(per_rank, shares.tolist(), whole, besides)
+
+
+def replicas(policy: Policy) -> Ints:
+    """Return who holds each stage of each replica of the model: [replicas, stages, ranks of a stage] of ranks."""
+    layout = policy.layout
+    if layout is None or layout.world != policy.world_size:
+        return np.arange(policy.world_size).reshape(-1, 1, 1)
+    return layout.replica_table()
 
 
 def hindrance(obs: Observation, policy: Policy) -> str:
@@ -67,6 +97,10 @@ def hindrance(obs: Observation, policy: Policy) -> str:
         return NOT_USED
     if not 2 <= len(ranks) <= MAX_SHARES or len(ranks) != policy.world_size:
         return f"it works with 2 to {MAX_SHARES} ranks"
+    if policy.layout is not None and policy.layout.expert > 1:
+        return "replicas that share experts meet in each micro-batch"
+    if policy.layout is not None and policy.layout.data < 2:
+        return "the model has one replica only"
     words = (_words(rank) for rank in ranks)
     return next((word for word in words if word), "") or _unlike(ranks, policy)
 
@@ -82,20 +116,27 @@ def _words(rank: RankSeen) -> str:
 def _unlike(ranks: Sequence[RankSeen], policy: Policy) -> str:
     """Return why the ranks' figures make no plan."""
     known = [rank.sent.micro for rank in ranks if rank.sent.micro is not None]
-    per_rank = known[0].per_rank
+    per_rank, table = known[0].per_rank, replicas(policy)
     if any(micro.per_rank != per_rank for micro in known):
         return "the ranks do not have equally many micro-batches in the even split"
-    if sum(micro.share for micro in known) != per_rank * len(known):
+    shares = np.array([micro.share for micro in known])[table]
+    if (shares != shares[:, :1, :1]).any() or shares[:, 0, 0].sum() != per_rank * len(table):
         return "the ranks are about to change their shares"
     if per_rank <= KEPT:
         return f"each rank has {per_rank} micro-batches in a step, and keeps {KEPT}"
-    unknown = next((rank.rank for rank in ranks if not _is_measured(rank, policy)), None)
-    return "" if unknown is None else f"it is not known yet what rank {unknown} takes for a micro-batch"
+    unknown = table[~_are_measured(ranks, policy)[table].any(axis=2)]
+    return f"it is not known yet what rank {unknown.min()} takes for a micro-batch" if unknown.size else ""
+
+
+def _are_measured(ranks: Sequence[RankSeen], policy: Policy) -> Flags:
+    """Return of which ranks it is known what they take for a micro-batch: [ranks]."""
+    return np.fromiter((_is_measured(rank, policy) for rank in ranks), dtype=np.bool_, count=len(ranks))
 
 
 def _is_measured(rank: RankSeen, policy: Policy) -> bool:
     micro = rank.sent.micro
-    return rank.fresh and len(rank.sent.compute_ns) >= policy.consecutive and micro is not None and bool(micro.micro_ns)
+    known = micro is not None and (bool(micro.micro_ns) or not micro.timed)
+    return known and rank.fresh and len(rank.sent.compute_ns) >= policy.consecutive
 
 
 def plan(obs: Observation, policy: Policy) -> Plan | None:
@@ -119,8 +160,11 @@ def plan(obs: Observation, policy: Policy) -> Plan | None:
     gained_ns = (now_seconds - found.seconds) * 1e9
     if gained_ns < MIN_GAIN * level:
         return None
+    table = replicas(policy)
+    shares = np.empty(policy.world_size, dtype=np.int64)
+    shares[table] = np.array(found.counts)[:, np.newaxis, np.newaxis] + more
     return Plan(
-        shares=[count + more for count in found.counts],
+        shares=shares.tolist(),
         per_rank=speeds.per_rank,
         expected_ns=round(level - gained_ns),
         slowest_ns=round(found.seconds * 1e9),

@@ -5,8 +5,8 @@ where they share a stage, and in a stage with little work. No pod is made and no
 restart's. It applies where the job has several pipeline stages, and each node's slowness is its own.
 
 **The model** is ``planning.placement``'s, with T = Σ_s t_s + (m − 1) · max_s t_s for a pipeline. t_s is what a well
-rank of stage s computes in an iteration, c_s, ÷ m. Where the script does not say its number of micro-batches, m is the
-number that explains the healthy iteration time T_h:
+rank of stage s computes in an iteration, c_s, ÷ m. Where the script does not say its number of micro-batches, or they
+do not overlap, m is the number that explains the healthy iteration time T_h:
 
     T_h = (Σ c_s + (m − 1) · max c_s) / m, thus m = (Σ c_s − max c_s) / (T_h − max c_s), and at least 1.
 
@@ -124,15 +124,16 @@ def _roles(computed_ns: dict[int, float], healthy_ns: int, obs: Observation, pol
 def micro_batches(computed_ns: list[float], healthy_ns: int, obs: Observation) -> int:
     """Return how many micro-batches pass through the pipeline in an iteration: as the script says, else as it looks.
 
-    ``computed_ns``: of each stage in an iteration. ``healthy_ns``: the iteration time.
+    What the script says counts only where the iteration shows that they overlap. ``computed_ns``: of each stage in an
+    iteration. ``healthy_ns``: the iteration time.
     """
-    said = [rank.sent.micro.per_rank for rank in obs.ranks if rank.sent.micro is not None]
-    if said:
-        return max(said)
-    longest = max(computed_ns)
+    said = max((rank.sent.micro.per_rank for rank in obs.ranks if rank.sent.micro is not None), default=0)
+    whole, longest = sum(computed_ns), max(computed_ns)
+    if said and healthy_ns <= (whole + longest + (whole - longest) / said) / 2:
+        return said
     if healthy_ns <= longest:
         return _MOST_MICRO_BATCHES
-    fitted = (sum(computed_ns) - longest) / (healthy_ns - longest)
+    fitted = (whole - longest) / (healthy_ns - longest)
     return max(1, min(_MOST_MICRO_BATCHES, round(fitted)))
 
 

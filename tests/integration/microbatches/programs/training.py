@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from orders import order
 from torch.nn.parallel import DistributedDataParallel
 
 import falcon_torch
@@ -22,14 +23,6 @@ import falcon_torch
 PER_RANK = 4
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
 ORDERS = json.loads(sys.argv[3])  # step → the content of the agent's file
-
-
-def order(step: int) -> None:
-    content = ORDERS.get(str(step))
-    if content is not None:
-        fresh = FOLDER / "agent" / "microbatches.new"
-        fresh.write_text(content if isinstance(content, str) else json.dumps(content))
-        fresh.rename(FOLDER / "agent" / "microbatches")
 
 
 def main() -> None:
@@ -49,7 +42,7 @@ def main() -> None:
     delays = random.Random(os.getpid())
     for step in range(STEPS):
         if rank == 0:
-            order(step)
+            order(FOLDER, ORDERS.get(str(step)))
         optimizer.zero_grad()
         own, loss_sum = [], torch.zeros(1, dtype=torch.double)
         for micro in batches.step():
