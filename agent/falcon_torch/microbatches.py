@@ -97,6 +97,7 @@ class MicroBatches:
         self._agreement = None if self._store is None else Agreement(self._store, here.rank, here.world_size)
         if self._store is not None:
             self._store.set(f"replica-{here.rank}", str(replica))
+            self._store.add("replicas", 1)
         MicroBatches._made += 1
         self._made_as = MicroBatches._made
         self._said: Said | None = None
@@ -156,9 +157,9 @@ class MicroBatches:
     def _knows_replicas(self) -> bool:
         """Read once which replicas the ranks belong to; never wait for a rank that has not said it."""
         if self._of_ranks is None and self._store is not None:
-            keys = [f"replica-{rank}" for rank in range(self._place.world_size)]
-            if self._store.check(keys):
-                self._of_ranks = [int(self._store.get(key)) for key in keys]
+            ranks = self._place.world_size
+            if self._store.add("replicas", 0) == ranks:
+                self._of_ranks = [int(self._store.get(f"replica-{rank}")) for rank in range(ranks)]
         return self._of_ranks is not None
 
     def _change(self, shares: List[int]) -> None:

@@ -38,12 +38,18 @@ def stretched(scenario: Scenario, times: float) -> Scenario:
 
 
 def priced(scenario: Scenario, exchange_seconds: float) -> Scenario:
-    """Return the scenario with a pause of S3 that lasts so long."""
+    """Return the scenario with a standstill of S3 that lasts so long, and costs as much."""
     ladder = tuple(
         replace(strategy, overhead_seconds=exchange_seconds) if strategy.type == rungs.S3 else strategy
         for strategy in scenario.mitigation.strategies
     )
-    return replace(scenario, mitigation=replace(scenario.mitigation, strategies=ladder))
+    cluster = scenario.cluster
+    restoring = exchange_seconds - cluster.stop_seconds - cluster.start_seconds
+    return replace(
+        scenario,
+        mitigation=replace(scenario.mitigation, strategies=ladder),
+        cluster=replace(cluster, restore_seconds=restoring),
+    )
 
 
 def per_minute(scenario: Scenario, falcon: str) -> float:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.signals.memory import RankMemory
 from falcon_core.signals.profile import Profile
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection, Onset, RankSignals
+from falcon_core.wire.microbatches import MicroShare, Said, Turn
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.model import Block, JobModel
 from falcon_sim.records import TENSOR, RingWriter
 from falcon_sim.scenario import Watch
+from falcon_sim.traffic import Traffic
 
 HISTORY_ITERATIONS = 24  # iterations that an unread ring still holds; enough for a period and the newest times
 replace = msgspec.structs.replace
@@ -29,9 +31,9 @@ Nanoseconds = npt.NDArray[np.int64]
 
 
 class _Reader:
-    def __init__(self, writer: RingWriter, detection: Detection) -> None:
+    def __init__(self, writer: RingWriter, detection: Detection, memory: RankMemory | None) -> None:
         self.writer = writer
-        self.chain = RankChain(detection)
+        self.chain = RankChain(detection, memory)
         self.profile = Profile()
         self.iterations_before = 0  # of this generation: counted by an earlier chain, or made unrecorded
         self.knows_cycle = False  # the rank knows how many calls an iteration has now
@@ -42,18 +44,12 @@ class _Reader:
         return not self.knows_cycle or self.chain.period_calls == self.writer.calls_in_iteration
 
 
-class _Health(NamedTuple):
-    """A rank's levels when its micro-batches were last even, ns."""
-
-    iteration_ns: int | None
-    compute_ns: int | None
-
-
 class Agents:
     """Chains of one generation."""
 
     def __init__(self, model: JobModel, watch: Watch) -> None:
         self._model = model
+        self._traffic = Traffic(model)
         self._detection = Detection(
             verify_percent=watch.verify_percent, consecutive_iterations=watch.consecutive_iterations
         )
@@ -67,8 +63,7 @@ class Agents:
         self.sentinels = sorted({int(rank) for rank in np.linspace(0, world - 1, count).round()})
         self._readers: dict[int, _Reader] = {}
         self._history: deque[tuple[Block, Nanoseconds, int, int]] = deque()
-        self._health: dict[int, _Health] = {}  # of ranks whose chains have begun anew
-        self._onsets: dict[int, Onset] = {}  # of ranks whose slowdown a plan of S2 hides from them
+        self._counts = model.even
         self.held_iterations = 0  # that unread rings still hold
         self.records = 0  # that were written and read
         self.skipped_ns = 0  # time that passed unrecorded
@@ -76,12 +71,11 @@ class Agents:
     @property
     def any_onset(self) -> bool:
         """Tell whether a rank reports a slowdown."""
-        return bool(self._onsets) or any(reader.chain.slowdown is not None for reader in self._readers.values())
+        return any(reader.chain.slowdown is not None for reader in self._readers.values())
 
     def start(self) -> None:
         """Begin a generation with new rings."""
-        self._onsets.clear()
-        self._health.clear()
+        self._counts = self._model.even
         self._history.clear()
         self.held_iterations = 0
         self._readers = {rank: self._reader(rank) for rank in self.sentinels}
@@ -98,8 +92,17 @@ class Agents:
             changed = self._read(reader, block, begins_ns, first, last) or changed
         return changed
 
-    def _reader(self, rank: int) -> _Reader:
-        return _Reader(RingWriter(self._model, rank, self._sample_every), self._detection)
+    def _reader(self, rank: int, memory: RankMemory | None = None) -> _Reader:
+        """Begin to read a ring; of an earlier reader's ``memory`` the levels alone count (``RankChain``)."""
+        levels = None
+        if memory is not None:
+            levels = replace(memory, anchor=None, slowdown=None, pauses=[], expected=None, expected_compute=None)
+        reader = _Reader(RingWriter(self._model, rank, self._sample_every), self._detection, levels)
+        if self._model.shareable:
+            turn = Turn(0, self._share(rank), even=self._counts == self._model.even)
+            said = Said(generation=1, per_rank=self._model.job.microbatches, turns=[turn], timed=False)
+            reader.chain.shares.said = said
+        return reader
 
     def _read(self, reader: _Reader, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
         records = reader.writer.records(block, begins_ns - self.skipped_ns, first, last)
@@ -182,41 +185,23 @@ class Agents:
         for reader in self._readers.values():
             reader.iterations_before += iterations
 
-    def share_anew(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Begin new chains after micro-batches were shared anew; the agents keep their healthy times.
-
-        A good plan brings the iteration time back while the culprit is as slow as before. So an onset is upheld until
-        the shares are even again, or until the operator has closed the incident.
-        """
-        even = self._model.even
-        if after == even:
-            self._onsets.clear()
+    def share_anew(self, counts: tuple[int, ...]) -> None:
+        """Begin new chains, with the levels of before, since micro-batches are shared anew: calls are others."""
+        self._counts = counts
         self._history.clear()
         self.held_iterations = 0
         for rank, reader in list(self._readers.items()):
-            signals = self._signals(rank)
-            if before == even and reader.settled:
-                self._health[rank] = _Health(signals.healthy_iteration_ns, signals.healthy_compute_ns)
-            onset = self._onset(rank, signals)
-            if onset is not None and after != even:
-                self._onsets[rank] = onset
-            fresh = self._readers[rank] = self._reader(rank)
+            fresh = self._readers[rank] = self._reader(rank, reader.chain.memory())
             fresh.knows_cycle = True
-            fresh.iterations_before = reader.iterations_before + signals.iterations
-
-    def closed(self) -> None:
-        """Drop the upheld onsets: the operator has closed the incident."""
-        self._onsets.clear()
+            fresh.iterations_before = reader.iterations_before + reader.chain.iterations
 
     def _signals(self, rank: int) -> RankSignals:
         reader = self._readers[rank]
         return reader.chain.signals(rank, self.skipped_ns - reader.writer.offset_ns)
 
-    def _onset(self, rank: int, signals: RankSignals) -> Onset | None:
-        """Return the onset that the rank reports, its iterations counted from the generation's first."""
-        if rank in self._onsets:
-            return self._onsets[rank]
-        reader, onset = self._readers[rank], signals.onset
+    def _onset(self, reader: _Reader, signals: RankSignals) -> Onset | None:
+        """Return the onset that a rank reports, its iterations counted from the generation's first."""
+        onset = signals.onset
         if onset is None or not reader.iterations_before:
             return onset
         return replace(
@@ -234,30 +219,33 @@ class Agents:
         reader = self._readers.get(rank)
         return reader is not None and reader.settled
 
-    def sent(self, rank: int, counts: tuple[int, ...]) -> RankSignals:
-        """Return the rank's own report; its compute times are scaled to an even share of the micro-batches."""
-        reader = self._readers.get(rank)
+    def sent(self, rank: int) -> RankSignals:
+        """Return the rank's own report."""
+        reader, per_rank, share = self._readers.get(rank), self._model.job.microbatches, self._share(rank)
         if reader is None or not reader.settled:
             before = reader.iterations_before if reader is not None else 0
-            return RankSignals(rank=rank, tracking="NoRing", iterations=before)
+            micro = MicroShare(per_rank=per_rank, share=share, timed=False) if self._model.shareable else None
+            return RankSignals(rank=rank, tracking="NoRing", iterations=before, micro=micro)
         signals = self._signals(rank)
-        even = self._model.job.microbatches / counts[self._replica(rank)]
-        health = self._health.get(rank)
-        if health is None or (even == 1 and signals.healthy_compute_ns is not None):
-            own = signals.healthy_compute_ns
-            health = _Health(signals.healthy_iteration_ns, None if own is None else int(own * even))
+        onset = self._onset(reader, signals)
         return RankSignals(
             rank=rank,
             tracking=signals.tracking,
             iterations=signals.iterations + reader.iterations_before,
             iteration_ns=signals.iteration_ns,
-            compute_ns=signals.compute_ns if even == 1 else [int(value * even) for value in signals.compute_ns],
+            compute_ns=signals.compute_ns,
             wait_ns=signals.wait_ns,
-            healthy_iteration_ns=health.iteration_ns,
-            healthy_compute_ns=health.compute_ns,
-            onset=self._onset(rank, signals),
+            healthy_iteration_ns=signals.healthy_iteration_ns,
+            healthy_compute_ns=signals.healthy_compute_ns,
+            onset=onset,
             work=signals.work,
+            comms=[] if onset is None else self._traffic.comms(rank, reader.chain.lasting_excess()),
+            sends=[] if onset is None else self._traffic.sends(rank, share),
+            micro=signals.micro,
         )
+
+    def _share(self, rank: int) -> int:
+        return self._counts[self._replica(rank)]
 
     def profile(self, iterations: int) -> tuple[dict[int, RecordArray], int]:
         """Read in profile mode all records of the newest iterations of every rank, and count those iterations."""

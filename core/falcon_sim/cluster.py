@@ -284,9 +284,7 @@ class Cluster:
 
     # -- what the operator sees --------------------------------------------------------------------------------------
 
-    def observe(
-        self, now: float, agents: Agents | None, counts: tuple[int, ...], made: int, saved_at: float | None
-    ) -> Observation:
+    def observe(self, now: float, agents: Agents | None, made: int, saved_at: float | None) -> Observation:
         """Return the job as its operator sees it now.
 
         ``made``: iterations of this generation, where no agent counts them. ``saved_at``: when the newest checkpoint
@@ -300,7 +298,7 @@ class Cluster:
             running=self.running,
             running_seconds=now - self._membership.since if self.running else 0.0,
             members=[self._member(replica, pod, now) for replica, pod in enumerate(self._members)],
-            ranks=self._ranks(agents, counts, made),
+            ranks=self._ranks(agents, made),
             prepared={replica: _prepared(pod, now) for replica, pod in self._prepared_pods.items()},
             saved_at=saved_at,
             outlasting_at=saved_at,
@@ -327,7 +325,7 @@ class Cluster:
             unacknowledged_seconds=0.0 if self.running else now - self._ordered_at,
         )
 
-    def _ranks(self, agents: Agents | None, counts: tuple[int, ...], made: int) -> list[RankSeen]:
+    def _ranks(self, agents: Agents | None, made: int) -> list[RankSeen]:
         ranks = []
         for replica, pod in enumerate(self._members):
             for rank in range(replica * self._procs, (replica + 1) * self._procs):
@@ -347,7 +345,7 @@ class Cluster:
                 elif not self.running or pod.died_at is not None:
                     ranks.append(RankSeen(rank=rank, replica=replica))
                 else:
-                    sent = _counted(rank, made) if agents is None else agents.sent(rank, counts)
+                    sent = _counted(rank, made) if agents is None else agents.sent(rank)
                     fresh = agents is not None and agents.fresh(rank)
                     ranks.append(RankSeen(rank=rank, replica=replica, process="Running", sent=sent, fresh=fresh))
         return ranks

@@ -20,9 +20,8 @@ from falcon_core.recovery.observation import (
     Action,
     GiveUp,
     Observation,
-    Policy,
     Replace,
-    SlowClosed,
+    Swap,
     Switch,
 )
 from falcon_core.recovery.state import Exposure, RecoveryState, SlowIncident
@@ -30,12 +29,15 @@ from falcon_core.recovery.strategies import replace_node
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.burn_ins import BurnIns
 from falcon_sim.cluster import Cluster
+from falcon_sim.desired import Desired
 from falcon_sim.machines import Machines, draw_faults, probe
 from falcon_sim.model import Block, JobModel
 from falcon_sim.pipeline import Floats
-from falcon_sim.published import ladder_of
+from falcon_sim.policy import policy_of
+from falcon_sim.published import PublishedLadder
 from falcon_sim.saves import Saves
 from falcon_sim.scenario import Scenario
+from falcon_sim.steps import Step
 from falcon_sim.timeline import Timeline
 
 _BLOCK_ITERATIONS = 32
@@ -60,13 +62,19 @@ class Engine:
         self.cluster = Cluster(scenario, self.machines)
         self.falcon = scenario.mitigation.falcon
         self.agents = Agents(self.model, scenario.detection) if self.falcon == "All" else None
-        self.policy = self._policy()
+        self.policy = policy_of(scenario)
         self.state = RecoveryState(exposure=Exposure(since=0.0))
         self._burn_ins = BurnIns(self.machines)
         self.now = 0.0
         self.counts = self.model.even
         self.timeline = Timeline(scenario.job.parallelism.world)
-        self._ladder = ladder_of(scenario, self.model, self.agents, self._probed) if self.agents else None
+        self._desired = Desired(scenario, self.machines, self.policy)
+        published = scenario.mitigation.published
+        self._published = (
+            PublishedLadder(published, scenario, self.model, self.agents, self._probed)
+            if self.agents and published is not None
+            else None
+        )
         self._made = 0  # iterations of this generation
         self._saves = Saves(scenario.job)
         self._planned = False  # the restart that is under way, or was last
@@ -79,22 +87,6 @@ class Engine:
         self._struck = False  # by a failure that nobody can have seen yet
         self._noticed_at = math.inf  # without Falcon: when somebody sees the dead job
         self.jumped_iterations = 0
-
-    def _policy(self) -> Policy:
-        watch, mitigation = self.scenario.detection, self.scenario.mitigation
-        strategies = mitigation.strategies if self.falcon == "All" else ()
-        return Policy(
-            job=self.scenario.job.name,
-            strategies=[(strategy.type, strategy.overhead_seconds) for strategy in strategies],
-            checkpoint_interval_seconds=mitigation.checkpoint_interval_seconds,
-            verify=watch.verify_percent / 100,
-            median_factor=watch.median_percent / 100,
-            consecutive=watch.consecutive_iterations,
-            restarts=mitigation.restarts,
-            window_seconds=mitigation.window_seconds,
-            stages=self.scenario.job.parallelism.pipeline,
-            world_size=self.scenario.job.parallelism.world,
-        )
 
     @property
     def over(self) -> bool:
@@ -130,7 +122,8 @@ class Engine:
     def _quiet(self) -> bool:
         """Check whether the recovery would do nothing: no incident is open, and no agent reports a slowdown."""
         watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_onset)
-        return watched and self.state.slow is None and self.state.stop is None and self._training
+        idle = self.state.slow is None and self.state.stop is None and self.state.probe is None
+        return watched and idle and self._training
 
     def _hears(self, *, changed: bool) -> bool:
         """Check whether there is a change to look at, and the operator has heard of the change by now."""
@@ -215,7 +208,8 @@ class Engine:
         return changed
 
     def _begin_generation(self) -> None:
-        lost = self._made - self._saves.iterations
+        kept = self._planned and self.scenario.job.saves_on_demand
+        lost = 0 if kept else self._made - self._saves.iterations
         if self._generation:
             self.timeline.restart(self.now, lost, planned=self._planned)
             self.timeline.note(self.now, "generation", f"{self.cluster.generation} trains; {lost} iterations redone")
@@ -307,26 +301,44 @@ class Engine:
         self._leave_and_return()
         self._read_rings()
         started = self._generation == cluster.generation
-        made = self._made if started or not cluster.running else 0
-        obs = cluster.observe(self.now, self.agents if started else None, self.counts, made, self._saves.reported_at)
+        obs = self._observe(started=started)
         before = self.state.slow
         self.state, actions = machine.step(self.state, obs, self.policy)
         self._note(before, actions)
-        if _any(actions, SlowClosed) and self.agents is not None and self._ladder is not None:
-            self.agents.closed()
-            self._ladder.look_again()
         if self.state.stop is not None and self.state.stop.acts_at is not None:
             cluster.wake(self.state.stop.acts_at)
         cluster.carry_out(actions, self.now)
         cluster.advance(self.now)
-        if _any(actions, Switch | Replace):
+        if _any(actions, Switch | Swap | Replace):
             self.counts = self.model.even
         if not self.cluster.running and actions:
-            self._planned = _any(actions, Switch)
+            self._planned = _any(actions, Switch | Swap)
         if _any(actions, GiveUp):
             self._begin_again()
-        elif started and not actions:
-            self._climb()
+        elif started and self._training:
+            for step in self._desired.steps(self.state, obs, self.counts):
+                self._take(step)
+            if self._published is not None and not actions and (decided := self._climbed(self._published)):
+                self._take(decided)
+
+    def _observe(self, *, started: bool = True) -> Observation:
+        """Return the job as its operator sees it. ``started``: the generation has begun to train."""
+        cluster = self.cluster
+        made = self._made if started or not cluster.running else 0
+        obs = cluster.observe(self.now, self.agents if started else None, made, self._saves.reported_at)
+        return self._desired.seen(self.state, obs)
+
+    def _take(self, step: Step) -> None:
+        """Let running ranks do something, while training stands still."""
+        self._pause(step.overhead_seconds, step.text)
+        if step.counts is not None and self.agents is not None:
+            self.agents.share_anew(step.counts)
+            self.counts = step.counts
+        if step.nodes is not None:
+            self.cluster.swap_roles(list(step.nodes))
+            slow = self.state.slow
+            if slow is not None and slow.culprit is not None:  # it sits on another rank: located anew, its loss kept
+                self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"), beside=[])
 
     def _read_rings(self) -> None:
         """Read the rings that an open slowdown needs, besides the sentinels'."""
@@ -355,29 +367,12 @@ class Engine:
             if math.isfinite(again):
                 cluster.wake(max(self.now, again))
 
-    def _climb(self) -> None:
-        """Take S2 or S3 where it is due, but not while a replacement is under way."""
-        ladder, agents, slow = self._ladder, self.agents, self.state.slow
-        if ladder is None or agents is None or not self._training:
-            return
+    def _climbed(self, ladder: PublishedLadder) -> Step | None:
+        """Return what the published policy does now; nothing while a replacement is under way."""
+        slow = self.state.slow
         if slow is not None and not slow.unexplained and slow.phase != "Located":
-            return
-
-        def observe() -> Observation:
-            return self.cluster.observe(self.now, agents, self.counts, self._made, self._saves.reported_at)
-
-        step = ladder.climb(self.state.slow, observe, self.counts, self._made)
-        if step is None:
-            return
-        self._pause(step.overhead_seconds, step.text)
-        if step.counts is not None:
-            agents.share_anew(self.counts, step.counts)
-            self.counts = step.counts
-        if step.nodes is not None:
-            self.cluster.swap_roles(list(step.nodes))
-            slow = self.state.slow
-            if slow is not None and slow.culprit is not None:  # it sits on another rank: located anew, its loss kept
-                self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"), beside=[])
+            return None
+        return ladder.climb(slow, self._observe, self.counts, self._made)
 
     def _probed(self, role: int, peer: int) -> float:
         links: Floats = self.machines.conditions(self.now, self.counts).links

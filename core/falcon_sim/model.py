@@ -96,6 +96,14 @@ class JobModel:
         """Return the usual share of micro-batches of each replica."""
         return (self.job.microbatches,) * self.job.parallelism.data
 
+    @property
+    def shareable(self) -> bool:
+        """Return whether replicas of the job may have different numbers of micro-batches."""
+        job = self.job
+        if job.parallelism.expert > 1 or job.parallelism.data < 2:
+            return False  # experts meet in every pass: all replicas need as many passes
+        return job.schedule == "1F1B" or job.chunks == 1  # interleaved rounds allow multiples of the stages alone
+
     def healthy(self) -> Conditions:
         """Return the conditions of healthy machines."""
         nodes = int(self.node.max()) + 1

@@ -59,16 +59,8 @@ def compute_times(obs: Observation, width: int) -> dict[int, float]:
     }
 
 
-def shareable(model: JobModel) -> bool:
-    """Check whether replicas of the job may have different numbers of micro-batches."""
-    job = model.job
-    if job.parallelism.expert > 1 or job.parallelism.data < 2:
-        return False  # experts meet in every pass: all replicas need as many passes
-    return job.schedule == "1F1B" or job.chunks == 1  # interleaved rounds allow multiples of the stages alone
-
-
 def shares(model: JobModel, times: dict[int, float], counts: tuple[int, ...]) -> microbatch.MicrobatchPlan | None:
-    """Plan S2 from measured times; None where a stage of a replica was not measured. The job is ``shareable``."""
+    """Plan S2 from measured times; None where a stage of a replica was not measured. The job is shareable."""
     job = model.job
     stages, replicas, tensor = model.shape
     known = np.array([times.get(rank, -np.inf) for rank in range(job.parallelism.world)])

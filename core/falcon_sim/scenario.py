@@ -82,6 +82,7 @@ class Job(_Part, frozen=True, kw_only=True):
     spike_factor: float = 2.0
     checkpoint_every_iterations: int = 100
     reports_checkpoints: bool = False  # the ranks say when they have saved, as with ``falcon_torch.Checkpoint``
+    saves_on_demand: bool = False  # and save when Falcon asks: a planned restart does no work again
     flops_per_iteration: float | None = None
     peak_flops_per_worker: float | None = None
     weight: float = 1.0
@@ -198,6 +199,7 @@ class Policy(_Part, frozen=True, kw_only=True):
     falcon: Literal["None", "FailStop", "All"] = "All"
     strategies: tuple[Strategy, ...] = LADDER
     published: Published | None = None  # decide as FALCON does instead: to compare
+    pause_budget: float = 0.01  # share of the time for which all ranks may stand still to be measured
     restarts: int = 3
     window_seconds: float = 3600.0
     checkpoint_interval_seconds: float | None = None  # as the job's owner declares it; None: not declared

@@ -15,6 +15,7 @@ from falcon_core.recovery.observation import (
     Restart,
     SlowClosed,
     StopClosed,
+    Swap,
     Switch,
 )
 from falcon_sim.pipeline import Floats
@@ -74,6 +75,9 @@ class Timeline:
                 self.note(at_seconds, "action", f"replica {replica} to be replaced: {reason}")
             case Replace(replica=replica, reason=reason):
                 self.note(at_seconds, "action", f"replica {replica} replaced: {reason}")
+            case Swap(pods_of=pods_of):
+                moved = [str(role) for role, of in enumerate(pods_of) if role != of]
+                self.note(at_seconds, "action", f"nodes exchanged: roles {', '.join(moved)}")
             case Restart() | Recreate() | Switch() | Abandon() | GiveUp():
                 self.note(at_seconds, "action", type(action).__name__)
             case _:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from dev.cluster import faults
 from dev.install import heal_nodes
-from dev.kubectl import Json, Kubectl
+from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import Job, training_job, with_script
+from tests.e2e.pipelines import SPARE, median_between, seconds, steps
 
 EVEN = [4, 4, 4]
 SETTLED_STEPS = 25
@@ -62,3 +64,38 @@ def test_micro_batches_move_away_from_a_slow_node_and_come_back(
     assert after["counters"]["replacements"] == 0
     assert job.generation() == 1
     print(job.kubectl.run("describe", "trainingjob", job.name).split("Events:")[-1])
+
+
+@pytest.mark.long  # three minutes; tests/integration/microbatches shows it with real ranks
+def test_they_move_between_replicas_of_two_pipeline_stages(
+    healed: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    """Other shares are other calls of an iteration: the agents follow them, and the numbers and levels go on."""
+    manifest = training_job(
+        "stages", steps=1, replicas=4, spec={"parallelism": {"pipeline": 2}, "mitigation": {"strategies": STRATEGIES}}
+    )
+    manifest["spec"]["template"]["spec"]["tolerations"] = [SPARE]
+    options = ("--steps", "100000", "--every", "0", "--micro", "8", "--batch", "96", "--share")
+    job = start(with_script(namespace, manifest, "stages.py", *options))
+    job.wait_settled(60)
+    healthy = seconds(job, 0.0)
+    node, began = job.member(0)["node"], time.time()
+    faults.slow(node, 0.5)
+    job.wait("the slow rank is named", lambda s: node in [note.get("node") for note in s.get("diagnoses", [])], 90)
+    wait_for("shares move", lambda: steps(job)[-1]["shares"][0] < 8, timeout_seconds=60)
+    moved = time.time()
+    mitigated = seconds(job, moved + 5)
+    status = job.wait("it is still followed", lambda s: s["iterations"]["count"] > 150, 120)
+    slow = median_between(job, began + 3, moved)
+    shares = steps(job)[-1]["shares"]
+    print(f"healthy {healthy:.3f} s, slow {slow:.3f} s, mitigated {mitigated:.3f} s {shares}")
+    print(job.kubectl.run("describe", "trainingjob", job.name).split("Status:")[-1])
+    assert sum(shares) == 16
+    assert mitigated < slow or job.is_disturbed()
+    assert status["counters"] == {"restarts": 0, "replacements": 0}
+
+    faults.heal(node)
+    wait_for("the even split", lambda: steps(job)[-1]["shares"] == [8, 8], timeout_seconds=120)
+    after = job.wait("relieved", lambda s: s["diagnoses"][0].get("state") == "Resolved", 60)
+    assert "every rank computes its 8 micro-batches again" in after["diagnoses"][0]["result"]
+    assert job.generation() == 1

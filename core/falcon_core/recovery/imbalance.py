@@ -7,7 +7,8 @@ So another rank is named only if it is slower than those before, or has been slo
 or for an hour (``habits``). Until then the slowdown is a suspicion, and the stay is remembered when it passes.
 
 A rank that is slow again before another was has stayed: its spells are one. And whatever is evidence against a node (a
-counter, all ranks of the node) names the rank at once.
+counter, all ranks of the node) names the rank at once. So does a split of micro-batches that is better: it takes no
+node, it pays within seconds, and what is done about a rank is told.
 
 **What this cannot do.** A device that becomes slow in a job whose work moves is named after as long as a move takes.
 Its node would not be taken earlier in any case: that takes twice as long.
@@ -21,6 +22,7 @@ from falcon_core.model import Evidence
 from falcon_core.recovery import confidence, habits
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import adjust_microbatches
 
 replace = msgspec.structs.replace
 
@@ -28,11 +30,19 @@ replace = msgspec.structs.replace
 def is_usual(state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation, policy: Policy) -> bool:
     """Check whether the culprit of a slowdown without a name is slow as others of this job were before it."""
     evidence, _ = confidence.evidence_against(state, slow, culprit, obs, policy)
-    if slow.id or evidence is not Evidence.WORK_MAY_MOVE:
+    if slow.id or evidence is not Evidence.WORK_MAY_MOVE or _can_be_shared(obs, policy):
         return False
     usual = habits.LONGER * confidence.usual_iterations(state, culprit, obs, policy)
     _, seconds = habits.lasted(slow, obs)
     return seconds <= habits.MOST_SECONDS and confidence.stayed_iterations(state, slow, culprit, obs) <= usual
+
+
+def _can_be_shared(obs: Observation, policy: Policy) -> bool:
+    """Check whether micro-batches may move, and another split of them is better now."""
+    named = any(name == adjust_microbatches.TYPE for name, _ in policy.strategies)
+    return (
+        named and not adjust_microbatches.hindrance(obs, policy) and adjust_microbatches.plan(obs, policy) is not None
+    )
 
 
 def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+import msgspec
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
@@ -55,6 +56,14 @@ def slow_link(
     if not found or any(verdict.kind == "Computation" and not beside.issuperset(verdict.ranks) for verdict in verdicts):
         return None
     return _named(obs, found[0], names, growth)
+
+
+def refreshed(known: SlowLink, obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink:
+    """Return the link that is named with what it costs now: it is named by windows that began before it was slow."""
+    now = slow_link(obs, policy, slow)
+    if now is None or now.comm != known.comm or now.excess_ns <= known.excess_ns:
+        return known
+    return msgspec.structs.replace(known, excess_ns=now.excess_ns)
 
 
 def _windows(rank: RankSeen, policy: Policy) -> int:

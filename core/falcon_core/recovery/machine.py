@@ -9,7 +9,18 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import departures, failslow, failstop, hanging, planned, probing, retries, sharing, together
+from falcon_core.recovery import (
+    departures,
+    evened,
+    failslow,
+    failstop,
+    hanging,
+    planned,
+    probing,
+    retries,
+    sharing,
+    together,
+)
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
@@ -29,6 +40,7 @@ replace = msgspec.structs.replace
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """Look at the job once. The caller stores the state before it carries out the actions."""
+    obs = evened.evened(obs, policy)
     state, actions = _ladders(state, obs, policy)
     state = sharing.step(state, obs, policy)
     state = probing.step(state, obs, policy)

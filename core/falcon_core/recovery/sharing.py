@@ -12,8 +12,12 @@ same again. A restart begins with the even split: what was asked belongs to one 
   since that is what the moved micro-batches are for).
 
 Less work may be what makes a rank fast: within its CPU quota it is throttled no more. Its micro-batches come back, and
-it is slow again. So from the second time in a generation on, the culprit has to stay well for a while, twice as long
+it is slow again. Where that happens within ``APART_SECONDS``, the culprit has to stay well for a while, twice as long
 each time (``hold_seconds``).
+
+Nobody needs a name for it (``on_suspicion``): the plan takes the replicas' measured times, and stays as it is where
+they are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is
+over when the replicas would take equally long for equal shares (``replicas_are_alike``).
 """
 
 from __future__ import annotations
@@ -22,13 +26,19 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+import numpy as np
 
+from falcon_core.planning import ski_rental
+from falcon_core.recovery import prices
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Moved, Sharing
-from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
 
 AGAIN_SECONDS: Final = 60.0
+APART_SECONDS: Final = 60.0
+REPORT_SECONDS: Final = 2.0  # of an order and a report, together
+TAKE_BACK_ITERATIONS: Final = 3  # until an order holds on all ranks
 HOLD_SECONDS: Final = 30.0
 LONGEST_HOLD_SECONDS: Final = 960.0
 CHECK_ITERATIONS: Final = 2  # × consecutive: before it is judged
@@ -46,18 +56,59 @@ def hold_seconds(state: RecoveryState) -> float:
 def order(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, SlowIncident]:
-    """Ask for the best split against a slowdown. There is one that is better than the present one."""
+    """Ask for the best split against a slowdown; nothing changes where there is none that is better."""
     plan = adjust_microbatches.plan(obs, policy)
     level = obs.iteration_ns(policy.consecutive)
-    if plan is None or level is None or slow.culprit is None:
+    if plan is None or level is None:
         return state, slow
     before = state.sharing if state.sharing is not None and state.sharing.generation == obs.generation else None
     moves = 1 if before is None else before.moves + before.is_even
+    if before is not None and before.is_even and obs.now - before.at > APART_SECONDS:
+        moves = 1  # another slowdown, and not the same again
     sharing = Sharing(generation=obs.generation, shares=plan.shares, per_rank=plan.per_rank, at=obs.now, moves=moves)
-    return replace(state, sharing=sharing), replace(slow, moved=_moved(plan, slow.culprit.rank, int(level)))
+    return replace(state, sharing=sharing), replace(slow, moved=_moved(plan, slow.culprit, int(level)))
 
 
-def _moved(plan: adjust_microbatches.Plan, culprit: int, before_ns: int) -> Moved:
+def on_suspicion(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident]:
+    """Ask for the best split against a slowdown without a name, once it has lost as much as that costs."""
+    if slow.moved is not None or slow.culprit is not None or slow.link is not None or not _is_allowed(policy):
+        return state, slow
+    if not _is_settled(state, slow, obs, policy):
+        return state, slow
+    price = ski_rental.Candidate(
+        name=adjust_microbatches.TYPE,
+        overhead_seconds=prices.overhead_seconds(state, policy, adjust_microbatches.TYPE),
+    )
+    if not ski_rental.due(price, slow.loss) or adjust_microbatches.hindrance(obs, policy):
+        return state, slow
+    state, slow = order(state, slow, obs, policy)
+    if slow.moved is None:
+        return state, slow
+    return state, replace(slow, applied=[*slow.applied, prices.applied(price, slow, obs, policy)])
+
+
+def _is_settled(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether the newest iterations are all of this slowdown, and of the present shares."""
+    if slow.onset_generation == obs.generation and obs.iterations - slow.onset_iteration < policy.consecutive:
+        return False
+    level, before = obs.iteration_ns(policy.consecutive), state.sharing
+    if level is None or before is None or before.generation != obs.generation:
+        return level is not None
+    return obs.now - before.at > REPORT_SECONDS + (policy.consecutive + TAKE_BACK_ITERATIONS) * level / 1e9
+
+
+def replicas_are_alike(obs: Observation, policy: Policy) -> bool:
+    """Check whether equal shares would be as good as any, so that nothing is left of a slowdown without a name."""
+    if adjust_microbatches.hindrance(obs, policy):
+        return False
+    times = adjust_microbatches.even_seconds(obs, policy)
+    return float(times.max()) <= float(np.median(times)) * (1 + policy.verify)
+
+
+def _moved(plan: adjust_microbatches.Plan, named: Culprit | None, before_ns: int) -> Moved:
+    culprit = plan.shares.index(min(plan.shares)) if named is None else named.rank
     others = plan.shares[:culprit] + plan.shares[culprit + 1 :]
     return Moved(
         per_rank=plan.per_rank,
@@ -89,8 +140,12 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryStat
 
 def _is_wanted(state: RecoveryState, policy: Policy) -> bool:
     """Check whether there is still something against which micro-batches may be moved."""
-    allowed = policy.watch and policy.enforce and any(name == adjust_microbatches.TYPE for name, _ in policy.strategies)
-    return allowed and bool(state.culprits)
+    suspected = state.slow is not None and state.slow.culprit is None and state.slow.moved is not None
+    return _is_allowed(policy) and (suspected or bool(state.culprits))
+
+
+def _is_allowed(policy: Policy) -> bool:
+    return policy.watch and policy.enforce and any(name == adjust_microbatches.TYPE for name, _ in policy.strategies)
 
 
 def _evened(sharing: Sharing, now: float) -> Sharing:
@@ -130,7 +185,7 @@ def _followed(state: RecoveryState, sharing: Sharing, obs: Observation, policy: 
     plan = adjust_microbatches.plan(obs, policy)
     if plan is None or plan.per_rank != sharing.per_rank:
         return state
-    state = _with_moved(state, lambda known, rank: _moved(plan, rank, known.before_ns))
+    state = _with_moved(state, lambda known, named: _moved(plan, named, known.before_ns))
     return replace(state, sharing=replace(sharing, shares=plan.shares, at=obs.now, taken_iteration=0))
 
 
@@ -148,13 +203,13 @@ def _newest_moved(state: RecoveryState) -> Moved | None:
     return next((slow.moved for slow in _incidents(state) if slow.moved is not None and not slow.moved.failed), None)
 
 
-def _with_moved(state: RecoveryState, change: Callable[[Moved, int], Moved]) -> RecoveryState:
+def _with_moved(state: RecoveryState, change: Callable[[Moved, Culprit | None], Moved]) -> RecoveryState:
     """Change what is noted at the incidents against which micro-batches are moved; ``change`` gets the culprit, too."""
 
     def changed(slow: SlowIncident) -> SlowIncident:
-        if slow.moved is None or slow.moved.failed or slow.culprit is None:
+        if slow.moved is None or slow.moved.failed:
             return slow
-        return replace(slow, moved=change(slow.moved, slow.culprit.rank))
+        return replace(slow, moved=change(slow.moved, slow.culprit))
 
     return replace(
         state,

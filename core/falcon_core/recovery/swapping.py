@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import checking, durations, prices
+from falcon_core.recovery import checking, durations, links, prices
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
 from falcon_core.recovery.remembered import Outlook
 from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
@@ -34,7 +34,8 @@ def climb(
         return replace(state, slow=slow), []
     slow = replace(slow, blocked="")
     if is_old(slow.outlook, obs):
-        slow, _ = _planned(state, slow, link, obs, policy)
+        link = links.refreshed(link, obs, policy, slow)
+        slow, _ = _planned(state, replace(slow, link=link), link, obs, policy)
     actions: list[Action] = []
     while (strategy := prices.next_candidate(state, slow, obs, policy)) is not None:
         if not ski_rental.due(strategy, slow.loss):

@@ -18,13 +18,11 @@ from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
 from falcon_core.signals.excess import least_excess, median_excess
-from falcon_core.signals.expected import Slope
-from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline, Pause
+from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline
 from falcon_core.signals.healthy_compute import HealthyComputation
 from falcon_core.signals.iteration import Iteration, IterationTracker
 from falcon_core.signals.measured import Measured, Measurer, newest_known
-from falcon_core.signals.resume import Anchor
-from falcon_core.signals.settled import SettledBlocks
+from falcon_core.signals.memory import RankMemory, levels
 from falcon_core.signals.shares import Shares
 from falcon_core.signals.work import Peers, usual_size, work_of
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
@@ -32,21 +30,6 @@ from falcon_core.wire.ring import Kind, RecordArray
 
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
 _REMEMBERED_SAMPLES = 64  # weight of an earlier agent's references
-
-
-class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that outlives an agent: enough to go on when the beginning of the ring is overwritten."""
-
-    anchor: Anchor | None = None
-    healthy_ns: int | None = None
-    noise: float = 0.0  # of the logarithm of the iteration time
-    healthy_compute_ns: int | None = None
-    compute_noise: float = 0.0
-    expected: Slope | None = None  # of the iteration time by bytes, where sizes vary
-    expected_compute: Slope | None = None
-    slowdown: Slowdown | None = None
-    pauses: list[Pause] = []
-    settled: SettledBlocks = SettledBlocks()
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +66,16 @@ class RankChain:
         self._order = CallOrder()
         self._tokenizer = Tokenizer()
         self._memory = memory
+        self._place = place
+        self._turn: int | None = None  # of micro-batches, to which the tracker's calls belong
         self._tracker = IterationTracker(memory.anchor if memory else None, place)
         self._completions = Completions()
         self._peers = Peers()
         self._completed = False  # completions came, and no call since
         self._hang = HangDeadline(memory.pauses if memory else ())
         self._period_changes = 0
+        self._base = 0  # iterations before the tracker's first
+        self._newest = 0
         self._reset(memory)
 
     def _period_changed(self) -> None:
@@ -96,10 +83,21 @@ class RankChain:
         memory = self._memory
         same = memory is not None and (memory.anchor is None or memory.anchor.period_calls == self.period_calls)
         if self._period_changes or (memory is not None and not same):
+            self._base = 0
             self._reset(memory if same else None)
         if same:
             self._memory = None
         self._period_changes = self._tracker.period_changes
+
+    def _follow_anew(self) -> None:
+        """Look for the calls of an iteration again, since the rank's share of the micro-batches makes them others.
+
+        The job is as fast as it was, and computation is compared as with even shares: so the levels stay. The numbers
+        go on, as those of ranks whose share is what it was.
+        """
+        self._tracker, self._period_changes, self._base = IterationTracker(None, self._place), 0, self._newest
+        self._memory = None
+        self._reset(levels(self._detector, self._healthy_compute))
 
     def _reset(self, memory: RankMemory | None) -> None:
         """Begin to learn, from what an earlier agent knew."""
@@ -128,8 +126,8 @@ class RankChain:
         self._sampled: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
         self._unlearned_samples: deque[Measured] = deque()
         self._completions.forget()
-        self._newest = 0
-        self._judged = 0
+        self._newest = self._base
+        self._judged = self._base
         self._unlearned: deque[Measured] = deque()
 
     def feed(self, records: RecordArray, *, lost: bool = False) -> bool:
@@ -138,6 +136,9 @@ class RankChain:
         ``lost``: there were records before these that cannot be read any more.
         """
         self._peers.feed(records)
+        turn, self._turn = self._turn, self.shares.turn_of_calls
+        if turn is not None and turn != self._turn:
+            self._follow_anew()
         changed = lost and self._take(self._tokenizer.calls(self._order.release()))
         for piece in self._completions.cut(records):
             if self._completed and len(piece) and piece["kind"][0] != Kind.COMPLETED:
@@ -173,6 +174,8 @@ class RankChain:
         had = self._detector.slowdown
         if self._tracker.period_changes != self._period_changes:
             self._period_changed()
+        if self._base:
+            iterations = [msgspec.structs.replace(each, number=each.number + self._base) for each in iterations]
         for iteration, attributed in zip(iterations, attribute(iterations), strict=True):
             measured = self._measure(iteration, attributed)
             if self._observe is not None:
@@ -264,7 +267,7 @@ class RankChain:
     @property
     def iterations(self) -> int:
         """Return the number of complete iterations."""
-        return self._tracker.iterations
+        return self._base + self._tracker.iterations
 
     def is_silent(self, now_ns: int) -> bool:
         """Check whether no call has returned for longer than the deadline of a hang, by the clock of the calls."""
@@ -313,14 +316,11 @@ class RankChain:
 
     def memory(self) -> RankMemory:
         """Return what the next agent shall know."""
-        reference, compute = self._detector.reference, self._healthy_compute.reference
+        anchor = self._tracker.position
         expected, expected_compute = self._measurer.slopes
-        return RankMemory(
-            anchor=self._tracker.position,
-            healthy_ns=self._detector.healthy_ns,
-            noise=reference.noise if reference else 0.0,
-            healthy_compute_ns=self._healthy_compute.level_ns,
-            compute_noise=compute.noise if compute else 0.0,
+        return msgspec.structs.replace(
+            levels(self._detector, self._healthy_compute),
+            anchor=anchor and msgspec.structs.replace(anchor, iteration=anchor.iteration + self._base),
             expected=expected,
             expected_compute=expected_compute,
             slowdown=self._detector.slowdown,
@@ -367,7 +367,7 @@ class RankChain:
         return RankSignals(
             rank=rank,
             tracking="Undetermined" if self._tracker.cycle_calls is None else "Tracking",
-            iterations=self._tracker.iterations,
+            iterations=self.iterations,
             period_calls=self._tracker.period_calls,
             last_call_unix_ns=None if self.last_end_ns is None else self.last_end_ns + unix_offset_ns,
             iteration_ns=[measured.iteration_ns for measured in recent],

@@ -38,6 +38,14 @@ class Shares:
         """Check whether shares were uneven in an iteration, so that nothing about health is to be learned from it."""
         return self.said is not None and not _turn(self.said, end_ns).even
 
+    @property
+    def turn_of_calls(self) -> int | None:
+        """Return a number that changes when the rank's share, and so the calls of an iteration, change; None: never.
+
+        Where each rank is a replica, it makes the same calls whatever its share is, and its script times its passes.
+        """
+        return None if self.said is None or self.said.timed else self.said.turns[-1].since_ns
+
     def reported(self) -> MicroShare | None:
         """Return what is reported of the newest step."""
         said = self.said

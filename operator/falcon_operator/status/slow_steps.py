@@ -68,7 +68,7 @@ def _cost(price: Applied | Candidate) -> str:
 
     The last two figures are estimates that change with time, so only two of their digits are shown.
     """
-    parts = [f"{price.overhead_seconds - price.spare_seconds - price.redo_seconds:.3g} s"]
+    parts = [f"{float(f'{price.overhead_seconds - price.spare_seconds - price.redo_seconds:.3g}'):.9g} s"]
     if price.redo_seconds >= 1:
         parts.append(f"{float(f'{price.redo_seconds:.2g}'):.0f} s of work since the last checkpoint")
     if price.spare_seconds >= 1:

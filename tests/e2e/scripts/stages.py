@@ -12,13 +12,13 @@ import argparse
 import json
 import os
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 REPLICAS = 2  # of each stage
-MICRO_BATCHES = 2
 WIDTH, LAYERS = 512, 3  # 3 MB of gradients a stage, 2 KB of activations a sample
 LOADING_SECONDS = 0.1
 LOGGED_RANK = 2  # the first of the last stage, which knows the loss
@@ -28,26 +28,28 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--batch", type=int, default=8, help="samples of a micro-batch")
+    parser.add_argument("--micro", type=int, default=2, help="micro-batches of a replica")
+    parser.add_argument("--share", action="store_true", help="let micro-batches move between the replicas")
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints; 0: none")
     return parser.parse_args()
 
 
-def log(event: str, **values: float) -> None:
+def log(event: str, **values: object) -> None:
     if dist.get_rank() == LOGGED_RANK:
         print(json.dumps({"event": event, "pod": os.environ.get("HOSTNAME", ""), **values}), flush=True)
 
 
-def draw(step: int, micro: int, replica: int, rows: int) -> torch.Tensor:
+def draw(step: int, number: int, rows: int) -> torch.Tensor:
     """Return a batch that depends on nothing but its place in the global batch."""
-    generator = torch.Generator().manual_seed(1000 * step + 10 * micro + replica)
+    generator = torch.Generator().manual_seed(1000 * step + number)
     return torch.randn(rows, WIDTH, generator=generator)
 
 
 class Stage:
     """This rank's stage, and its neighbour in the pipeline."""
 
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
+    def __init__(self, batch: int, micro: int) -> None:
+        self.batch, self.micro = batch, micro
         rank = dist.get_rank()
         self.number, self.replica = divmod(rank, REPLICAS)
         self.peer = (1 - self.number) * REPLICAS + self.replica
@@ -58,10 +60,10 @@ class Stage:
         self.model = nn.Sequential(*layers)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
 
-    def micro_batch(self, step: int, micro: int) -> float:
+    def micro_batch(self, step: int, number: int) -> float:
         """Pass a micro-batch forward and backward; return its loss, 0 where another stage knows it."""
         if self.number == 0:
-            activations = self.model(draw(step, micro, self.replica, self.batch))
+            activations = self.model(draw(step, number, self.batch))
             dist.send(activations.detach(), self.peer)
             gradient = torch.empty_like(activations)
             dist.recv(gradient, self.peer)
@@ -70,22 +72,26 @@ class Stage:
         activations = torch.empty(self.batch, WIDTH)
         dist.recv(activations, self.peer)
         activations.requires_grad_()
-        loss = (self.model(activations) - draw(step, micro, self.replica, self.batch).tanh()).square().mean()
+        loss = (self.model(activations) - draw(step, number, self.batch).tanh()).square().mean()
         loss.backward()
         assert activations.grad is not None
         dist.send(activations.grad, self.peer)
         return float(loss.detach())
 
-    def step(self, number: int) -> float:
-        """Do one step; return the mean loss over the stage's replicas."""
+    def step(self, number: int, batches: Any) -> float:
+        """Do one step; return the mean loss over the stage's replicas. ``batches``: None, or those that may move."""
         time.sleep(LOADING_SECONDS)
-        losses = [self.micro_batch(number, micro) for micro in range(MICRO_BATCHES)]
+        if batches is None:
+            own = list(range(self.replica * self.micro, (self.replica + 1) * self.micro))
+        else:
+            own = [micro.number for micro in batches.step()]
+        losses = [self.micro_batch(number, micro) for micro in own]
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([sum(losses) / MICRO_BATCHES])])
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([sum(losses) / self.micro])])
         dist.all_reduce(flat, group=self.data)
         flat /= REPLICAS
         for gradient, mean in zip(gradients, flat[:-1].split([each.numel() for each in gradients]), strict=True):
-            gradient.copy_(mean.view_as(gradient) / MICRO_BATCHES)
+            gradient.copy_(mean.view_as(gradient) / self.micro)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return float(flat[-1])
@@ -95,7 +101,12 @@ def main() -> None:
     args = parse_arguments()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    stage = Stage(args.batch)
+    stage = Stage(args.batch, args.micro)
+    batches = None
+    if args.share:
+        import falcon_torch
+
+        batches = falcon_torch.MicroBatches(stage.model, args.micro, replica=stage.replica, replicas=REPLICAS)
     checkpoint, done = None, 0
     if args.every:
         import falcon_torch
@@ -108,9 +119,10 @@ def main() -> None:
     log("start", resumed_from=done, unix_seconds=time.time())
     for number in range(done + 1, args.steps + 1):
         began = time.perf_counter()
-        loss = stage.step(number)
+        loss = stage.step(number, batches)
         seconds = round(time.perf_counter() - began, 6)
-        log("step", step=number, loss=loss, step_seconds=seconds, unix_seconds=time.time())
+        shares = [] if batches is None else list(batches.shares)
+        log("step", step=number, loss=loss, step_seconds=seconds, unix_seconds=time.time(), shares=shares)
         if checkpoint is not None and (checkpoint.wanted() or number % args.every == 0):
             checkpoint.save({"model": stage.model.state_dict(), "optimizer": stage.optimizer.state_dict()}, number)
     log("end", steps=args.steps)

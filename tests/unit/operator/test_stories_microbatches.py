@@ -50,7 +50,9 @@ async def test_shares_move_away_from_a_slow_rank_and_come_back_with_its_relief()
     (note,) = world.status.diagnoses
     assert "relieved by itself" in note.result
     assert "every rank computes its 4 micro-batches again" in note.result
-    assert reasons(world) == ["Started", "Straggler", "MicrobatchesMoved", "Resolved", "MicrobatchesBack"]
+    moves = ["MicrobatchesMoved", "MicrobatchesBack"]
+    assert [reason for reason in reasons(world) if reason not in moves] == ["Started", "Straggler", "Resolved"]
+    assert [reason for reason in reasons(world) if reason in moves] == moves
     assert (world.generation, world.claims, len(world.made)) == (1, 0, 3)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import prices, sharing
 from falcon_core.recovery.locate import no_longer_slow
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Moved, Sharing
-from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
+from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident, SlowLink
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.microbatches import MicroShare
@@ -285,3 +286,70 @@ def test_a_plan_that_is_hardly_better_does_not_replace_the_one_in_force() -> Non
     assert shares(after(twice, ordered=old, moved=measured)) == [5, 4, 3], "the nearest of the best"
     assert shares(after(twice, ordered=replace(old, at=NOW - 50), moved=measured)) == [5, 5, 2], "not that often"
     assert shares(after(twice, ordered=old, moved=measured, well_since=NOW - 1)) == [5, 5, 2], "it is about to end"
+
+
+# -- without a name ----------------------------------------------------------------------------------------------------
+
+
+def suspected(
+    obs: Observation, loss: float = 1.5, policy: Policy = LADDER, sharing_before: Sharing | None = None, **fields: Any
+) -> RecoveryState:
+    """Return the state after a look at a slowdown that names nobody."""
+    base = slow(culprit=None, phase="Suspected", loss=Loss(seconds=loss), onset_generation=1, onset_iteration=90)
+    incident = replace(base, **fields)
+    state, incident = sharing.on_suspicion(RecoveryState(sharing=sharing_before), incident, obs, policy)
+    return replace(state, slow=incident)
+
+
+def test_nobody_needs_a_name_before_micro_batches_are_moved() -> None:
+    state = suspected(job())
+    assert shares(state) == [5, 5, 2]
+    assert state.slow is not None
+    assert [applied.strategy for applied in state.slow.applied] == ["AdjustMicrobatches"]
+    moved = what_came(state)
+    assert (moved.share, moved.most) == (2, 5)
+    again, _ = sharing.on_suspicion(state, state.slow, job(), LADDER)
+    assert again == state, "once"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"loss": 0.9}, "it has not lost as much as that costs"),
+        ({"onset_iteration": 97}, "the newest times are in part of before"),
+        ({"link": SlowLink(ranks=[], members=2, comm="c", excess_ns=1, compute_growth=1.0)}, "it is a link"),
+        ({"policy": replace(LADDER, enforce=False)}, "mode Observe"),
+        ({"policy": POLICY}, "the spec does not name it"),
+        ({"obs": job((45, 45, 46))}, "all are alike"),
+        ({"obs": seen()}, "the script does not let them move"),
+        ({"sharing_before": replace(ORDERED, shares=[4, 4, 4], at=NOW - 3)}, "the newest times are of other shares"),
+        ({"sharing_before": replace(ORDERED, generation=0, at=NOW - 3)}, ""),
+    ],
+)
+def test_what_keeps_a_suspicion_from_moving_any(change: dict[str, Any], why: str) -> None:
+    state = suspected(**{"obs": job(), **change})
+    assert state.slow is not None
+    assert (state.slow.moved is None) == bool(why), why
+
+
+def test_without_a_name_it_is_over_when_equal_shares_would_take_equally_long() -> None:
+    uneven = (5, 5, 2)
+    assert not sharing.replicas_are_alike(job(shares=uneven), LADDER)
+    assert sharing.replicas_are_alike(job((45, 45, 47), shares=uneven), LADDER)
+    assert not sharing.replicas_are_alike(job((45, 45, 45), shares=uneven, fresh=False), LADDER), "nothing is known"
+    unnamed = {"culprit": None, "phase": "Suspected"}
+    assert shares(after(job(shares=uneven), **unnamed)) == [5, 5, 2], "they stay while it is not over"
+    failed = after(
+        job(shares=uneven, iteration_ns=[430 * MS] * 16), ordered=replace(ORDERED, taken_iteration=80), **unnamed
+    )
+    assert what_came(failed).failed
+    assert shares(failed) == [4, 4, 4]
+
+
+def test_only_what_comes_again_soon_has_to_stay_well_for_longer() -> None:
+    back = replace(ORDERED, shares=[4, 4, 4], moves=3)
+    for ago, moves in ((30.0, 4), (sharing.APART_SECONDS + 1, 1)):
+        state = RecoveryState(sharing=replace(back, at=NOW - ago))
+        ordered, _ = sharing.order(state, slow(), job(), LADDER)
+        assert ordered.sharing is not None
+        assert ordered.sharing.moves == moves

@@ -11,6 +11,7 @@ from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.wire.messages import Work
+from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.incidents import located, named, stay
 from tests.unit.recovery.seen import FAST, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
 from tests.unit.recovery.series import Job, Times, hot, only
@@ -125,6 +126,23 @@ def test_what_speaks_against_the_node_is_not_usual() -> None:
     assert not imbalance.is_usual(state, slow, fixed, OBS, POLICY), Evidence.WAS_HEALTHY_HERE
     late = replace(OBS, now=NOW + habits.MOST_SECONDS + 60)
     assert not imbalance.is_usual(state, slow, culprit, late, POLICY), "an hour"
+
+
+def test_what_a_better_split_of_micro_batches_is_made_for_is_told() -> None:
+    def with_micros(per_rank: int, policy: Policy) -> bool:
+        micros = [
+            MicroShare(per_rank=per_rank, share=per_rank, micro_ns=each.sent.compute_ns[-1] // per_rank)
+            for each in OBS.ranks
+        ]
+        ranks = [
+            replace(each, sent=replace(each.sent, micro=micro)) for each, micro in zip(OBS.ranks, micros, strict=True)
+        ]
+        return usual(replace(OBS, ranks=ranks), policy, slowdown=3.0, n1=67)
+
+    shares = replace(POLICY, strategies=[*POLICY.strategies, ("AdjustMicrobatches", None)])
+    assert not with_micros(8, shares)
+    assert with_micros(8, POLICY), "the spec does not name it"
+    assert with_micros(2, shares), "they cannot move"
 
 
 def test_an_onset_that_is_dated_long_ago_is_no_incident_before_it_was_looked_for_the_rank() -> None:

@@ -11,6 +11,7 @@ from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import prices, swapping
 from falcon_core.recovery.durations import EARLY_SHARE, LEAST_SEEN
+from falcon_core.recovery.links import slow_link
 from falcon_core.recovery.membership import Member, Membership, Replacement, apply_actions
 from falcon_core.recovery.observation import (
     Action,
@@ -25,7 +26,7 @@ from falcon_core.recovery.remembered import Lasted, LeavingNode, Outlook, Place
 from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident, SlowLink
 from falcon_core.recovery.strategies import swap_nodes
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import CommSignals
+from falcon_core.wire.messages import CommSignals, Onset
 from tests.unit.operator.flows import MB, Flow, Flows, two_by_two
 from tests.unit.recovery.seen import MS, NOW, four_pods, member, rank, replace
 
@@ -256,6 +257,22 @@ def test_it_is_planned_anew_after_a_while_and_when_it_is_due() -> None:
     slow, actions = climbed(100.0, job(members=[member(n, pod="Gone") for n in range(4)]), outlook=known)
     assert (actions, slow.phase) == ([], "Detected")
     assert slow.outlook == Outlook(at=NOW, why="not all pods run")
+
+
+def test_what_the_link_costs_is_measured_again_before_a_plan() -> None:
+    """A link is named by windows some of whose iterations were healthy: by then half of what it costs had been seen."""
+    onset = Onset(iteration=60, unix_ns=0, reported_iteration=65, before_ns=HEALTHY, after_ns=SLOW)
+    obs = job()
+    obs = replace(obs, ranks=[replace(each, sent=replace(each.sent, onset=onset)) for each in obs.ranks])
+    seen = slow_link(obs, POLICY, incident())
+    assert seen is not None
+    early = replace(seen, excess_ns=seen.excess_ns // 2)
+    assert climbed(5.0, obs, link=early)[0].link == seen
+    assert climbed(5.0, obs, link=early, outlook=Outlook(at=NOW - 5, removed_share=0.5))[0].link == early, "in a while"
+    other = replace(early, comm="data group of rank 2")
+    assert climbed(5.0, obs, link=other)[0].link == other
+    later = replace(seen, excess_ns=2 * seen.excess_ns)
+    assert climbed(5.0, obs, link=later)[0].link == later
 
 
 def test_a_checkpoint_comes_first() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from falcon_core.signals.rank import RankChain, RankMemory
+from falcon_core.signals.memory import RankMemory
+from falcon_core.signals.rank import RankChain
 from falcon_core.signals.resume import Anchor
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Op, RecordArray

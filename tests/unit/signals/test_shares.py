@@ -95,3 +95,48 @@ def test_where_passes_cannot_be_timed_the_ratio_of_shares_has_to_do() -> None:
     evened = shares.evened_ns(1 << 60, 5)
     assert evened is not None
     assert 0 <= evened < 1 << 63
+
+
+class Stage:
+    """A rank of a pipeline: two calls for each of its micro-batches, and one for the step."""
+
+    def __init__(self) -> None:
+        self.script = Script()
+        self.chain = RankChain(Detection())
+        self._fed = 0
+        self._turns: list[Turn] = []
+
+    def step(self, times: int, share: int = PER_RANK, micro: int = MICRO, wait: int = 2 * MS) -> RankSignals:
+        if not self._turns or self._turns[-1].share != share:
+            self._turns.append(Turn(self.script.now_ns, share, even=share == PER_RANK))
+        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=self._turns, timed=False)
+        for _ in range(times):
+            for _ in range(share):
+                self.script.call(Call(Op.RECV, 1024, 0, 2 * MS))
+                self.script.call(Call(Op.SEND, 2048, micro))
+            self.script.call(Call(Op.ALL_REDUCE, 4096, 0, wait))
+        self.chain.feed(self.script.records[self._fed :])
+        self._fed = len(self.script.records)
+        return self.chain.signals(0, 0)
+
+
+@pytest.mark.parametrize("share", [3, 6])
+def test_other_shares_are_other_calls_of_a_stage_and_its_levels_and_numbers_go_on(share: int) -> None:
+    stage = Stage()
+    before = stage.step(60)
+    assert stage.chain.period_calls == 2 * PER_RANK + 1
+    stage.step(20, micro=2 * MICRO)
+    moved = stage.step(20, share=share, micro=2 * MICRO)
+    assert stage.chain.period_calls == 2 * share + 1
+    assert abs(moved.iterations - 100) <= 4, "as the ranks count whose share is what it was"
+    assert (moved.healthy_compute_ns, moved.healthy_iteration_ns) == (
+        before.healthy_compute_ns,
+        before.healthy_iteration_ns,
+    )
+    assert moved.compute_ns[-1] == pytest.approx(2 * (before.healthy_compute_ns or 0), rel=0.1)
+    stage.step(20)
+    slow = stage.step(20, micro=2 * MICRO)
+    assert slow.onset is not None, "known by the levels of before, and not learned anew"
+    assert abs(slow.onset.iteration - 120) <= 8
+    anchor = stage.chain.memory().anchor
+    assert anchor is None or abs(anchor.iteration - slow.iterations) <= 1, "the next agent goes on with these numbers"

@@ -123,7 +123,7 @@ def test_a_jump_over_healthy_stretches_changes_the_work_and_not_the_story() -> N
     assert jumped.agents is not None
     assert played.agents is not None
     assert jumped.agents.records < played.agents.records
-    counts = [engine.agents.sent(0, engine.counts).iterations for engine in (played, jumped) if engine.agents]
+    counts = [engine.agents.sent(0).iterations for engine in (played, jumped) if engine.agents]
     assert counts[1] == pytest.approx(counts[0], abs=60), "what was jumped over is trained, and is lost with a restart"
     assert _noted(jumped, "closed") == _noted(played, "closed") == ["slowdown job-1: Helped"]
     a_checkpoint = 50 * played.healthy_seconds  # more or less of it is redone, by where the restart falls

@@ -81,6 +81,12 @@ class _Speeds(msgspec.Struct, frozen=True):
         return cls(per_rank, shares.tolist(), whole, besides)
 
 
+def even_seconds(obs: Observation, policy: Policy) -> Floats:
+    """Return what each replica would take with the even share [s]: [replicas]. There is no ``hindrance``."""
+    speeds = _Speeds.of(obs, policy)
+    return speeds.fixed + speeds.per_rank * speeds.micro
+
+
 def replicas(policy: Policy) -> Ints:
     """Return who holds each stage of each replica of the model: [replicas, stages, ranks of a stage] of ranks."""
     layout = policy.layout
