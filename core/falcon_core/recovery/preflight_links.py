@@ -27,6 +27,7 @@ LEAST_MACHINES: Final = 3  # of two, the one link has nothing to be compared wit
 LINKS_SECONDS: Final = 20.0  # from the order to the last result: three turns, and the bus
 TRANSFER_MS: Final = 200  # in each direction
 LINK_FACTOR: Final = 3.0  # the others' median to its own: half the bandwidth is common between good machines
+KNOWN_FACTOR: Final = 2.0  # likewise, where transfers are known to have become slow: one of the links has to be why
 LEAST_RTT_US: Final = 2_000  # that a slow link has more than the others: another zone's has less
 HELD_PERMILLE: Final = 800  # beside a slow link 870 and more; beside busy CPUs mostly 200 to 700
 BUSY_PERMILLE: Final = 800  # more of the transfer, and it measured a CPU, whatever the kernel says of the network
@@ -120,10 +121,13 @@ def is_coming(machine: Linked) -> bool:
     return machine.links is not None and machine.links.port == PORT_COMES
 
 
-def judge_links(machines: Sequence[Linked], blamed: Collection[int]) -> tuple[list[SlowMachine], LinksFound]:
+def judge_links(
+    machines: Sequence[Linked], blamed: Collection[int], factor: float = LINK_FACTOR
+) -> tuple[list[SlowMachine], LinksFound]:
     """Return the machines whose links are all slow, the slowest first, and what is known of the links.
 
-    ``blamed``: the replicas that compute slowly or wrongly. Their links say nothing.
+    ``blamed``: the replicas that compute slowly or wrongly. Their links say nothing. ``factor``: the others' median to
+    a link that is slow alone.
     """
     ring = participants(machines)
     if len(machines) < LEAST_MACHINES:
@@ -136,7 +140,7 @@ def judge_links(machines: Sequence[Linked], blamed: Collection[int]) -> tuple[li
     sound = [pair for pair in pairs if not set(pair.ends) & set(blamed)]
     found = {each.replica: each for measure in _MEASURES for each in _machines(sound, measure)}
     alone = [pair for pair in sound if not set(pair.ends) & found.keys()]
-    slow = [each for measure in _MEASURES for each in _alone(alone, measure, by_replica)]
+    slow = [each for measure in _MEASURES for each in _alone(alone, measure, by_replica, factor)]
     distinct = {tuple(each.nodes): each for each in sorted(slow, key=lambda each: each.ratio)}
     return sorted(found.values(), key=lambda each: -each.ratio), LinksFound(
         wanted=len(pairs) + len(missing) + len(absent),
@@ -207,18 +211,18 @@ def _machines(pairs: Sequence[Pair], measure: _Measure) -> list[SlowMachine]:
         if len(own) < 2 or len(own) == len(pairs):
             continue
         best, usual = max(own, key=measure.good), median_without(ordered, [measure.good(pair) for pair in own])
-        if all(_is_slow(pair, usual, measure) for pair in own):
+        if all(_is_slow(pair, usual, measure, LINK_FACTOR) for pair in own):
             text = f"{measure.words(measure.good(best))} on the best of its {len(own)} links, {measure.words(usual)} on"
             ratio = _ratio(usual, measure.good(best))
             found.append(SlowMachine(replica, measure.kind, ratio, f"{text} the others"))
     return found
 
 
-def _alone(pairs: Sequence[Pair], measure: _Measure, ring: dict[int, Linked]) -> list[SlowPair]:
+def _alone(pairs: Sequence[Pair], measure: _Measure, ring: dict[int, Linked], factor: float) -> list[SlowPair]:
     found, ordered = [], sorted(map(measure.good, pairs))
     for pair in pairs if len(pairs) > 1 else ():
         usual = median_without(ordered, [measure.good(pair)])
-        if not _is_slow(pair, usual, measure):
+        if not _is_slow(pair, usual, measure, factor):
             continue
         ends = [ring[end] for end in pair.ends]
         found.append(
@@ -233,8 +237,8 @@ def _alone(pairs: Sequence[Pair], measure: _Measure, ring: dict[int, Linked]) ->
     return found
 
 
-def _is_slow(pair: Pair, usual: float, measure: _Measure) -> bool:
-    return usual > LINK_FACTOR * measure.good(pair) and not measure.enough(pair, usual)
+def _is_slow(pair: Pair, usual: float, measure: _Measure, factor: float) -> bool:
+    return usual > factor * measure.good(pair) and not measure.enough(pair, usual)
 
 
 def _ratio(usual: float, own: float) -> float:

@@ -14,7 +14,7 @@ import msgspec
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.preflight import SLOW_FACTOR, Found, Machine, judge
-from falcon_core.recovery.preflight_links import judge_links
+from falcon_core.recovery.preflight_links import KNOWN_FACTOR, LINK_FACTOR, judge_links
 from falcon_core.recovery.probe_state import Probed
 from falcon_core.recovery.progress import place
 from falcon_core.recovery.remembered import Place
@@ -27,15 +27,19 @@ replace = msgspec.structs.replace
 
 
 def of_links(
-    slow: SlowIncident, link: SlowLink, machines: Sequence[Machine], obs: Observation
+    slow: SlowIncident,
+    link: SlowLink,
+    machines: Sequence[Machine],
+    obs: Observation,
+    factor: float = KNOWN_FACTOR,
 ) -> tuple[Probed, SlowLink]:
     """Return what was found, and the link with its ends where they are known now.
 
-    Its ranks may have other pods since it was named.
+    Its ranks may have other pods since it was named. ``factor``: as of ``judge_links``.
     """
     places = {rank.rank: place(obs, rank) for rank in obs.ranks}
     link = replace(link, ranks=[places.get(known.rank, known) for known in link.ranks])
-    slow_machines, links = judge_links(machines, ())
+    slow_machines, links = judge_links(machines, (), factor)
     probed = _ended(slow, obs)
     if slow_machines:
         found = replace(probed, found="Machine", text=slow_machines[0].text)
@@ -61,7 +65,7 @@ def of_unnamed(slow: SlowIncident, machines: Sequence[Machine], obs: Observation
         excess_ns=slow.slow_ns - slow.healthy_ns - slow.common_ns,
         compute_growth=1.0,
     )
-    probed, link = of_links(slow, somewhere, machines, obs)
+    probed, link = of_links(slow, somewhere, machines, obs, LINK_FACTOR)
     if probed.found == "Machine":
         own = [end for rank in ranks if (end := place(obs, rank)).node == link.node]
         link = replace(link, ranks=own[:NAMED_RANKS], members=len(own))

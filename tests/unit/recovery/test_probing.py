@@ -44,6 +44,8 @@ INCIDENT = SlowIncident(
 )
 OLD = Pauses(since=NOW - 3600)
 
+USUAL = 5_000_000_000  # bits a second
+
 
 def job(**fields: Any) -> Observation:
     base = Observation(
@@ -81,7 +83,7 @@ def ordered(before: RecoveryState | None = None) -> RecoveryState:
 def measured(links: dict[frozenset[int], int]) -> Any:
     def report(at: int) -> ProbeReport:
         peers = [(at + 1) % RANKS, (at - 1) % RANKS]
-        own = [LinkReport(peer, links.get(frozenset((at, peer)), 5_000_000_000), 80, 100, 100, 950) for peer in peers]
+        own = [LinkReport(peer, links.get(frozenset((at, peer)), USUAL), 80, 100, 100, 950) for peer in peers]
         return ProbeReport(1, LinksReport(41000 + at, True, own), held=True)
 
     return report
@@ -109,6 +111,14 @@ def test_the_slowest_link_names_its_ends() -> None:
     assert swap_nodes.has_ends(slow.link)
     assert slow.probed is not None
     assert (slow.probed.found, slow.probed.tries) == ("Link", 1)
+
+
+def test_where_transfers_are_known_to_be_slow_a_link_at_less_than_half_is_why() -> None:
+    weak = {frozenset((1, 2)): round(USUAL / 2.2)}
+    known = verdict(measured(weak))
+    assert known.link is not None
+    assert {place.node for place in known.link.pair} == {"node-1", "node-2"}
+    assert unnamed(measured(weak))[1].link is None, "of good machines, as long as nothing else points at a link"
 
 
 def test_the_ranks_of_a_link_are_where_they_run_now() -> None:
