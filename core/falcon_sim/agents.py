@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_core.signals.memory import RankMemory
 from falcon_core.signals.profile import Profile
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection, Onset, RankSignals
-from falcon_core.wire.microbatches import MicroShare, Said, Turn
+from falcon_core.wire.microbatches import MAX_TURNS, MicroShare, Said, Turn
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.model import Block, JobModel
 from falcon_sim.records import TENSOR, RingWriter
@@ -31,9 +30,9 @@ Nanoseconds = npt.NDArray[np.int64]
 
 
 class _Reader:
-    def __init__(self, writer: RingWriter, detection: Detection, memory: RankMemory | None) -> None:
+    def __init__(self, writer: RingWriter, detection: Detection) -> None:
         self.writer = writer
-        self.chain = RankChain(detection, memory)
+        self.chain = RankChain(detection)
         self.profile = Profile()
         self.iterations_before = 0  # of this generation: counted by an earlier chain, or made unrecorded
         self.knows_cycle = False  # the rank knows how many calls an iteration has now
@@ -92,16 +91,14 @@ class Agents:
             changed = self._read(reader, block, begins_ns, first, last) or changed
         return changed
 
-    def _reader(self, rank: int, memory: RankMemory | None = None) -> _Reader:
-        """Begin to read a ring; of an earlier reader's ``memory`` the levels alone count (``RankChain``)."""
-        levels = None
-        if memory is not None:
-            levels = replace(memory, anchor=None, slowdown=None, pauses=[], expected=None, expected_compute=None)
-        reader = _Reader(RingWriter(self._model, rank, self._sample_every), self._detection, levels)
+    def _reader(self, rank: int) -> _Reader:
+        reader = _Reader(RingWriter(self._model, rank, self._sample_every), self._detection)
         if self._model.shareable:
-            turn = Turn(0, self._share(rank), even=self._counts == self._model.even)
-            said = Said(generation=1, per_rank=self._model.job.microbatches, turns=[turn], timed=False)
-            reader.chain.shares.said = said
+            per_rank = self._model.job.microbatches
+            turns = [Turn(0, per_rank, even=True)]
+            if self._counts != self._model.even:
+                turns = [Turn(0, self._share(rank), even=False)]
+            reader.chain.shares.said = Said(generation=1, per_rank=per_rank, turns=turns, timed=False)
         return reader
 
     def _read(self, reader: _Reader, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
@@ -186,14 +183,17 @@ class Agents:
             reader.iterations_before += iterations
 
     def share_anew(self, counts: tuple[int, ...]) -> None:
-        """Begin new chains, with the levels of before, since micro-batches are shared anew: calls are others."""
+        """Let the scripts say that micro-batches are shared anew: where its share is another, a rank's calls are."""
         self._counts = counts
         self._history.clear()
         self.held_iterations = 0
-        for rank, reader in list(self._readers.items()):
-            fresh = self._readers[rank] = self._reader(rank, reader.chain.memory())
-            fresh.knows_cycle = True
-            fresh.iterations_before = reader.iterations_before + reader.chain.iterations
+        for rank, reader in self._readers.items():
+            chain = reader.chain
+            said = chain.shares.said
+            assert said is not None  # the job is shareable
+            turn = Turn((chain.last_end_ns or 0) + 1, self._share(rank), even=counts == self._model.even)
+            chain.shares.said = replace(said, turns=[*said.turns, turn][-MAX_TURNS:])
+            reader.knows_cycle = True
 
     def _signals(self, rank: int) -> RankSignals:
         reader = self._readers[rank]

@@ -157,9 +157,10 @@ def excess_over(times: Floats | None, healthy: Floats | None) -> Excess | None:
 class WaitBaseline:
     """Healthy durations of the calls whose end is known, and of the gaps between them, by position in the cycle."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Floats | None = None) -> None:
+        """Begin to learn, from what is ``known``: [2, positions], inside and outside."""
         self._first: list[Floats] = []
-        self._baseline: Floats | None = None  # [2, positions]: inside, outside
+        self._baseline = known
 
     def copied(self) -> WaitBaseline:
         """Return a copy, which learns by itself: learning replaces the arrays."""

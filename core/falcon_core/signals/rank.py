@@ -21,11 +21,14 @@ from falcon_core.signals.excess import least_excess, median_excess
 from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline
 from falcon_core.signals.healthy_compute import HealthyComputation
 from falcon_core.signals.iteration import Iteration, IterationTracker
+from falcon_core.signals.kept_waits import KeptWaits, kept
 from falcon_core.signals.measured import Measured, Measurer, newest_known
 from falcon_core.signals.memory import RankMemory, levels
+from falcon_core.signals.onset import onset_of
 from falcon_core.signals.shares import Shares
 from falcon_core.signals.work import Peers, usual_size, work_of
-from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
+from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, RankSignals
+from falcon_core.wire.microbatches import Turn
 from falcon_core.wire.ring import Kind, RecordArray
 
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
@@ -67,7 +70,8 @@ class RankChain:
         self._tokenizer = Tokenizer()
         self._memory = memory
         self._place = place
-        self._turn: int | None = None  # of micro-batches, to which the tracker's calls belong
+        self._turn: Turn | None = None  # of micro-batches, to which the tracker's calls belong
+        self._kept: KeptWaits | None = None  # of the even share's calls
         self._tracker = IterationTracker(memory.anchor if memory else None, place)
         self._completions = Completions()
         self._peers = Peers()
@@ -97,6 +101,7 @@ class RankChain:
         """
         self._tracker, self._period_changes, self._base = IterationTracker(None, self._place), 0, self._newest
         self._memory = None
+        self._kept = kept(self._recent, self._measurer.waits) or self._kept
         self._reset(levels(self._detector, self._healthy_compute))
 
     def _reset(self, memory: RankMemory | None) -> None:
@@ -137,7 +142,7 @@ class RankChain:
         """
         self._peers.feed(records)
         turn, self._turn = self._turn, self.shares.turn_of_calls
-        if turn is not None and turn != self._turn:
+        if turn is not None and self._turn is not None and turn.share != self._turn.share:
             self._follow_anew()
         changed = lost and self._take(self._tokenizer.calls(self._order.release()))
         for piece in self._completions.cut(records):
@@ -183,6 +188,8 @@ class RankChain:
         return _first(had) != _first(self._detector.slowdown)
 
     def _measure(self, iteration: Iteration, attributed: Attributed) -> Measured:
+        if self._kept is not None and self._measurer.waits.healthy is None and not iteration.interrupted:
+            self._measurer.waits = self._kept.of(iteration) or self._measurer.waits
         measured = self._measurer.measure(iteration, attributed)
         self._recent.append(measured)
         self._newest = iteration.number
@@ -376,7 +383,7 @@ class RankChain:
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=self._healthy_compute.level_ns,
-            onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),
+            onset=None if slowdown is None else onset_of(slowdown, unix_offset_ns),
             hang_deadline_ns=self._hang_deadline_ns(),
             work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),
             size_class=None if sizes_vary else usual_size([measured.iteration for measured in recent]),
@@ -388,13 +395,3 @@ class RankChain:
 
 def _first(slowdown: Slowdown | None) -> int | None:
     return None if slowdown is None else slowdown.first_iteration
-
-
-def _onset(slowdown: Slowdown, unix_offset_ns: int) -> Onset:
-    return Onset(
-        iteration=slowdown.first_iteration,
-        unix_ns=slowdown.start_ns + unix_offset_ns,
-        reported_iteration=slowdown.reported_iteration,
-        before_ns=slowdown.before_ns,
-        after_ns=slowdown.after_ns,
-    )

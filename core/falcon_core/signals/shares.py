@@ -39,12 +39,12 @@ class Shares:
         return self.said is not None and not _turn(self.said, end_ns).even
 
     @property
-    def turn_of_calls(self) -> int | None:
-        """Return a number that changes when the rank's share, and so the calls of an iteration, change; None: never.
+    def turn_of_calls(self) -> Turn | None:
+        """Return the newest turn, where another share means other calls in an iteration.
 
         Where each rank is a replica, it makes the same calls whatever its share is, and its script times its passes.
         """
-        return None if self.said is None or self.said.timed else self.said.turns[-1].since_ns
+        return None if self.said is None or self.said.timed else self.said.turns[-1]
 
     def reported(self) -> MicroShare | None:
         """Return what is reported of the newest step."""

@@ -140,3 +140,24 @@ def test_other_shares_are_other_calls_of_a_stage_and_its_levels_and_numbers_go_o
     assert abs(slow.onset.iteration - 120) <= 8
     anchor = stage.chain.memory().anchor
     assert anchor is None or abs(anchor.iteration - slow.iterations) <= 1, "the next agent goes on with these numbers"
+
+
+def test_what_its_calls_took_is_known_again_when_a_stage_has_its_even_share_back() -> None:
+    stage = Stage()
+    stage.step(60)
+    stage.step(20, share=6)
+    back = stage.step(12)
+    assert back.wait_ns, "learned before, and not anew"
+    slow = stage.step(20, wait=300 * MS)
+    assert slow.onset is not None
+    excess = stage.chain.lasting_excess()
+    assert sum(map(sum, excess.values())) == pytest.approx(298 * MS, rel=0.05)
+
+
+def test_a_rank_whose_share_stays_makes_the_same_calls_and_is_followed_on() -> None:
+    stage = Stage()
+    before = stage.step(60)
+    stage._turns.append(Turn(stage.script.now_ns, PER_RANK, even=False))  # others have moved some
+    after = stage.step(5)
+    assert after.iterations == before.iterations + 5
+    assert after.wait_ns
