@@ -1,7 +1,8 @@
 """The clock of the simulation: iterations are made, records written and read, the operator looks, actions take time.
 
-One look is what the operator does each second: observe, core's ``machine.step``, carry out. While nothing is open only
-the agents work, since the machine would find nothing; at once when one of them reports a change, it is asked again.
+One look is what the operator does each second: observe, core's ``machine.step``, carry out. While nothing is open it
+looks now and then, to learn the job's level and to hold a new generation against it; at once when an agent reports a
+change, it looks as often as iterations and reports allow.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from falcon_sim.timeline import Timeline
 
 _BLOCK_ITERATIONS = 32
 _WARM_ITERATIONS = 64  # played out before the next fault, after a jump
+_QUIET_ITERATIONS = 16  # between two looks while nothing is open
 _LEARN_HEALTHY = 64  # iterations of the undisturbed model that the healthy time is averaged over
 replace = msgspec.structs.replace
 
@@ -76,6 +78,7 @@ class Engine:
             else None
         )
         self._made = 0  # iterations of this generation
+        self._looked_at = 0  # after so many of them
         self._saves = Saves(scenario.job)
         self._planned = False  # the restart that is under way, or was last
         self._generation = 0
@@ -106,6 +109,8 @@ class Engine:
                 self._look()
             elif self.agents is not None and self._quiet:
                 self.agents.read_sentinels()
+                if self._made >= self._looked_at + _QUIET_ITERATIONS:
+                    self._look()
             self._struck = False
             run = self.scenario.run
             self._progress(
@@ -214,7 +219,7 @@ class Engine:
             self.timeline.restart(self.now, lost, planned=self._planned)
             self.timeline.note(self.now, "generation", f"{self.cluster.generation} trains; {lost} iterations redone")
         self._generation = self.cluster.generation
-        self._made = 0
+        self._made = self._looked_at = 0
         self._saves.begin()
         self._block = None
         if self.agents is not None:
@@ -297,6 +302,7 @@ class Engine:
 
     def _look(self) -> None:
         """Observe, decide and carry out once, as the operator does each second."""
+        self._looked_at = self._made
         cluster = self.cluster
         self._leave_and_return()
         self._read_rings()
@@ -342,12 +348,12 @@ class Engine:
 
     def _read_rings(self) -> None:
         """Read the rings that an open slowdown needs, besides the sentinels'."""
-        slow = self.state.slow
-        if self.agents is None or not self._training or slow is None:
+        if self.agents is None or not self._training or (slow := self.state.slow) is None:
             return
-        if slow.phase != "Checking":
+        unnamed = slow.culprit is None and self._made > slow.reported_iteration + 2 * self.policy.consecutive
+        if slow.phase != "Checking" and not unnamed:
             self.agents.read_suspects([culprit.rank for culprit in self.state.culprits])
-        elif self._made >= HISTORY_ITERATIONS:  # core waits for all ranks: each is read once
+        elif self._made >= HISTORY_ITERATIONS:  # core waits for all ranks, or no suspect is slow: it may be a link
             self.agents.read_all()
 
     def _begin_again(self) -> None:

@@ -163,7 +163,8 @@ def _awaited(state: RecoveryState, sharing: Sharing, obs: Observation) -> Recove
 
 def _judged(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
     """Measure what came of it once the newest iterations are of the new shares; then follow the ranks' speeds."""
-    done = min(rank.sent.iterations for rank in obs.ranks)  # reports are not all of the same moment
+    # Reports are not all of the same moment, and who has not reported lately says nothing.
+    done = min((rank.sent.iterations for rank in obs.ranks if rank.fresh), default=0)
     if done - sharing.taken_iteration < CHECK_ITERATIONS * policy.consecutive:
         return state
     moved = _newest_moved(state)
