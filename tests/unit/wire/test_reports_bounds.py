@@ -121,7 +121,7 @@ def test_work_of_an_unknown_kind_is_refused() -> None:
     refused(report)
 
 
-@pytest.mark.parametrize("shared", [[0, 0, 1, 5], [0, 4, 0, 5], [0, 4, 4, -2], [0, 4, 4, 1 << 60], [-2, 4, 4, 5]])
+@pytest.mark.parametrize("shared", [[0, 0, 1, 5], [0, 4, 0, 5], [0, 4, 4, -3], [0, 4, 4, 1 << 60], [-2, 4, 4, 5]])
 def test_impossible_micro_batches_are_refused(shared: list[int]) -> None:
     raw = msgspec.msgpack.decode(encode_summary(pod([rank(0, micro=MicroShare(per_rank=4, share=4))], []), ()))
     place = raw.index([[0, 4, 4, -1]])
