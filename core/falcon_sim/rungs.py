@@ -1,8 +1,7 @@
-"""The rungs between enduring and replacing: S2 shares micro-batches anew, S3 exchanges nodes between roles (FALCON §5).
+"""S2 and S3 as FALCON's published policy plans them here (``published``), and as hindsight does: by core's planners.
 
-Core's incident machine carries the loss and knows S1 and S4; when S2 and S3 are due is asked of core's ski-rental rule
-with that same loss, and what they do is core's planners'. Their inputs are measurements: compute times from the ranks'
-reports, slow communicators from profile mode, the links of the suspects from peer-to-peer tests.
+Their inputs are measurements: compute times from the ranks' reports, slow communicators from profile mode, the links of
+the suspects from peer-to-peer tests.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from falcon_core.planning import microbatch, placement, ski_rental
 from falcon_core.planning.errors import PlanningError
 from falcon_core.planning.placement_model import Cluster, Roles, roles_of
 from falcon_core.recovery.observation import Observation
-from falcon_core.recovery.state import SlowIncident
 from falcon_core.signals.transfers import match, slow_links
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.ring import RecordArray
@@ -37,14 +35,6 @@ def candidates(strategies: tuple[Strategy, ...]) -> list[ski_rental.Candidate]:
         for strategy in strategies
         if strategy.type in (S2, S3)
     ]
-
-
-def due(left: list[ski_rental.Candidate], applied: set[str], slow: SlowIncident | None) -> ski_rental.Candidate | None:
-    """Return the next strategy that the incident's loss has paid for."""
-    if slow is None or not (slow.unexplained or slow.phase == "Located"):
-        return None
-    strategy = ski_rental.next_strategy(left, applied)
-    return strategy if strategy is not None and ski_rental.due(strategy, slow.loss) else None
 
 
 def compute_times(obs: Observation, width: int) -> dict[int, float]:

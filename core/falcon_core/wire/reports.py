@@ -309,7 +309,7 @@ def _shared(summary: Summary) -> tuple[list[_Shared], str]:
 
 
 def _micro(sent: _Shared, hindrance: str) -> MicroShare:
-    micro_ns, timed = of_units(max(-1, sent.micro_us), _US), sent.micro_us != _UNTIMED
+    micro_ns, timed = of_units(sent.micro_us, _US), sent.micro_us != _UNTIMED
     return MicroShare(per_rank=sent.per_rank, share=sent.share, micro_ns=micro_ns, timed=timed, hindrance=hindrance)
 
 
