@@ -95,10 +95,8 @@ class Agents:
         reader = _Reader(RingWriter(self._model, rank, self._sample_every), self._detection)
         if self._model.shareable:
             per_rank = self._model.job.microbatches
-            turns = [Turn(0, per_rank, even=True)]
-            if self._counts != self._model.even:
-                turns = [Turn(0, self._share(rank), even=False)]
-            reader.chain.shares.said = Said(generation=1, per_rank=per_rank, turns=turns, timed=False)
+            turn = Turn(0, self._share(rank), even=self._counts == self._model.even)
+            reader.chain.shares.said = Said(generation=1, per_rank=per_rank, turns=[turn], timed=False)
         return reader
 
     def _read(self, reader: _Reader, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:

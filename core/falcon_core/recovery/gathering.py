@@ -28,7 +28,7 @@ replace = msgspec.structs.replace
 def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     """Plan an exchange of roles each ``PLAN_SECONDS``, where the spec names S3; the first incident has the outlook."""
     slow = together.first_of(state)
-    named = any(name == swap_nodes.TYPE for name, _ in policy.strategies)
+    named = policy.names(swap_nodes.TYPE)
     if not named or state.probe is not None or not swapping.is_old(slow.outlook, obs):
         return state
     return replace(state, slow=_planned(state, slow, obs, policy)[0])

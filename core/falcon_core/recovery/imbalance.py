@@ -39,7 +39,7 @@ def is_usual(state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Ob
 
 def _can_be_shared(obs: Observation, policy: Policy) -> bool:
     """Check whether micro-batches may move, and another split of them is better now."""
-    named = any(name == adjust_microbatches.TYPE for name, _ in policy.strategies)
+    named = policy.names(adjust_microbatches.TYPE)
     return (
         named and not adjust_microbatches.hindrance(obs, policy) and adjust_microbatches.plan(obs, policy) is not None
     )

@@ -234,6 +234,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many ranks a pipeline stage has."""
         return max(1, self.world_size // max(1, self.stages))
 
+    def names(self, strategy: str) -> bool:
+        """Check whether the spec names a strategy of this type."""
+        return any(name == strategy for name, _ in self.strategies)
+
     def stage_of(self, rank: int) -> int:
         """Return the rank's pipeline stage, from 0: the slowest-varying part of a rank's number."""
         return rank // self.stage_size

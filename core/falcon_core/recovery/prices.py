@@ -48,7 +48,7 @@ def _candidate(
 
 def why_not_moved(slow: SlowIncident, obs: Observation, policy: Policy) -> str:
     """Return why micro-batches are not moved against a slow rank now; "" where they can be, were, or need not be."""
-    wanted = any(name == adjust_microbatches.TYPE for name, _ in policy.strategies)
+    wanted = policy.names(adjust_microbatches.TYPE)
     if not wanted or any(applied.strategy == adjust_microbatches.TYPE for applied in slow.applied):
         return ""
     why = adjust_microbatches.hindrance(obs, policy)

@@ -145,7 +145,7 @@ def _is_wanted(state: RecoveryState, policy: Policy) -> bool:
 
 
 def _is_allowed(policy: Policy) -> bool:
-    return policy.watch and policy.enforce and any(name == adjust_microbatches.TYPE for name, _ in policy.strategies)
+    return policy.watch and policy.enforce and policy.names(adjust_microbatches.TYPE)
 
 
 def _evened(sharing: Sharing, now: float) -> Sharing:

@@ -55,7 +55,7 @@ def climb(
 
 def _may_act(state: RecoveryState, policy: Policy) -> bool:
     """Check that the spec names S3, and that no links are being measured: first see what that shows."""
-    return state.probe is None and any(name == swap_nodes.TYPE for name, _ in policy.strategies)
+    return state.probe is None and policy.names(swap_nodes.TYPE)
 
 
 def is_old(outlook: Outlook | None, obs: Observation) -> bool:
