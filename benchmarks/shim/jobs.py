@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
+# TORCH_PYTHON: another interpreter with PyTorch, as on a machine whose image brings its own.
+PYTHON = Path(os.environ.get("TORCH_PYTHON") or f"{os.environ.get('FALCON_CACHE', '')}/torch/venv/bin/python")
 SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
 RANKS = 2
 

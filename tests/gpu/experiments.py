@@ -6,7 +6,6 @@ Where a program can compute on the CPU as well, the same function runs it there 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shutil
 import subprocess
@@ -29,11 +28,12 @@ from falcon_core.wire.ring import HEADER_BYTES, RECORD_DTYPE, Flag, Kind, Op, Re
 KINDS = ("ddp", "fsdp", "pipeline", "exchange", "all_reduce")
 CAPTURES = ("global", "thread_local", "relaxed")
 LAUNCHES = 3  # of each graph
+AGENT = Path(__file__).parents[2] / "agent"
 SLOW_RANK = 1
 # Of an iteration, so that it is long enough to be one: fewer than fifty a second (falcon_core.signals.period).
 COMPUTE = {"COMPUTE_SECONDS": "0.03"}
-# Two ranks on one GPU take NCCL 2.30; with a GPU each, the variable changes nothing. The same sums in the same order
-# each time: losses are compared bit for bit.
+# Two ranks share a GPU: NCCL 2.30 and newer are asked to allow it, older ones take them for two hosts (job.py). With a
+# GPU each, neither changes anything. The same sums in the same order each time: losses are compared bit for bit.
 ON_GPU = {
     "TRAIN_ON": "cuda",
     "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0,1"),
@@ -41,7 +41,7 @@ ON_GPU = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 _DRIVER = Path("/dev/nvidiactl")
-_ASK = "import json, torch; print(json.dumps([torch.cuda.device_count(), torch.cuda.nccl.version()]))"
+_ASK = "import torch; print(torch.cuda.device_count())"
 
 
 @functools.cache
@@ -56,12 +56,7 @@ def missing() -> str:
     )
     if asked.returncode != 0:
         return f"no GPU: PyTorch fails: {(asked.stderr.strip() or 'without a word').splitlines()[-1]}"
-    gpus, version = json.loads(asked.stdout)
-    if gpus == 0:
-        return "no GPU: PyTorch finds none"
-    if gpus == 1 and tuple(version) < (2, 30):
-        return f"no GPU for the second rank: NCCL {version} takes one rank a GPU, 2.30 and newer more"
-    return ""
+    return "" if int(asked.stdout) else "no GPU: PyTorch finds none"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -187,6 +182,21 @@ def by_plugin(kind: str, folder: Path, iterations: int) -> list[Found]:
     wait(start(PROGRAMS / f"{kind}.py", arguments, folder, shim=False, more=more), f"{kind} by the plugin")
     found = [ring_iterations(folder, rank) for rank in range(RANKS)]
     return [Found(period, len(each)) for period, each in found]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What tests/gpu/programs/checkpoint.py measured on one rank."""
+
+    seconds: float
+    bytes: int
+
+
+def checkpoint(what: str, memory: Path, folder: Path, more: Mapping[str, str]) -> list[Kept]:
+    """Save a state to memory, or load it in other processes, and return what each rank measured."""
+    place = {"PYTHONPATH": str(AGENT), "FALCON_CHECKPOINT_DIR": str(memory)}
+    wait(start(PROGRAMS / "checkpoint.py", [what, str(folder)], folder, more={**more, **place}), f"checkpoint, {what}")
+    paths = [folder / f"{what}-{rank}.json" for rank in range(RANKS)]
+    return [msgspec.json.decode(path.read_bytes(), type=Kept) for path in paths]
 
 
 class Calls(msgspec.Struct, frozen=True):

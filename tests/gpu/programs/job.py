@@ -27,6 +27,10 @@ def begin() -> None:
     torch.manual_seed(0)
     if CUDA:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        if int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count() and torch.cuda.nccl.version() < (2, 30):
+            # NCCL before 2.30 refuses two ranks of a host on a GPU. So each passes for a host of its own, and they
+            # reach each other through sockets.
+            os.environ["NCCL_HOSTID"] = f"rank-{os.environ['RANK']}"
         torch.cuda.set_device(device)
         torch.set_default_device(device)
         dist.init_process_group("nccl", device_id=device)

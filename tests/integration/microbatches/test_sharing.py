@@ -5,25 +5,36 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.shim.jobs import PYTHON
 from tests.integration.ports import free_port
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAMS = Path(__file__).parent / "programs"
 AGENT = Path(__file__).parents[3] / "agent"
+JOB = Path(__file__).parents[2] / "gpu" / "programs"  # the module job
 RANKS, PER_RANK, STEPS = 3, 4, 40
 EVEN = [PER_RANK] * RANKS
 pytestmark = pytest.mark.timeout(300)
 
 
 def train(
-    folder: Path, orders: dict[int, Any], *, falcon: bool = True, program: str = "training.py", ranks: int = RANKS
+    folder: Path,
+    orders: dict[int, Any],
+    *,
+    falcon: bool = True,
+    program: str = "training.py",
+    ranks: int = RANKS,
+    more: Mapping[str, str] | None = None,
 ) -> list[dict[int, Any]]:
-    """Run the ranks; return what each has printed: step → shares, own micro-batches, loss."""
+    """Run the ranks; return what each has printed: step → shares, own micro-batches, loss.
+
+    They are on Gloo, unless ``more`` in their environment says otherwise.
+    """
     if not PYTHON.is_file():
         pytest.fail("PyTorch is not installed: run the tests through make test-integration")
     (folder / "agent").mkdir(parents=True)
@@ -34,7 +45,7 @@ def train(
             [str(PYTHON), "-W", "ignore", str(PROGRAMS / program), str(folder), str(STEPS), json.dumps(orders)],
             env={
                 **os.environ,
-                "PYTHONPATH": str(AGENT),
+                "PYTHONPATH": f"{AGENT}:{JOB}",
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(ranks),
@@ -42,6 +53,7 @@ def train(
                 "MASTER_PORT": port,
                 "FALCON_GENERATION": "5",
                 **(own if falcon else {}),
+                **(more or {}),
             },
             stdout=subprocess.PIPE,
             text=True,

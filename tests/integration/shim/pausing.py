@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from benchmarks.shim.jobs import PYTHON, SHIM
 from falcon_agent.gates import Gates
 from falcon_agent.ring_reader import RingReader
 from falcon_core.recovery import pause
@@ -28,8 +29,6 @@ from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import CounterArray, RecordArray, Traffic
 from tests.integration.ports import free_port
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
-SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
 PROGRAM = Path(__file__).parents[2] / "gpu" / "programs" / "paused.py"
 LOOK_SECONDS = 0.0005
 KEPT_RECORDS = 16_384  # of a ring: more than two iterations

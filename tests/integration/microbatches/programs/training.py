@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import job
 import torch
 import torch.distributed as dist
 from orders import order
@@ -26,9 +27,7 @@ ORDERS = json.loads(sys.argv[3])  # step → the content of the agent's file
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    dist.init_process_group("gloo")
+    job.begin()
     rank = dist.get_rank()
     plain = torch.nn.Sequential(
         torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.BatchNorm1d(32, affine=False), torch.nn.Linear(32, 1)
@@ -37,7 +36,8 @@ def main() -> None:
     plain[2].eval()  # its running statistics would depend on who computes what
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     batches = falcon_torch.MicroBatches(model, per_rank=PER_RANK)
-    data = torch.randn(4096, 8, generator=torch.Generator().manual_seed(2)).double()
+    torch.manual_seed(2)
+    data = torch.randn(4096, 8).double()
     dealer = falcon_torch.Dealer(len(data), 4, batches.total, seed=3)
     delays = random.Random(os.getpid())
     for step in range(STEPS):
