@@ -11,6 +11,9 @@ fi
 # Another C library's loader ends the program over a symbol that it lacks: a musl program that inherits LD_PRELOAD.
 ours=$(nm -D --undefined-only "$1" | awk '{print $2}' | grep -E '^__|_chk' | grep -vE '^__errno_location(@|$)' || true)
 [ -z "$ours" ] || { echo "$1 needs what only glibc has: $ours" >&2; exit 1; }
+# What a library that is loaded late may take of the reserve for thread-local storage: PyTorch leaves little of it.
+local=$(objdump -p "$1" | awk '$1 == "TLS" {getline; print $4}')
+[ "$((local))" -le 64 ] || { echo "$1 has $((local)) bytes of thread-local storage; 64 can be loaded late" >&2; exit 1; }
 extra=$(nm -D --defined-only "$1" | awk '{print $3}' | grep -vE '^(_ZN4gloo|nccl[A-Z]|(cudaGraphLaunch|bind|connect|falcon_copy)$)' || true)
 [ -z "$extra" ] || { echo "$1 exports more than its hooks: $extra" >&2; exit 1; }
 echo "$1: newest symbol $newest, no C++ library, $(stat -c %s "$1") bytes"

@@ -1,6 +1,6 @@
 """The works of an image with PyTorch: on all its GPUs, or else on the CPU.
 
-A kind that this PyTorch or this GPU does not have (FP8) is left out, and named. The paths for GPUs have met no GPU yet.
+A kind that this PyTorch or this GPU does not have (FP8) is left out, and named.
 """
 
 from collections.abc import Callable  # noqa: F401  in comments

@@ -4,7 +4,7 @@ On the CPU it goes past the caches, by the function that Falcon's preloaded libr
 (``shim/src/shim/copy.cc``), or by ``memmove`` where that is not loaded, in as many threads as the program allows
 PyTorch. Measured, ``memmove`` is faster than ``Tensor.copy_`` into mapped files, and the library takes two thirds of
 its time. From a GPU the bytes pass through two pinned pieces of memory in turn, so that the device copies into one
-while the other is emptied. The path for GPUs has met no GPU yet.
+while the other is emptied in the same way.
 """
 
 from __future__ import annotations
@@ -37,17 +37,13 @@ class Copier:
                 self._from_gpu(source, target)
             else:
                 target.copy_(source)
-        threads = min(torch.get_num_threads(), MOST_THREADS, len(pieces))
-        if threads > 1:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(_move, pieces))
-        else:
-            for piece in pieces:
-                _move(piece)
+        _move_all(pieces)
 
     def _from_gpu(self, source: torch.Tensor, target: torch.Tensor) -> None:
         if not self._pinned:
-            self._pinned = [torch.empty(PINNED_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+            # A script may have set another default device than the CPU.
+            pinned = {"dtype": torch.uint8, "device": "cpu", "pin_memory": True}
+            self._pinned = [torch.empty(PINNED_BYTES, **pinned) for _ in range(2)]
         with torch.cuda.device(source.device):
             arrived = [torch.cuda.Event(), torch.cuda.Event()]
             starts = list(range(0, source.numel(), PINNED_BYTES))
@@ -60,13 +56,23 @@ class Copier:
                     before = (turn - 1) % 2
                     arrived[before].synchronize()
                     place = target[starts[turn - 1] : starts[turn - 1] + PINNED_BYTES]
-                    place.copy_(self._pinned[before][: place.numel()])
+                    _move_all(_pieces(self._pinned[before][: place.numel()], place))
 
 
 def _pieces(source: torch.Tensor, target: torch.Tensor) -> List[Tuple[int, int, int]]:
     """Return the addresses of target and source, and the bytes, of what is copied at a time."""
     to, begin, size = target.data_ptr(), source.data_ptr(), source.numel()
     return [(to + at, begin + at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES)]
+
+
+def _move_all(pieces: List[Tuple[int, int, int]]) -> None:
+    threads = min(torch.get_num_threads(), MOST_THREADS, len(pieces))
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(_move, pieces))
+    else:
+        for piece in pieces:
+            _move(piece)
 
 
 def _mover() -> Any:

@@ -308,7 +308,7 @@ def _described(value: Any) -> Any:
 
 def _broadcast(rank: int, own: Any, shape: _Shape) -> torch.Tensor:
     """Return a tensor that one rank has. All ranks call it."""
-    content = Part(own).content if own is not None else torch.empty(shape.count, dtype=torch.uint8)
+    content = Part(own).content if own is not None else torch.empty(shape.count, dtype=torch.uint8, device="cpu")
     return broadcast(rank, content).view(shape.dtype).view(shape.shape)
 
 

@@ -188,14 +188,14 @@ class Dealer:
             raise ValueError(f"{samples} samples do not fill a step of {total} micro-batches of {batch_size}")
         self._samples, self._size, self._total, self._seed = samples, batch_size, total, seed
         self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.long)
+        self._order = torch.empty(0, dtype=torch.long, device="cpu")
 
     def samples(self, step: int, index: int) -> List[int]:
         """Return the samples of micro-batch ``index`` of a step, counted from 0."""
         epoch, within = divmod(step, self._steps)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed((self._seed << 32) + epoch)
-            self._epoch, self._order = epoch, torch.randperm(self._samples, generator=generator)
+            generator = torch.Generator("cpu").manual_seed((self._seed << 32) + epoch)
+            self._epoch, self._order = epoch, torch.randperm(self._samples, generator=generator, device="cpu")
         first = (within * self._total + index) * self._size
         found: List[int] = self._order[first : first + self._size].tolist()
         return found

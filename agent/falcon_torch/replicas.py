@@ -133,7 +133,7 @@ class Whole:
             for at, piece in parts if parts is not None else self._of_mate(mate, number):
                 target[at : at + piece.numel()].copy_(piece)
             return
-        content = torch.zeros(end - begin, dtype=torch.uint8)
+        content = torch.zeros(end - begin, dtype=torch.uint8, device="cpu")
         for at, piece in parts or ():
             content[at - begin : at - begin + piece.numel()].copy_(piece)
         target[begin:end].copy_(broadcast(source or 0, content))

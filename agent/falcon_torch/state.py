@@ -61,7 +61,7 @@ class Part:
 
 def _whole(storage: torch.UntypedStorage, dtype: torch.dtype, shape: Tuple[int, ...]) -> torch.Tensor:
     """Return the tensor whose elements fill a storage, in order of its indices."""
-    content = torch.empty(0, dtype=torch.uint8).set_(storage)
+    content = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     return content.view(dtype).view(shape)
 
 

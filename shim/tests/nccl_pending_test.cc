@@ -88,17 +88,30 @@ void a_split_keeps_its_parent() {
   CHECK(state_of(kComm) == 0 && head() == before + 1);
 }
 
+// NCCL says that the parent has succeeded before it writes the child's handle.
+void a_split_whose_handle_comes_late_keeps_its_parent() {
+  void* child = nullptr;
+  const uint64_t before = head();
+  standin_result = kInProgress;
+  CHECK(ncclCommSplit(kComm, 1, 0, &child, nullptr) == kInProgress);
+  standin_result = 0;
+  CHECK(state_of(kComm) == 0 && head() == before);
+  child = pointer(0xC180);
+  CHECK(state_of(child) == 0 && reduce(child) == 0);
+  CHECK(head() == before + 2 && last(1).kind == Kind::kDescriptor && last(1).comm == 3 && last(1).bytes == 1);
+}
+
 void a_split_in_a_group_keeps_its_parent() {
   void* children[2] = {nullptr, nullptr};
   const uint64_t before = head();
   CHECK(ncclGroupStart() == 0);
-  for (void*& child : children) CHECK(ncclCommSplit(kComm, 1, 0, &child, nullptr) == 0);
+  for (int i = 0; i < 2; ++i) CHECK(ncclCommSplit(kComm, 1 - 2 * i, 0, &children[i], nullptr) == 0);
   standin_result = kInProgress;
   CHECK(ncclGroupEnd() == kInProgress && head() == before);
   standin_result = 0;
   children[0] = pointer(0xC200);
   CHECK(state_of(kComm) == 0);
-  CHECK(head() == before + 1 && last().comm == 3 && last().bytes == 1);  // the other has no colour
+  CHECK(head() == before + 1 && last().comm == 4 && last().bytes == 1);  // the other has no colour
 }
 
 void a_split_that_fails_makes_nothing() {
@@ -148,6 +161,7 @@ int main() {
   a_communicator_in_progress_is_known_by_its_call(folder);
   what_is_not_on_the_stream_yet_is_not_timed();
   a_split_keeps_its_parent();
+  a_split_whose_handle_comes_late_keeps_its_parent();
   a_split_in_a_group_keeps_its_parent();
   a_split_that_fails_makes_nothing();
   nobody_waits_for_a_communicator_that_is_gone();

@@ -88,9 +88,15 @@ def expect_slow_rank(named: Counter[tuple[int, ...]]) -> None:
 
 
 def culprits(folder: Path, iterations: int, slow_seconds: float, more: Mapping[str, str]) -> Counter[tuple[int, ...]]:
-    """Let SLOW_RANK compute longer in the second half of a DDP job; return who is named, and how often."""
+    """Let SLOW_RANK compute longer in the second half of a DDP job; return who is named, and how often.
+
+    Every call is timed, as an agent asks for from the onset on: where calls return when they are enqueued (NCCL), the
+    host's times alone show that all ranks are slow, not who makes them so.
+    """
+    control = folder / "control"
+    control.write_bytes(pack_control(Mode.PROFILE, 1))
     slow = {"SLOW_RANK": str(SLOW_RANK), "SLOW_SECONDS": str(slow_seconds)}
-    run("ddp", folder, iterations, {**more, **COMPUTE, **slow})
+    run("ddp", folder, iterations, {**more, **COMPUTE, **slow, "FALCON_CONTROL": str(control)})
     findings = replay(ring_files([folder])).findings
     return Counter(verdict.ranks for finding in findings for verdict in finding.verdicts)
 

@@ -23,7 +23,7 @@ BUFFER_BYTES = 512 << 20
 def test_a_state_on_a_gpu_is_kept_in_memory_and_comes_back_bit_for_bit(tmp_path: Path) -> None:
     with experiments.scratch() as memory:
         Store(Path(memory), ranks=RANKS, memory_bytes=RANKS * 2 * BUFFER_BYTES).make()
-        assert all(kept["seconds"] > 0 for kept in experiments.checkpoint("save", Path(memory), tmp_path, ON_GPU))
+        assert all(kept.seconds > 0 for kept in experiments.checkpoint("save", Path(memory), tmp_path, ON_GPU))
         experiments.checkpoint("load", Path(memory), tmp_path, ON_GPU)
 
 

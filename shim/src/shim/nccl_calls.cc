@@ -86,7 +86,8 @@ Result enqueue(const About& about, Call call) {
   if (sample != nullptr) end_sample(sample, about.stream, &timed, result == kSuccess ? 1 : 0);
   if (thread.depth > 0 && accepted(result)) {
     thread.sample = thread.sample || wanted;
-    if (thread.calls < kTimedCalls) thread.call[thread.calls++] = {about.stream, timed, nullptr};
+    if (thread.room != nullptr && thread.calls < kTimedCalls)
+      thread.room->call[thread.calls++] = {about.stream, timed, nullptr};
   }
   errno = after;
   return result;

@@ -1,6 +1,10 @@
 // A communicator's life: made, split, ended, failed on its own.
 #include "nccl_communicators.h"
 
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include "nccl_retry.h"
 
 namespace falcon::nccl {
@@ -21,13 +25,22 @@ void defer(const Pending& made) {
   g_deferrals.store(count + 1, std::memory_order_release);
 }
 
-// Takes one of those that this communicator tells of. False: there is none.
-bool take_deferred(Comm told_by, Pending* made) {
+// Reads a handle whose place may be gone: a program is free to move it once NCCL has written it.
+Comm read_handle(const Comm* place) {
+  Comm found = nullptr;
+  const iovec into{&found, sizeof(found)};
+  const iovec from{const_cast<Comm*>(place), sizeof(found)};  // NOLINT(cppcoreguidelines-pro-type-const-cast): is read
+  return syscall(SYS_process_vm_readv, getpid(), &into, 1UL, &from, 1UL, 0UL) == sizeof(found) ? found : nullptr;
+}
+
+// Takes one of those that `fits`. False: there is none.
+template <typename Fits>
+bool take_deferred(Fits fits, Pending* made) {
   if (g_deferrals.load(std::memory_order_acquire) == 0) return false;
   const Locked locked(&g_deferring);
   const uint32_t count = g_deferrals.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < count; ++i) {
-    if (g_deferred[i].told_by != told_by) continue;
+    if (!fits(g_deferred[i])) continue;
     *made = g_deferred[i];
     g_deferred[i] = g_deferred[count - 1];
     g_deferrals.store(count - 1, std::memory_order_release);
@@ -72,8 +85,8 @@ Result create(Pending made, Call call, const UniqueId* root = nullptr) {
     result = inside(call);
     after = errno;
   }
-  if (accepted(result) && thread.depth > 0 && thread.pendings < kPending) {
-    thread.pending[thread.pendings++] = made;
+  if (accepted(result) && thread.room != nullptr && thread.pendings < kPending) {
+    thread.room->pending[thread.pendings++] = made;
   } else {
     settle(made, result);
   }
@@ -86,20 +99,32 @@ void leave(Comm comm) {
   Rank* rank = Rank::existing();
   if (rank == nullptr || t_thread.inside) return;
   Pending unmade{};
-  while (take_deferred(comm, &unmade)) end_making(unmade.making);
+  while (take_deferred([&](const Pending& each) { return each.told_by == comm; }, &unmade)) end_making(unmade.making);
   rank->retire(rank->find(comm));
 }
 
-// The communicator was asked for its state, and told this one.
+// The communicator was asked for its state, and told this one. Where it succeeded, NCCL may still have to write the
+// handles of those that were split from it: these are known once they are asked or used themselves.
 void told(Comm comm, Result state) {
   if (state == kInProgress || Rank::existing() == nullptr) return;
   const int error = errno;
   Pending made{};
-  while (take_deferred(comm, &made)) {
+  const auto done = [&](const Pending& each) {
+    return each.told_by == comm && (state != kSuccess || read_handle(each.handle) != nullptr);
+  };
+  while (take_deferred(done, &made)) {
     end_making(made.making);
     if (state == kSuccess) add(made);
   }
   errno = error;
+}
+
+// Adds a new communicator with its parent, where a split that was deferred has made it.
+Communicator* made_by_split(Rank* rank, Comm comm) {
+  Pending made{};
+  if (!take_deferred([&](const Pending& each) { return read_handle(each.handle) == comm; }, &made)) return nullptr;
+  end_making(made.making);
+  return rank->introduce(comm, made.rank, made.size, made.parent);
 }
 
 uint32_t id_of(Comm comm) {
@@ -111,6 +136,7 @@ uint32_t id_of(Comm comm) {
 
 Communicator* meet(Rank* rank, Comm comm) {
   Communicator* communicator = rank->find(comm);
+  if (communicator == nullptr) communicator = made_by_split(rank, comm);
   if (communicator == nullptr) communicator = rank->introduce(comm, -1, 0, 0);
   if (communicator != nullptr && communicator->shape.load(std::memory_order_acquire) == 0) {
     complete(rank, communicator, comm);
@@ -184,7 +210,8 @@ FALCON_HOOK ncclCommInitAll(Comm* comms, int devices, const int* list) {
 
 FALCON_HOOK ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* config) {
   FALCON_REAL(ncclCommSplit);
-  return create({made, -1, 0, falcon::nccl::id_of(comm), comm, 0, 0},
+  const Comm told_by = color < 0 ? nullptr : comm;  // without a colour nothing is made that could be told of
+  return create({made, -1, 0, falcon::nccl::id_of(comm), told_by, 0, 0},
                 [&] { return real(comm, color, key, made, config); });
 }
 

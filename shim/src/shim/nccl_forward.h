@@ -50,6 +50,14 @@ struct GroupCall {
 constexpr uint32_t kPending = 32;
 constexpr uint32_t kExchanges = 8;  // communicators of one group
 
+// What a thread keeps of its group until the group ends.
+struct Room {
+  std::atomic<bool> taken;
+  Pending pending[kPending];
+  GroupCall call[kTimedCalls];
+  Exchange exchange[kExchanges];
+};
+
 struct Thread {
   uint32_t depth;  // of groups
   uint32_t group;  // number of the outermost group
@@ -57,13 +65,12 @@ struct Thread {
   bool sample;     // a call of this group is to be timed
   uint32_t pendings;
   uint32_t calls;
-  Pending pending[kPending];
-  GroupCall call[kTimedCalls];
   uint32_t exchanges;
-  Exchange exchange[kExchanges];
+  Room* room;  // null outside of groups, and where too many threads have one
 };
 
-// The library is loaded at the program's start, so that the fast model of thread-local storage holds.
+// The fast model of thread-local storage takes its bytes from a small reserve where the library is loaded late, as
+// NCCL's plugin alone: PyTorch's libraries leave less than 2 KiB of it. So the arrays lie elsewhere (Room).
 __attribute__((tls_model("initial-exec"))) inline thread_local Thread t_thread{};
 
 // The function of the loaded library that `ours` stands in for; null where it has none.

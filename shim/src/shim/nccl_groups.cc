@@ -6,6 +6,22 @@ namespace {
 
 constexpr uint32_t kStreamsOfGroup = 8;
 
+constexpr uint32_t kRooms = 16;  // threads that are in a group at the same time; what others call is not timed
+Room g_rooms[kRooms];
+
+Room* take_room() {
+  for (Room& room : g_rooms) {
+    bool taken = false;
+    if (room.taken.compare_exchange_strong(taken, true, std::memory_order_acquire)) return &room;
+  }
+  return nullptr;
+}
+
+void leave_room(Thread* thread) {
+  if (thread->room != nullptr) thread->room->taken.store(false, std::memory_order_release);
+  thread->room = nullptr;
+}
+
 Record record_of(Rank* rank, const void* stream, uint8_t dtype, const Membership& member) {
   Record record{};
   record.comm = member.id;
@@ -37,14 +53,15 @@ Record record_of(Rank* rank, const Exchange& exchange, const Membership& member)
   return record;
 }
 
-// Null: the group has too many communicators.
+// Null: the group has too many communicators, or no room.
 Exchange* exchange_of(const Single& single) {
   Thread& thread = t_thread;
+  if (thread.room == nullptr) return nullptr;
   for (uint32_t i = 0; i < thread.exchanges; ++i) {
-    if (thread.exchange[i].communicator == single.communicator) return &thread.exchange[i];
+    if (thread.room->exchange[i].communicator == single.communicator) return &thread.room->exchange[i];
   }
   if (thread.exchanges == kExchanges || single.communicator == nullptr) return nullptr;
-  Exchange* fresh = &thread.exchange[thread.exchanges++];
+  Exchange* fresh = &thread.room->exchange[thread.exchanges++];
   *fresh = {};
   fresh->communicator = single.communicator;
   fresh->stream = single.stream;
@@ -76,7 +93,7 @@ void settle_singles(Rank* rank, Timed* whole) {
   Thread& thread = t_thread;
   uint32_t kept = 0;
   for (uint32_t i = 0; i < thread.calls; ++i) {
-    GroupCall call = thread.call[i];
+    GroupCall call = thread.room->call[i];
     if (call.exchange != nullptr && call.exchange->whole) continue;
     if (call.exchange != nullptr) {
       const Membership member = rank->number_single(call.exchange->communicator, call.timed.counted);
@@ -85,11 +102,11 @@ void settle_singles(Rank* rank, Timed* whole) {
       thread.sample = (rank->sampled() && call.timed.record.flags == 0) || thread.sample;
       if (rank->recording()) rank->ring().append(call.timed.record);
     }
-    thread.call[kept++] = call;
+    thread.room->call[kept++] = call;
   }
   thread.calls = kept;
   for (uint32_t i = 0; i < thread.exchanges; ++i) {
-    const Exchange& exchange = thread.exchange[i];
+    const Exchange& exchange = thread.room->exchange[i];
     if (!exchange.whole) continue;
     const Membership member = rank->join_exchange(exchange.communicator);
     whole[i] = {record_of(rank, exchange, member), member.counted};
@@ -103,10 +120,10 @@ uint32_t calls_on(const void* stream, const Timed* whole, Timed* calls) {
   const Thread& thread = t_thread;
   uint32_t count = 0;
   for (uint32_t i = 0; i < thread.exchanges; ++i) {
-    if (thread.exchange[i].whole && thread.exchange[i].stream == stream) calls[count++] = whole[i];
+    if (thread.room->exchange[i].whole && thread.room->exchange[i].stream == stream) calls[count++] = whole[i];
   }
   for (uint32_t i = 0; i < thread.calls && count < kTimedCalls; ++i) {
-    if (thread.call[i].stream == stream) calls[count++] = thread.call[i].timed;
+    if (thread.room->call[i].stream == stream) calls[count++] = thread.room->call[i].timed;
   }
   return count;
 }
@@ -136,10 +153,10 @@ Result end_group(Call call) {
   const int error = errno;
   if (rank != nullptr) settle_singles(rank, whole);
   for (uint32_t i = 0; rank != nullptr && thread.sample && i < thread.exchanges; ++i) {
-    if (thread.exchange[i].whole) begin_on(rank, thread.exchange[i].stream, &streams);
+    if (thread.room->exchange[i].whole) begin_on(rank, thread.room->exchange[i].stream, &streams);
   }
   for (uint32_t i = 0; rank != nullptr && thread.sample && i < thread.calls; ++i) {
-    begin_on(rank, thread.call[i].stream, &streams);
+    begin_on(rank, thread.room->call[i].stream, &streams);
   }
   errno = error;
   const Result result = inside(call);
@@ -158,6 +175,7 @@ void forget_group() {
   thread.calls = 0;
   thread.exchanges = 0;
   thread.sample = false;
+  leave_room(&thread);
 }
 
 }  // namespace
@@ -178,7 +196,7 @@ void keep_single(Rank* rank, const Single& single, const Counted& counted, bool 
   if (exchange != nullptr && thread.calls < kTimedCalls) {
     Record record = record_of(rank, single, Membership{}, monotonic_ns());
     if (exchange->captured) record.flags = kCaptured;
-    thread.call[thread.calls++] = {single.stream, {record, counted}, exchange};
+    thread.room->call[thread.calls++] = {single.stream, {record, counted}, exchange};
     return;
   }
   Record record = record_of(rank, single, rank->number_single(single.communicator, counted), monotonic_ns());
@@ -205,10 +223,12 @@ FALCON_HOOK ncclGroupStart() {
       rank->pass_gate();
       thread.group = rank->next_group();
     }
+    thread.room = falcon::nccl::take_room();
     errno = error;
   }
   const Result result = inside([&] { return real(); });
   if (falcon::nccl::accepted(result)) ++thread.depth;
+  if (thread.depth == 0) falcon::nccl::leave_room(&thread);
   return result;
 }
 
@@ -219,7 +239,7 @@ FALCON_HOOK ncclGroupEnd() {
   if (--thread.depth > 0) return inside([&] { return real(); });
   const Result result = falcon::nccl::end_group([&] { return real(); });
   const int after = errno;
-  for (uint32_t i = 0; i < thread.pendings; ++i) falcon::nccl::settle(thread.pending[i], result);
+  for (uint32_t i = 0; i < thread.pendings; ++i) falcon::nccl::settle(thread.room->pending[i], result);
   falcon::nccl::forget_group();
   errno = after;
   return result;
@@ -231,7 +251,7 @@ FALCON_HOOK ncclGroupSimulateEnd(void* info) {
   falcon::nccl::Thread& thread = t_thread;
   if (!thread.inside && thread.depth > 0) --thread.depth;
   if (!thread.inside && thread.depth == 0) {
-    for (uint32_t i = 0; i < thread.pendings; ++i) falcon::nccl::end_making(thread.pending[i].making);
+    for (uint32_t i = 0; i < thread.pendings; ++i) falcon::nccl::end_making(thread.room->pending[i].making);
     falcon::nccl::forget_group();
   }
   return inside([&] { return real(info); });

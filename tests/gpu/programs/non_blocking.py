@@ -15,7 +15,9 @@ GROUPS = 3
 def main() -> None:
     job.begin()
     value = torch.ones(1024)
-    groups = [dist.new_group(list(range(dist.get_world_size()))) for _ in range(GROUPS)]
+    dist.all_reduce(value)  # PyTorch may make the world's communicator as late as this
+    value.fill_(1)
+    groups = [dist.split_group(split_ranks=[list(range(dist.get_world_size()))]) for _ in range(GROUPS)]
     for group in [None, *groups]:
         for _ in range(50):
             dist.all_reduce(value, group=group)

@@ -1,4 +1,5 @@
-"""GPUs by NVML's answers. There is no GPU here: the answers are made up, constants and errors are the bindings' own."""
+"""GPUs by NVML's answers. There is no GPU here: the answers are made up but for one real reading, constants and errors
+are the bindings' own."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from falcon_agent.node import nvml
-from falcon_agent.node.gpus import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, Gpus
+from falcon_agent.node.gpus import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, Gpu, Gpus
 from falcon_agent.node.nvml import GpuReader, read_gpus
 
 T = 1_700_000_000.0
@@ -106,6 +107,22 @@ def test_a_healthy_gpu_that_idles(watch: Watch) -> None:
     (gpu,) = read_gpus(watch.nvml)
     assert gpu.name == ADDRESS
     assert (gpu.lanes, gpu.generation, gpu.links) == ((16, 16), (1, 5), {0: True, 1: True})
+
+
+def test_an_h200_that_idled_when_it_was_read() -> None:
+    """27 November 2026, driver 580.159.04: the reason for its clocks is that nothing runs."""
+    read = Gpu(
+        name="00000000:00:06.0",
+        uncorrected=0,
+        remap_pending=False,
+        remap_failed=False,
+        slowed=pynvml.nvmlClocksEventReasonGpuIdle,
+        lanes=(16, 16),
+        generation=(5, 5),
+        busy_percent=0,
+    )
+    gpus = Gpus()
+    assert not any(gpus.feed([read], T + 60 * at) for at in range(3))
 
 
 def test_a_gpu_that_answers_nothing_is_unknown(watch: Watch) -> None:
