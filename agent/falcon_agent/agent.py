@@ -251,7 +251,9 @@ class Agent:
                 urgent = self._tracker.poll(self._run_dir.rings()) or urgent
                 urgent = self._stacks.look(self._standing(), now) or urgent
                 self._slow = self._tracker.computing_longer()
-                self._run_dir.sample(self._tracker.sample_every(), self._tracker.device_cycle_calls())
+                self._run_dir.sample(
+                    self._tracker.sample_every(probed=bool(self._probing.wanted)), self._tracker.device_cycle_calls()
+                )
             status = self._run_dir.status()
             urgent = self._look_at(status, now, reads=reads) or urgent
             self._settle(status)

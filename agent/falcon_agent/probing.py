@@ -15,7 +15,7 @@ from falcon_agent.gates import Gates
 from falcon_agent.run_dir import RunDir
 from falcon_agent.stops import Start, State, now_begun, start_of, state_of, targets_of
 from falcon_agent.supervisor import pod_links
-from falcon_agent.tracker import Tracker
+from falcon_agent.tracker import Followed, Tracker
 from falcon_core.times import PAUSE_UNENDED_SECONDS
 from falcon_core.wire.check import CheckReport, bounded
 from falcon_core.wire.check_links import MAX_TEXT, LinksReport, read_links
@@ -145,7 +145,7 @@ class Probing:
         self._gates.beat(int(now * 1e9))
         followed, gates = self._tracker.followed(order.generation), self._gates
         states: dict[int, State] = {
-            rank: state_of(followed[rank].reader, targets, gates.number, gates.table) if rank in followed else "Lost"
+            rank: _state(followed[rank], targets, gates) if rank in followed else "Lost"
             for rank, targets in self._targets.items()
         }
         self._count(states, now)
@@ -172,6 +172,8 @@ class Probing:
         since = now - self._armed_at
         if not self._held and since > order.arrive_ms / 1e3 and set(states.values()) != {"Standing"}:
             late = min(rank for rank, state in states.items() if state != "Standing")
+            if states[late] == "Draining":
+                return f"the device of rank {late} was not done with its calls in time"
             return f"rank {late} did not come to the cut in time"
         if self._measured_at and now - self._measured_at > PAUSE_UNENDED_SECONDS:
             return "nobody has ended the pause"
@@ -229,6 +231,10 @@ class Probing:
     def seconds_to_next(self) -> float:
         """Return when to look again, while ranks are to stand still; else there is no need."""
         return LOOK_SECONDS if self._targets else float("inf")
+
+
+def _state(followed: Followed, targets: Mapping[int, int], gates: Gates) -> State:
+    return state_of(followed.reader, targets, gates.number, gates.table, enqueues=followed.enqueues)
 
 
 def _trouble(states: Mapping[int, State]) -> str:

@@ -13,8 +13,10 @@ from falcon_core.signals.iteration_counts import IterationCounts, iteration_coun
 from falcon_core.wire.probe import MOST_CHANNELS, ChannelStart, RankStart
 from falcon_core.wire.ring import CounterArray, Traffic, parse_counter_key
 
+HOST_AHEAD_ITERATIONS = 2  # that a host enqueues before its device has begun them; more are rare
 _LOOKS = 50  # at counters that change, before they count as never at rest
-State = Literal["Moving", "Standing", "Passed", "Opened", "Lost"]  # the last: of a ring that is followed no more
+# Draining: the rank stands there, its device works on. Lost: its ring is followed no more.
+State = Literal["Moving", "Draining", "Standing", "Passed", "Opened", "Lost"]
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -28,7 +30,7 @@ def start_of(rank: int, followed: Followed) -> Start:
     """Find where an iteration of a rank began, by what was read of its ring."""
     why, counts = _counts(followed)
     if counts is None:
-        return Start(RankStart(rank, why=why))
+        return Start(RankStart(rank, why=why, on_device=followed.enqueues))
     channels = []
     for key, calls in counts.calls.items():
         parts = parse_counter_key(key)
@@ -36,7 +38,7 @@ def start_of(rank: int, followed: Followed) -> Start:
         size, place = (shape.size, shape.place) if shape is not None else (0, -1)
         start = counts.starts[key]
         channels.append(ChannelStart(parts.comm, size, place, parts.traffic, parts.peer, start, calls))
-    return Start(RankStart(rank, channels), counts)
+    return Start(RankStart(rank, channels, on_device=followed.enqueues), counts)
 
 
 def now_begun(start: Start, followed: Followed) -> Start:
@@ -54,10 +56,18 @@ def targets_of(counts: IterationCounts, iterations: int) -> dict[int, int]:
     return {key: start + iterations * counts.calls[key] for key, start in counts.starts.items()}
 
 
-def state_of(reader: RingReader, targets: Mapping[int, int], gate: int, table: int) -> State:
+def state_of(reader: RingReader, targets: Mapping[int, int], gate: int, table: int, *, enqueues: bool) -> State:
     """Say how far a rank is on its way to a cut.
 
-    ``gate``, ``table``: the numbers of the pause, and of its targets.
+    Where calls return when they are enqueued, it stands there when its device has done them all, too. The device's
+    progress is that of calls that are timed: every call has to be, while a probe is on.
+
+    Args:
+        reader: of the rank's ring.
+        targets: the calls at the cut, by counter.
+        gate: the number of the pause.
+        table: the number of its targets.
+        enqueues: whether calls return when they are enqueued.
     """
     # Status first: whoever waited then has counted all that it has counted since.
     status, counters = reader.status(), reader.counters()
@@ -70,14 +80,17 @@ def state_of(reader: RingReader, targets: Mapping[int, int], gate: int, table: i
         return "Passed"
     waits = status.waiting > 0 and status.gate_waited == gate and status.table_seen == table
     there = all(entered.get(key, 0) == calls for key, calls in targets.items())
-    return "Standing" if waits and there and not _in_flight(counters) else "Moving"
+    if not (waits and there):
+        return "Moving"
+    if enqueues:
+        done = _finished(counters)
+        return "Standing" if all(done.get(key, 0) >= calls for key, calls in targets.items()) else "Draining"
+    return "Moving" if _in_flight(counters) else "Standing"
 
 
 def _counts(followed: Followed) -> tuple[str, IterationCounts | None]:
     """Return the counts, or why there are none."""
     whole, counters = followed.chain.newest_whole, _at_one_moment(followed.reader)
-    if followed.enqueues:
-        return "its calls return before they are done, and it is not known when its device is", None
     if whole is None:
         return "its calls are not regular now", None
     if counters is None:
@@ -92,7 +105,17 @@ def _counts(followed: Followed) -> tuple[str, IterationCounts | None]:
         return "it receives from anyone, in any order", None
     if len(counts.calls) > MOST_CHANNELS:
         return f"it calls in {len(counts.calls)} ways, more than {MOST_CHANNELS}", None
-    return "", counts
+    why = _unknown_progress(counts, counters) if followed.enqueues else ""
+    return why, None if why else counts
+
+
+def _unknown_progress(counts: IterationCounts, counters: CounterArray) -> str:
+    """Return why nobody knows how far the device is; "" if that is known but for the newest iterations."""
+    done = _finished(counters)
+    behind = any(
+        done.get(key, 0) < start - HOST_AHEAD_ITERATIONS * counts.calls[key] for key, start in counts.starts.items()
+    )
+    return "it is not known when its device is done with its calls" if behind else ""
 
 
 def _at_one_moment(reader: RingReader) -> CounterArray | None:
@@ -110,6 +133,10 @@ def _at_one_moment(reader: RingReader) -> CounterArray | None:
 
 def _entered(counters: CounterArray) -> dict[int, int]:
     return dict(zip(counters["key"].tolist(), counters["entered"].tolist(), strict=True))
+
+
+def _finished(counters: CounterArray) -> dict[int, int]:
+    return dict(zip(counters["key"].tolist(), counters["finished"].tolist(), strict=True))
 
 
 def _in_flight(counters: CounterArray) -> bool:

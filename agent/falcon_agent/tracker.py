@@ -114,15 +114,18 @@ class Tracker:
         periods = [tracked.chain.period_calls or 0 for tracked in self._tracked.values() if tracked.enqueues]
         return max(periods, default=0)
 
-    def sample_every(self) -> int:
-        """Return of how many cycles the device is to time one: all ranks of a pod are sampled alike."""
+    def sample_every(self, *, probed: bool) -> int:
+        """Return of how many cycles the device is to time one: all ranks of a pod are sampled alike.
+
+        ``probed``: ranks are to stand still soon, which shows by the device's times of all their calls.
+        """
         width = self.detection.consecutive_iterations
         profiled = [
             tracked.profile.is_on(tracked.chain.slowdown, tracked.chain.iterations, width)
             for tracked in self._tracked.values()
             if tracked.enqueues
         ]
-        return 1 if any(profiled) else SAMPLE_EVERY
+        return 1 if probed or any(profiled) else SAMPLE_EVERY
 
     def feed_counters(self, counters: LaunchCounters | None) -> None:
         """Take over the launcher's newest reading of its counters."""

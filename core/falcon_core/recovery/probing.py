@@ -115,10 +115,12 @@ def _prepared(state: RecoveryState, probe: Probe, obs: Observation, policy: Poli
     """Order the ranks to stop, once the executors wait in all pods and every rank's iterations are known."""
     seen = {replica: each for replica, each in sorted(obs.probes.items()) if each.report.number == probe.number}
     reported = [Reported(start, each.age_seconds) for each in seen.values() for start in each.report.ranks]
-    awaited = _awaited(seen, len(reported), obs, policy)
+    awaited = _awaited(seen, len(reported), obs, policy) or _unknown(reported)
     if awaited:
         return _failed(state, probe, obs, awaited) if obs.now - probe.since > PREPARE_SECONDS else state
     seconds = (obs.iteration_ns(policy.consecutive) or 0.0) / 1e9
+    if probe.measures == "Machines" and any(each.start.on_device for each in reported):
+        return _failed(state, probe, obs, "its ranks compute on GPUs, and beside ranks only CPUs are measured")
     try:
         where = _stops(probe, reported, seconds, policy)
     except DisagreementError as why:
@@ -148,6 +150,12 @@ def _awaited(seen: Mapping[int, ProbeSeen], ranks: int, obs: Observation, policy
         return f"pod {late} has not answered"
     are_ready = all(each.address and each.report.links.port > 0 for each in seen.values())
     return "" if are_ready and ranks >= policy.world_size else "not all pods were ready in time"
+
+
+def _unknown(reported: Sequence[Reported]) -> str:
+    """Return whose device is not known to keep up yet; "" if none: it shows once all of its calls are timed."""
+    starts = [each.start for each in reported]
+    return next((f"rank {start.rank}: {start.why}" for start in starts if start.on_device and start.why), "")
 
 
 def _stops(probe: Probe, reported: Sequence[Reported], iteration_seconds: float, policy: Policy) -> dict[int, int]:

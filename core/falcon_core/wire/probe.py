@@ -64,6 +64,7 @@ class RankStart(msgspec.Struct, array_like=True, frozen=True, gc=False):
     channels: Annotated[list[ChannelStart], Meta(max_length=MOST_CHANNELS)] = []
     begun: Whole = 0  # iterations since that start, when it was reported
     why: Text = ""  # why it is not known
+    on_device: bool = False  # its calls return when they are enqueued: a device runs them
 
 
 class ProbeReport(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -21,7 +21,7 @@ from falcon_core.wire import control
 from falcon_core.wire.check_links import LinksOrder
 from falcon_core.wire.launch import CONTROL_FILE, PROBE_ASKED_FILE, PROBE_FILE, LaunchCheck, LaunchRank, LaunchStatus
 from falcon_core.wire.probe import ChannelStart, ProbeOrder, ProbeReport, RankStart
-from falcon_core.wire.ring import COUNTER_DTYPE, GateReason, RingStatus, Traffic, counter_key
+from falcon_core.wire.ring import COUNTER_DTYPE, RECORD_DTYPE, GateReason, Kind, RingStatus, Traffic, counter_key
 
 KEY = counter_key(1, Traffic.COLLECTIVE)
 COUNTS = IterationCounts(starts={KEY: 10}, calls={KEY: 2})
@@ -58,6 +58,7 @@ class Pod:
         (folder / "launch").mkdir()
         self.rings = {rank: Ring(100 + rank) for rank in RANKS}
         self.now = 50.0
+        self.enqueues = False
         self.status = LaunchStatus(
             generation=3,
             dead_below=3,
@@ -74,7 +75,7 @@ class Pod:
         self.probing.take_over()
 
     def _followed(self, generation: int) -> dict[int, Any]:
-        known = {rank: SimpleNamespace(reader=ring) for rank, ring in self.rings.items()}
+        known = {rank: SimpleNamespace(reader=ring, enqueues=self.enqueues) for rank, ring in self.rings.items()}
         return known if generation == 3 else {}
 
     def order(self, phase: str, number: int = 7, **fields: Any) -> bool:
@@ -271,7 +272,6 @@ def test_the_answer_is_forgotten_after_a_while(held: Pod) -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"enqueues": True}, "return before they are done"),
         ({"chain": SimpleNamespace(newest_whole=None)}, "not regular"),
         ({"comms": SimpleNamespace(records=lambda _: [])}, "more calls than are kept"),
     ],
@@ -288,6 +288,57 @@ def test_what_is_not_known_of_iterations_is_said(fields: dict[str, Any], why: st
     start = start_of(3, SimpleNamespace(**known))  # type: ignore[arg-type]
     assert start.counts is None
     assert why in start.report.why
+
+
+def of_a_device(done: int) -> Start:
+    """Return the start of a rank whose host has begun 14 calls, and of whose device so many are known to be done."""
+    cycle = np.zeros(2, dtype=RECORD_DTYPE)
+    cycle["comm"], cycle["comm_seq"], cycle["kind"] = 1, (10, 11), Kind.ENQUEUED
+    ring = Ring(1)
+    ring.finished = done
+    whole = SimpleNamespace(calls=SimpleNamespace(numbers=np.arange(2)))
+    comms = SimpleNamespace(records=lambda _: cycle, shape=lambda _: None)
+    known = {"enqueues": True, "chain": SimpleNamespace(newest_whole=whole), "comms": comms, "reader": ring}
+    return start_of(3, SimpleNamespace(**known))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("done", [8, 10, 14])
+def test_iterations_on_a_device_are_known_once_its_calls_are_timed(done: int) -> None:
+    start = of_a_device(done)
+    assert start.counts == IterationCounts(starts={KEY: 12}, calls={KEY: 2})
+    assert start.report.on_device
+    assert not start.report.why
+
+
+def test_a_device_whose_calls_are_not_timed_yet_is_said() -> None:
+    start = of_a_device(7)
+    assert start.counts is None
+    assert start.report.on_device
+    assert start.report.why == "it is not known when its device is done with its calls"
+
+
+def test_a_rank_stands_at_the_cut_when_its_device_has_done_its_calls(pod: Pod) -> None:
+    pod.enqueues = True
+    pod.order("Prepare")
+    pod.look()
+    pod.order("Hold")
+    pod.stand()
+    pod.rings[5].finished = 17
+    assert not pod.look().held
+    pod.rings[5].finished = 18
+    assert pod.look().held
+
+
+def test_a_device_that_works_on_ends_the_pause(pod: Pod) -> None:
+    pod.enqueues = True
+    pod.order("Prepare")
+    pod.look()
+    pod.order("Hold")
+    pod.stand()
+    pod.rings[5].finished = 17
+    report = pod.look(5.1)
+    assert report.why == "the device of rank 5 was not done with its calls in time"
+    assert not pod.is_closed
 
 
 def test_targets_are_whole_iterations_beyond_the_start() -> None:

@@ -68,7 +68,8 @@ def test_every_cycle_is_timed_for_a_while_once_an_enqueuing_rank_is_slow(
             file.seek(HEAD_OFFSET)
             file.write(struct.pack("<Q", end))  # as if the shim had written no more yet
         tracker.poll([name])
-        every.append(tracker.sample_every())
+        every.append(tracker.sample_every(probed=False))
     assert set(every[: well // 5]) == {SAMPLE_EVERY}
     assert (1 in every) is profiled
     assert every[-1] == SAMPLE_EVERY, "a profile ends by itself"
+    assert tracker.sample_every(probed=True) == 1

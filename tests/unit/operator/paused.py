@@ -20,6 +20,7 @@ class Paused:
         self.orders: list[ProbeOrder] = []
         self.mute: set[int] = set()  # replicas that answer nothing
         self.why = ""  # why ranks cannot be stopped
+        self.on_device = False  # ranks' calls return when they are enqueued
         self.past = False  # the order comes too late
         self.fast = 5e9  # bits a second
         self.slow: dict[frozenset[int], float] = {}  # likewise, of links between replicas
@@ -48,7 +49,7 @@ class Paused:
         waiting = LinksReport(41000 + replica)
         if order.phase == "Prepare":
             channel = ChannelStart(1, world_size, replica, Traffic.COLLECTIVE, 0, 7, 2)
-            start = RankStart(replica, why=self.why) if self.why else RankStart(replica, [channel], iterations)
+            start = RankStart(replica, [] if self.why else [channel], iterations, self.why, self.on_device)
             return ProbeReport(order.number, waiting, [start], is_open=True)
         if order.phase == "Release":
             held = round(1e3 * self.pauses[-1]) if self.pauses else 0

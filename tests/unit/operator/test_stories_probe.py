@@ -128,6 +128,28 @@ async def test_what_cannot_be_paused_is_said_and_tried_three_times() -> None:
     assert world.status.pauses is None
 
 
+async def test_links_between_ranks_on_devices_are_measured_once_all_of_their_calls_are_timed() -> None:
+    world = training()
+    world.paused.on_device, world.paused.why = True, "it is not known when its device is done with its calls"
+    await congested(world)
+    await run(world, operator, lambda w: phases(w) == ["Prepare"], seconds=90)
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.clock.seconds > begun + 3)
+    assert phases(world) == ["Prepare"], "nobody is stopped, and nothing is given up"
+    world.paused.why = ""
+    await run(world, operator, lambda w: phases(w) == ["Prepare", "Hold", "Release"], seconds=30)
+    assert "LinkLocated" in reasons(world)
+
+
+async def test_a_device_that_is_never_known_to_keep_up_is_said() -> None:
+    world = training()
+    world.paused.on_device, world.paused.why = True, "it is not known when its device is done with its calls"
+    await congested(world)
+    await run(world, operator, lambda w: "NotValidated" in reasons(w), seconds=120)
+    assert phases(world) == ["Prepare", "Release"]
+    assert "rank 0: it is not known when its device is done" in world.status.diagnoses[0].evidence
+
+
 async def test_a_cut_that_was_passed_is_ordered_farther_ahead_the_next_time() -> None:
     world = training()
     world.paused.past = True

@@ -64,6 +64,19 @@ async def test_a_machine_that_is_slow_by_itself_is_left() -> None:
     assert world.paused.pauses[0] < 1.5
 
 
+async def test_ranks_on_gpus_do_not_stand_still_for_a_test_of_cpus() -> None:
+    world = moving()
+    await trained(world)
+    world.node_of(2).slow, world.paused.on_device = 1.8, True
+    await run(world, operator, state("Degraded"))
+    await run(world, operator, lambda w: phases(w)[-1:] == ["Release"], seconds=90)
+    assert phases(world) == ["Prepare", "Release"]
+    assert world.paused.pauses == []
+    (note,) = world.status.diagnoses
+    assert note.what == "fail-slow, imbalance"
+    assert "beside ranks only CPUs are measured" in note.evidence + note.next
+
+
 async def test_a_machine_that_was_slow_from_the_start_is_left_when_it_is_slow_by_itself() -> None:
     world = World(spec={"detection": {"pauseBudget": "50%"}})
     world.nodes["node-c"].slow = 1.4
@@ -201,11 +214,11 @@ async def test_what_cannot_be_checked_is_said() -> None:
 
 async def test_ranks_that_cannot_be_stopped_fail_the_check() -> None:
     world = World()
-    world.paused.why = "it calls NCCL, which is not paused"
+    world.paused.why = "its calls are not regular now"
     await trained(world)
     ask(world)
     await run(world, operator, is_over)
-    assert check(world).result == "rank 0: it calls NCCL, which is not paused"
+    assert check(world).result == "rank 0: its calls are not regular now"
     assert world.paused.pauses == []
 
 
