@@ -360,7 +360,7 @@ class Agent:
             generation=generation,
             launch=self._ends.add(status),
             ended=self._ends.before(status),
-            ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
+            ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation, self._asked(generation))],
             throttle=self._tracker.throttle(),
             network=self._tracker.network(),
             output=self._uncaught.marked(generation, self._output.reports(generation)),

@@ -92,19 +92,21 @@ class CommTable:
         excess_ns: Mapping[int, Sequence[float]],
         period_calls: int | None,
         paired: Collection[int] = (),
+        asked: bool = False,
     ) -> tuple[list[CommSignals], int]:
         """Return the communicators to report, at most MAX_COMMS, and how many were left out.
 
         The first are those in which the rank waits, then those with the largest excess. Where there is room, those
-        follow in which it only sends and receives (``paired``): size and place say who its peers are.
+        follow in which it only sends and receives (``paired``): size and place say who its peers are. ``asked``: those
+        that carry anything are reported, too.
         """
+        cycle = self._cycle(period_calls) if counts or excess_ns or asked else None
+        carried = self._traffic(cycle)[0] if excess_ns or asked else {}
         named = {comm for comm in (*self._shapes, *counts, *excess_ns) if not comm & (POINT_TO_POINT | GRAPH)}
         wanted = sorted(
-            (comm for comm in named if comm in excess_ns or comm in counts),
+            (comm for comm in named if comm in excess_ns or comm in counts or comm in carried),
             key=lambda comm: (not (comm in counts and counts[comm].waiting), -sum(excess_ns.get(comm, ())), comm),
         )
-        cycle = self._cycle(period_calls) if wanted else None
-        carried = self._traffic(cycle)[0] if excess_ns else {}
         left_out = max(0, len(wanted) - MAX_COMMS)
         wanted += sorted(comm for comm in paired if comm in self._shapes and comm not in wanted)
         found = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -138,10 +138,11 @@ class Tracker:
                 onset_unix_ns=min(onsets) + time.time_ns() - self._monotonic_ns() if onsets else None,
             )
 
-    def signals(self, generation: int) -> list[RankSignals]:
+    def signals(self, generation: int, asked: Collection[int] = ()) -> list[RankSignals]:
         """Return an entry for each ring of the generation, by rank.
 
-        Rings of an older generation stay until the next generation starts, and are left out.
+        Rings of an older generation stay until the next generation starts, and are left out. ``asked``: ranks whose
+        traffic is wanted, slow or not.
         """
         now_ns = self._monotonic_ns()
         offset_ns = time.time_ns() - now_ns
@@ -152,7 +153,7 @@ class Tracker:
                 return None
             rates = self._pressure.rank(max(0, header.local_rank))
             return msgspec.structs.replace(
-                _with_comms(tracked.chain.signals(header.rank, offset_ns), tracked, now_ns),
+                _with_comms(tracked.chain.signals(header.rank, offset_ns), tracked, now_ns, asked=header.rank in asked),
                 cpu_fraction=rates.cpu,
                 run_delay_fraction=rates.run_delay,
                 healthy_run_delay_fraction=rates.healthy_run_delay,
@@ -304,8 +305,11 @@ def _turn(tracked: Followed, now_ns: int) -> _Turn:
     )
 
 
-def _with_comms(signals: RankSignals, tracked: Followed, now_ns: int) -> RankSignals:
-    """Add what is compared with the other ranks' reports: excess while the rank is slow, counts while it is silent."""
+def _with_comms(signals: RankSignals, tracked: Followed, now_ns: int, *, asked: bool) -> RankSignals:
+    """Add what is compared with the other ranks' reports: excess while the rank is slow, counts while it is silent.
+
+    What its calls carry is added while it is slow, and where it is ``asked``.
+    """
     chain = tracked.chain
     excess_ns = chain.lasting_excess() if chain.slowdown is not None else {}
     silent = chain.last_end_ns is None or now_ns - chain.last_end_ns >= SILENT_NS
@@ -316,12 +320,13 @@ def _with_comms(signals: RankSignals, tracked: Followed, now_ns: int) -> RankSig
     if counters is not None:
         counts = collective_counts(counters, enqueues=tracked.enqueues)
         told_pairs, more_pairs = pairs(counters, enqueues=tracked.enqueues)
-    sends = tracked.comms.sends(signals.period_calls) if excess_ns else []
+    sends = tracked.comms.sends(signals.period_calls) if excess_ns or asked else []
     comms, more = tracked.comms.comms(
         counts=counts,
         excess_ns=excess_ns,
         period_calls=signals.period_calls,
         paired={pair.comm for pair in told_pairs} | {sent.comm for sent in sends},
+        asked=asked,
     )
     left_out = more + more_pairs
     return msgspec.structs.replace(signals, comms=comms, pairs=told_pairs, sends=sends, comms_left_out=left_out)

@@ -237,8 +237,8 @@ class Agents:
             healthy_compute_ns=signals.healthy_compute_ns,
             onset=onset,
             work=signals.work,
-            comms=[] if onset is None else self._traffic.comms(rank, reader.chain.lasting_excess()),
-            sends=[] if onset is None else self._traffic.sends(rank, share),
+            comms=self._traffic.comms(rank, {} if onset is None else reader.chain.lasting_excess()),
+            sends=self._traffic.sends(rank, share),
             micro=signals.micro,
         )
 

@@ -1,4 +1,6 @@
-"""What the agents of a simulated job report of its communicators while it is slow: who is in them, what they carry.
+"""What the agents of a simulated job report of its communicators: who is in them, what they carry.
+
+Real agents report it of a slow rank, or where they are asked (``recovery.detail``): nobody looks at the rest.
 
 A healthy second of a transfer counts as a gigabyte: roles are exchanged by the bytes that cross a link, and the
 scenario gives times. These hold with all ranks of a node at work, so that each rank's sends count as its part of them.
@@ -31,12 +33,12 @@ class Traffic:
         }
 
     def comms(self, rank: int, excess_ns: Mapping[int, Sequence[float]]) -> list[CommSignals]:
-        """Return a rank's communicators with excess, and the pipeline's."""
+        """Return a rank's communicators, with the excess that it sees."""
         found = []
         for comm, (size, place) in self._seats(rank).items():
             is_pair = comm == PIPELINE
             parts = [] if is_pair else [round(part) for part in excess_ns.get(comm, ())]
-            if size < 2 or not (parts or is_pair):
+            if size < 2:
                 continue
             op = Op.ALL_TO_ALL if comm == EXPERT else Op.ALL_REDUCE
             carried = None if is_pair else round(self._seconds[comm] * _BYTES_A_SECOND)

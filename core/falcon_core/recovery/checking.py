@@ -102,7 +102,7 @@ def _judged(
 def _another_is_slow(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
     """Check whether a node that was not replaced, or a link, explains that the job is slow after the replacement."""
     first = together.first_of(state)
-    if state.link_beside is not None:
+    if state.link_beside is not None and state.link_beside.is_incident:
         return True
     left = [slow for slow in state.beside if slow.phase != "Checking"]
     if any(is_slow_now(together.culprit(slow), obs, policy) for slow in left):

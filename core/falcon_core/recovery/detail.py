@@ -27,7 +27,8 @@ def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> lis
         return []
     if slow is None:
         return sorted({*from_start.asked(state, obs), *without_onset.asked(state, obs), *said.asked(obs)})
-    if slow.culprit is not None and not link_beside.is_suspected(state, obs, policy):
+    beside = state.link_beside is not None or link_beside.is_suspected(state, obs, policy)
+    if slow.culprit is not None and not beside:
         return sorted(culprit.rank for culprit in state.culprits)
     if obs.now - slow.onset_at < OWN_JUDGEMENT_SECONDS:
         return []

@@ -37,16 +37,17 @@ from falcon_core.recovery import (
     link_beside,
     losses,
     made_beside,
+    onsets,
     pieces,
     prices,
     probing,
     sharing,
     swapping,
+    swapping_beside,
     together,
     without_onset,
 )
 from falcon_core.recovery.common import Common
-from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.figures import with_newest_figures
 from falcon_core.recovery.links import slow_link
 from falcon_core.recovery.locate import compared_ranks, culprit_of, no_longer_slow, stragglers
@@ -78,7 +79,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     state = without_onset.look(state, obs, policy)
     slow = state.slow
     if slow is None:
-        return _open(_detect(state, obs, policy), obs, policy, shared)
+        return _open(onsets.look(state, obs, policy), obs, policy, shared)
     if slow.phase == "Checking":
         return _checked(state, slow, obs, policy)
     if obs.running and state.stop is None:
@@ -110,6 +111,9 @@ def _act(
     slow = together.first_of(state)
     state, passed = link_beside.look(state, slow, obs, policy)
     closed = [*closed, *passed]
+    state, exchanged = swapping_beside.climb(state, obs, policy)
+    if exchanged:  # all ranks restart for it: look again
+        return state, [*closed, *exchanged]
     slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
     if flapping.is_over(slow, obs.now, sharing.hold_seconds(state)):
         state, actions = _relieved(state, slow, obs, policy)
@@ -139,49 +143,6 @@ def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> Re
     if settled:
         state = job_change.learned_anew(state, level, obs, policy)
     return replace(state, healthy_ns=level.iteration_ns, level=level if settled else state.level)
-
-
-def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
-    if not obs.running or state.stop is not None:
-        return state
-    tracked = [rank for rank in obs.ranks if rank.sent.iterations and rank.fresh]
-    onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
-    reported = 2 * len(onsets) > len(tracked)
-    if not reported and (onsets or not from_start.against_earlier(state, obs, tracked, policy)):
-        return state
-    level = obs.iteration_ns(policy.consecutive, fresh=True)
-    if level is None:
-        return state
-    if reported:
-        first = sorted(onsets, key=lambda onset: onset.unix_ns)[len(onsets) // 2]
-        # A slowdown that outlives its culprit's has another reason from now on.
-        outlived = any(relieved.at >= first.unix_ns / 1e9 for relieved in state.relieved)
-        found = SlowIncident(
-            id="",
-            phase="Suspected",
-            onset_at=first.unix_ns / 1e9,
-            onset_generation=obs.generation,
-            onset_iteration=first.iteration,
-            reported_iteration=first.reported_iteration,
-            healthy_ns=min(first.before_ns, state.healthy_ns or first.before_ns),
-            slow_ns=int(level),
-            loss=ski_rental.Loss(generation=obs.generation, counted_iterations=max(0, first.iteration - 1)),
-            quiet_iteration=obs.iterations if outlived else 0,
-        )
-    else:
-        assert state.level is not None  # what it is slow against
-        found = SlowIncident(
-            id="",
-            phase="Suspected",
-            onset_at=resumed_at(obs),
-            onset_generation=obs.generation,
-            onset_iteration=1,
-            reported_iteration=max(rank.sent.iterations for rank in tracked),
-            healthy_ns=state.level.iteration_ns,
-            slow_ns=int(level),
-            loss=ski_rental.Loss(generation=obs.generation),
-        )
-    return replace(state, slow=found)
 
 
 def _open(

@@ -4,10 +4,15 @@ While a rank is named, its computation explains the slowdown. Where it explains 
 newest windows, something else is slow as well. Then all ranks are asked for the detail of their waits, and a link is
 named by the same rules as otherwise (``links``), only that the named ranks may be slow, and may lack CPU.
 
+Moved micro-batches leave little of a slow rank, and their ranks' calls are others, so that nobody knows transfers that
+were healthy. There iterations that are longer than the ranks' present shares explain are a suspicion (phase
+``Suspected``, which nobody is told of): all links are measured under a pause (``probing``), and a link that is far
+below its peers is named.
+
 The rank's loss counts no more than the rank's own excess then (``losses``), so that its node is not left for what the
-link costs. The link waits beside: an exchange of roles is planned for ranks that are well. Once no slow rank is left,
-the link's incident takes the place of theirs, and the ladder against links goes on from there. It is remembered over
-the restart by which a node is left: in the next generation nobody knows transfers that were healthy.
+link costs. Roles are exchanged against the link once its own loss has paid for that (``swapping_beside``). Once no slow
+rank is left, the link's incident takes the place of theirs, and the ladder against links goes on from there. It is
+remembered over the restart by which a node is left: in the next generation nobody knows transfers that were healthy.
 """
 
 from __future__ import annotations
@@ -18,12 +23,15 @@ import msgspec
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import together
+from falcon_core.recovery import durations, together
 from falcon_core.recovery.figures import excess_ns, named_for_ns
 from falcon_core.recovery.links import slow_link
-from falcon_core.recovery.observation import Action, Observation, Policy
-from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed
+from falcon_core.recovery.progress import place
+from falcon_core.recovery.state import NAMED_RANKS, Culprit, RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.strategies import adjust_microbatches
 
+MOVED_WINDOWS = 2  # of C iterations since micro-batches were moved, before links are suspected
 replace = msgspec.structs.replace
 
 
@@ -37,18 +45,46 @@ def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool
         return False  # it has its name already
     if slow is None or slow.culprit is None or slow.phase != "Located" or slow.from_start or slow.without_onset:
         return False
+    if obs.shared_unevenly:
+        return _is_beyond_shares(state, slow, obs, policy)
     width = policy.consecutive
     return all(_unexplained(state, slow, obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
 
 
+def _is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether moved micro-batches explain less than half of what iterations take longer, since they are moved."""
+    sharing, width = state.sharing, policy.consecutive
+    if sharing is None or sharing.generation != obs.generation or not sharing.taken_iteration:
+        return False
+    done = obs.iterations - sharing.taken_iteration
+    if done < MOVED_WINDOWS * width or adjust_microbatches.hindrance(obs, policy):
+        return False
+    left_ns, well_ns = adjust_microbatches.left_ns(obs, policy), slow.healthy_ns + slow.common_ns
+    for window in range(1, MOVED_WINDOWS + 1):
+        level = _level(obs, width, window)
+        lost_ns = 0.0 if level is None else level - well_ns
+        if lost_ns <= policy.verify * well_ns or left_ns >= JUDGEMENT.action_share * lost_ns:
+            return False
+    return True
+
+
+def _window(width: int, window: int) -> slice:
+    """Return which iterations a window has, counted from the newest."""
+    return slice(-window * width, None if window == 1 else -(window - 1) * width)
+
+
+def _level(obs: Observation, width: int, window: int) -> float | None:
+    windows = [rank.sent.iteration_ns[_window(width, window)] for rank in obs.ranks if rank.fresh]
+    levels = [median(times) for times in windows if len(times) == width]
+    return median(levels) if levels else None
+
+
 def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, width: int, window: int) -> bool:
     """Check one of the windows, counted from the newest."""
-    newest = slice(-window * width, None if window == 1 else -(window - 1) * width)
-    windows = [rank.sent.iteration_ns[newest] for rank in obs.ranks if rank.fresh]
-    levels = [median(times) for times in windows if len(times) == width]
-    if not levels:
+    level = _level(obs, width, window)
+    if level is None:
         return False
-    lost_ns = median(levels) - slow.healthy_ns - slow.common_ns
+    lost_ns, newest = level - slow.healthy_ns - slow.common_ns, _window(width, window)
     own_ns = max((_window_excess(culprit, obs, newest, width) for culprit in state.culprits), default=0.0)
     return lost_ns > 0 and own_ns < JUDGEMENT.action_share * lost_ns
 
@@ -70,14 +106,17 @@ def look(
     if not is_suspected(state, obs, policy):
         return state, []
     link = slow_link(obs, policy, slow, beside=frozenset(culprit.rank for culprit in state.culprits))
-    if link is None:
-        return state, []
     own_ns = _own_ns(state, slow, obs, policy)
-    iterations = JUDGEMENT.lasting_windows * policy.consecutive
+    is_named = link is not None
+    if link is None:
+        if not obs.shared_unevenly:
+            return state, []
+        link = _somewhere(own_ns, obs)
+    iterations = (JUDGEMENT.lasting_windows if is_named else MOVED_WINDOWS) * policy.consecutive
     first = max(1, obs.iterations - iterations + 1)
     found = SlowIncident(
         id="",
-        phase="Detected",
+        phase="Detected" if is_named else "Suspected",
         onset_at=obs.now - iterations * slow.slow_ns / 1e9,
         onset_generation=obs.generation,
         onset_iteration=first,
@@ -89,14 +128,25 @@ def look(
         ),
         link=link,
     )
-    state, found = together.numbered(state, found, policy)
+    if is_named:
+        state, found = together.numbered(state, found, policy)
     return replace(state, link_beside=found), []
+
+
+def _somewhere(own_ns: int, obs: Observation) -> SlowLink:
+    """Return the link that may be slow, before the links are measured: any."""
+    ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
+    named = [place(obs, rank) for rank in ranks[:NAMED_RANKS]]
+    return SlowLink(ranks=named, members=len(ranks), comm="", excess_ns=own_ns, compute_growth=1.0)
 
 
 def _own_ns(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
     """Return what of an iteration no named rank explains [ns]."""
+    lost_ns = slow.slow_ns - slow.healthy_ns - slow.common_ns
+    if obs.shared_unevenly and not adjust_microbatches.hindrance(obs, policy):
+        return max(0, lost_ns - round(adjust_microbatches.left_ns(obs, policy)))
     each = (excess_ns(culprit, obs, policy.consecutive, policy) or 0.0 for culprit in state.culprits)
-    return max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns - round(max(0.0, *each, 0.0)))
+    return max(0, lost_ns - round(max(0.0, *each, 0.0)))
 
 
 def _followed(
@@ -108,13 +158,21 @@ def _followed(
     loss = ski_rental.accumulate(
         link.loss, generation=obs.generation, iterations=obs.iterations, slow_ns=well_ns + own_ns, healthy_ns=well_ns
     )
+    named_ns = link.named_ns or link.slow_ns
     link = replace(link, loss=loss, slow_ns=well_ns + own_ns)
-    if own_ns > JUDGEMENT.action_share * (link.named_ns - well_ns):
+    if own_ns > JUDGEMENT.action_share * (named_ns - well_ns):
         return replace(state, link_beside=replace(link, well_since=None)), []
     since = obs.now if link.well_since is None else link.well_since
     if obs.now - since < JUDGEMENT.lasting_windows * policy.consecutive * slow.slow_ns / 1e9:
         return replace(state, link_beside=replace(link, well_since=since)), []
-    return together.passed(replace(state, link_beside=None), replace(link, well_since=since), obs, policy)
+    state = replace(state, link_beside=None)
+    if not link.is_incident:
+        return state, []
+    if link.swapped is None or link.switched_at is None:
+        return together.passed(state, replace(link, well_since=since), obs, policy)
+    state = durations.cut_short(state, link, link.switched_at)
+    link = replace(link, slow_ns=link.named_ns, swapped=replace(link.swapped, after_ns=slow.slow_ns))
+    return state, [SlowClosed(incident=link, outcome="Helped", iteration_ns=slow.slow_ns)]
 
 
 def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tuple[RecoveryState, SlowIncident]:

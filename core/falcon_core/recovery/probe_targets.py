@@ -2,7 +2,8 @@
 
 - *Links*, where a link is slow and it is not known which; and where the job has been slow for so long that it is an
   incident (``habits``), nobody is named, and no rank computes for longer than a healthy iteration lasts. So it is where
-  a generation began with a slow link: its agents have taken slow transfers for healthy.
+  a generation began with a slow link: its agents have taken slow transfers for healthy. Likewise beside slow ranks
+  whose micro-batches were moved, if iterations are longer than that explains (``link_beside``).
 - *Machines*, where a rank is slow, its node would leave its role by now, and nothing shows yet that the node is at
   fault (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
 - *Both*, where somebody asks for it (``asked``).
@@ -34,6 +35,7 @@ MOST_TRIES: Final = 3  # of an incident
 MOST_RANKS: Final = MAX_DETAILED
 _UNNAMED: Final = "unnamed"  # no id is like it
 _DOUBTED: Final = (Evidence.SINCE_START, Evidence.WORK_MAY_MOVE, Evidence.TESTED_AS_FAST)
+replace = msgspec.structs.replace
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -52,12 +54,24 @@ def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | N
         return None
     if _needs_links(slow, obs, policy):
         return Target("Links", key(slow))
+    if state.link_beside is not None and is_unknown_link(state.link_beside):
+        return Target("Links", key(state.link_beside))
     return Target("Machines", slow.id) if slow.id and _would_be_replaced(state, slow, obs, policy) else None
 
 
 def key(slow: SlowIncident) -> str:
     """Return what stands for the open incident in a probe: its id, if it has any."""
     return slow.id or _UNNAMED
+
+
+def incident_of(state: RecoveryState, name: str) -> SlowIncident | None:
+    """Return the incident with that ``key``; None where it is over."""
+    return next((slow for slow in (state.slow, state.link_beside) if slow is not None and key(slow) == name), None)
+
+
+def with_incident(state: RecoveryState, before: SlowIncident, after: SlowIncident) -> RecoveryState:
+    """Return the state with an incident that has changed: the first one, or the link's beside it."""
+    return replace(state, slow=after) if state.slow is before else replace(state, link_beside=after)
 
 
 def _needs_links(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
@@ -73,8 +87,8 @@ def is_unnamed(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
 
 
 def is_unknown_link(slow: SlowIncident) -> bool:
-    """Check whether a link is slow, and it is not known which."""
-    return slow.link is not None and slow.phase == "Detected" and not swap_nodes.has_ends(slow.link)
+    """Check whether a link is slow, or suspected, and it is not known which."""
+    return slow.link is not None and slow.unexplained and not swap_nodes.has_ends(slow.link)
 
 
 def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
@@ -95,7 +109,8 @@ def _would_be_replaced(state: RecoveryState, slow: SlowIncident, obs: Observatio
 def hindrance(target: Target, state: RecoveryState, obs: Observation, policy: Policy) -> str:
     """Return why that is not measured now, apart from the budget; "" if it can be."""
     if target.incident:
-        tries = state.slow.probed.tries if state.slow is not None and state.slow.probed is not None else 0
+        slow = incident_of(state, target.incident)
+        tries = slow.probed.tries if slow is not None and slow.probed is not None else 0
         why = _forbidden(policy) or (f"{MOST_TRIES} times it has shown nothing" if tries >= MOST_TRIES else "")
         if why:
             return why
@@ -127,9 +142,9 @@ def not_now(state: RecoveryState, obs: Observation, policy: Policy) -> str:
 
 def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Policy) -> str:
     """Return why the probe that is on is wanted no more; "" if it is."""
-    slow = state.slow
     if probe.incident:
-        if slow is None or key(slow) != probe.incident:
+        slow = incident_of(state, probe.incident)
+        if slow is None:
             return "it is over"
         if probe.measures == "Links" and not _needs_links(slow, obs, policy):
             return "no link is slow whose ends are not known"
@@ -140,16 +155,16 @@ def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Polic
     return never(Target(probe.measures, probe.incident), obs, policy) or not_now(state, obs, policy)
 
 
-def allowed_at(state: RecoveryState, policy: Policy, *, asked: bool = False) -> float:
-    """Return from when on the next probe is allowed (unix seconds).
+def allowed_at(state: RecoveryState, slow: SlowIncident | None, policy: Policy) -> float:
+    """Return from when on the next probe for an incident is allowed (unix seconds).
 
-    The budget is more than nothing, and does not matter to one that somebody has ``asked`` for.
+    ``slow``: None where somebody has asked for the probe. Then the budget does not matter; else it is more than
+    nothing.
     """
     pauses = state.pauses
     apart = pauses.last_at + APART_SECONDS if pauses.last_at else 0.0
-    if asked:
+    if slow is None:
         return apart
     expected = max(EXPECTED_SECONDS, pauses.longest_seconds)
     earned = pauses.since + (pauses.seconds + expected) / policy.pause_budget
-    probed = (state.slow.probed if state.slow is not None else None) or Probed()
-    return max(apart, earned, probed.again_at)
+    return max(apart, earned, (slow.probed or Probed()).again_at)

@@ -81,10 +81,11 @@ def _begun_if_allowed(
     """Begin a probe, if nothing is in its way."""
     if probe_targets.hindrance(target, state, obs, policy):
         return state
-    if obs.now < probe_targets.allowed_at(state, policy, asked=not target.incident):
+    slow = probe_targets.incident_of(state, target.incident) if target.incident else None
+    if obs.now < probe_targets.allowed_at(state, slow, policy):
         return state
     number = state.pauses.probes + 1
-    probed = (state.slow.probed if state.slow is not None and target.incident else None) or Probed()
+    probed = (slow.probed if slow is not None else None) or Probed()
     check = state.check
     lead_seconds = probed.lead_seconds if target.incident or check is None else check.lead_seconds
     probe = Probe(
@@ -96,8 +97,9 @@ def _begun_if_allowed(
         since=obs.now,
         lead_seconds=lead_seconds or LEAD_SECONDS,
     )
-    if target.incident and state.slow is not None:
-        state = replace(state, slow=replace(state.slow, probed=replace(probed, tries=probed.tries + 1)))
+    if slow is not None:
+        tried = replace(slow, probed=replace(probed, tries=probed.tries + 1))
+        state = probe_targets.with_incident(state, slow, tried)
     else:
         state = asked.begun(state)
     return replace(state, probe=probe, pauses=replace(state.pauses, probes=number))
@@ -219,34 +221,36 @@ def _judged(
     state: RecoveryState, probe: Probe, machines: Sequence[Machine], obs: Observation, policy: Policy
 ) -> RecoveryState:
     """Take over what the measurement has shown."""
-    slow, check = state.slow, state.check
+    slow, check = probe_targets.incident_of(state, probe.incident), state.check
     if not probe.incident:
         assert check is not None  # the probe is for it
         return replace(state, check=asked.done(check, *probe_verdicts.of_check(machines, obs), obs.now))
     assert slow is not None  # likewise
     if probe.measures == "Machines":
         assert slow.culprit is not None
-        return replace(state, slow=replace(slow, probed=probe_verdicts.of_machine(slow, slow.culprit, machines, obs)))
-    if slow.link is not None:
+        judged = replace(slow, probed=probe_verdicts.of_machine(slow, slow.culprit, machines, obs))
+        return probe_targets.with_incident(state, slow, judged)
+    if slow.link is not None and slow.is_incident:
         probed, known = probe_verdicts.of_links(slow, slow.link, machines, obs)
-        return replace(state, slow=replace(slow, probed=probed, link=known, outlook=None))
+        return probe_targets.with_incident(state, slow, replace(slow, probed=probed, link=known, outlook=None))
     probed, link = probe_verdicts.of_unnamed(slow, machines, obs)
-    slow = replace(slow, probed=probed, link=link)
-    if link is not None:
-        state, slow = together.numbered(state, slow, policy)
-        state = replace(state, probe=replace(probe, incident=slow.id))
-    return replace(state, slow=slow)
+    if link is None:
+        return probe_targets.with_incident(state, slow, replace(slow, probed=probed))
+    found = replace(slow, phase="Detected", probed=probed, link=link)
+    state, found = together.numbered(state, found, policy)
+    state = replace(state, probe=replace(probe, incident=found.id))
+    return probe_targets.with_incident(state, slow, found)
 
 
 def _failed(state: RecoveryState, probe: Probe, obs: Observation, why: str, *, passed: bool = False) -> RecoveryState:
     """Let training go on without a verdict."""
-    slow, check = state.slow, state.check
+    slow, check = probe_targets.incident_of(state, probe.incident), state.check
     lead = min(LONGEST_LEAD_SECONDS, 2 * probe.lead_seconds) if passed else probe.lead_seconds
     if not probe.incident and check is not None:
         was_ordered = probe.phase == "Hold"
         failed = asked.missed(check, why, obs.now, lead) if was_ordered else asked.failed(check, why, obs.now)
         state = replace(state, check=failed)
-    elif slow is not None and probe_targets.key(slow) == probe.incident:
+    elif slow is not None:
         probed = replace(
             slow.probed or Probed(),
             at=obs.now,
@@ -257,7 +261,7 @@ def _failed(state: RecoveryState, probe: Probe, obs: Observation, why: str, *, p
             again_at=obs.now + probe_targets.APART_SECONDS,
             standstill_seconds=0.0,
         )
-        state = replace(state, slow=replace(slow, probed=probed))
+        state = probe_targets.with_incident(state, slow, replace(slow, probed=probed))
     return replace(state, probe=_release(probe, obs))
 
 
@@ -296,9 +300,10 @@ def _ended(state: RecoveryState, probe: Probe, obs: Observation) -> RecoveryStat
         longest_seconds=max(before.longest_seconds, held),
         last_at=obs.now,
     )
-    state, slow = replace(state, pauses=pauses), state.slow
+    state, slow = replace(state, pauses=pauses), probe_targets.incident_of(state, probe.incident)
     if not probe.incident and state.check is not None:
         return replace(state, check=replace(state.check, standstill_seconds=held))
-    if slow is None or probe_targets.key(slow) != probe.incident or slow.probed is None:
+    if slow is None or slow.probed is None:
         return state
-    return replace(state, slow=replace(slow, probed=replace(slow.probed, standstill_seconds=held)))
+    measured = replace(slow, probed=replace(slow.probed, standstill_seconds=held))
+    return probe_targets.with_incident(state, slow, measured)

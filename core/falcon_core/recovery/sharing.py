@@ -6,8 +6,9 @@ same again. A restart begins with the even split: what was asked belongs to one 
 - *Taken over.* All ranks report their new shares within ``adjust_microbatches.TAKE_OVER_SECONDS``, or it has failed.
 - *Helped.* Then the iteration time shows whether it did; else it has failed, too. What failed is taken back, and is
   not tried again against the same slowdown.
-- *Followed.* While the culprit is slow, a plan that is better by ``MIN_GAIN`` replaces the one in force, once in
-  ``AGAIN_SECONDS`` at most.
+- *Followed.* While the culprit is slow, a plan that is better by ``MIN_GAIN`` replaces the one in force, once the
+  newest windows are of the shares in force and have lost by them what the change costs. Who has fewer micro-batches
+  gets some of them back once in ``AGAIN_SECONDS`` at most: less work may be what makes it fast.
 - *Taken back* as soon as no slowdown is open: the culprit computes as it did (not: the iteration is as short as it was,
   since that is what the moved micro-batches are for).
 
@@ -17,7 +18,9 @@ each time (``hold_seconds``).
 
 Nobody needs a name for it (``on_suspicion``): the plan takes the replicas' measured times, and stays as it is where
 they are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is
-over when the replicas would take equally long for equal shares (``replicas_are_alike``).
+over when the replicas would take equally long for equal shares (``replicas_are_alike``). A generation that begins with
+replicas that are not alike has such a slowdown (``since_start``): a restart ends no slowness of a rank, and until its
+agents have learned what is usual, fifty iterations pass.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Moved, Sharing
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.signals.level import SETTLED_ITERATIONS
 
 AGAIN_SECONDS: Final = 60.0
 APART_SECONDS: Final = 60.0
@@ -87,6 +91,16 @@ def on_suspicion(
     if slow.moved is None:
         return state, slow
     return state, replace(slow, applied=[*slow.applied, prices.applied(price, slow, obs, policy)])
+
+
+def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float | None:
+    """Return what an iteration could take [ns] where a generation began with replicas that are not alike, else None."""
+    young = 2 * policy.consecutive <= obs.iterations <= SETTLED_ITERATIONS
+    if not young or obs.shared_unevenly or not _is_allowed(policy) or adjust_microbatches.hindrance(obs, policy):
+        return None
+    if replicas_are_alike(obs, policy) or (plan := adjust_microbatches.plan(obs, policy)) is None:
+        return None
+    return float(min(plan.expected_ns, state.healthy_ns or plan.expected_ns))
 
 
 def _is_settled(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
@@ -164,12 +178,15 @@ def _awaited(state: RecoveryState, sharing: Sharing, obs: Observation) -> Recove
 def _judged(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
     """Measure what came of it once the newest iterations are of the new shares; then follow the ranks' speeds."""
     # Reports are not all of the same moment, and who has not reported lately says nothing.
-    done = min((rank.sent.iterations for rank in obs.ranks if rank.fresh), default=0)
-    if done - sharing.taken_iteration < CHECK_ITERATIONS * policy.consecutive:
+    done = min((rank.sent.iterations for rank in obs.ranks if rank.fresh), default=0) - sharing.taken_iteration
+    if done < policy.consecutive + TAKE_BACK_ITERATIONS:
         return state
+    if state.link_beside is not None:
+        return state  # iterations are long for another reason
+    followed = _followed(state, sharing, obs, policy, done)
     moved = _newest_moved(state)
-    if moved is None or moved.after_ns:
-        return _followed(state, sharing, obs, policy)
+    if followed is not state or moved is None or moved.after_ns or done < CHECK_ITERATIONS * policy.consecutive:
+        return followed
     level = obs.iteration_ns(policy.consecutive, fresh=True)
     if level is None:
         return state
@@ -179,12 +196,17 @@ def _judged(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Po
     return state
 
 
-def _followed(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
+def _followed(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy, done: int) -> RecoveryState:
+    """Ask for a better split, once the ``done`` iterations of the present one have lost what the change costs."""
     well = any(slow.well_since is not None for slow in _incidents(state))
-    if well or obs.now - sharing.at < AGAIN_SECONDS or adjust_microbatches.hindrance(obs, policy):
+    level = obs.iteration_ns(policy.consecutive)
+    if well or level is None or adjust_microbatches.hindrance(obs, policy):
         return state
-    plan = adjust_microbatches.plan(obs, policy)
+    plan = adjust_microbatches.plan(obs, policy, gives_back=obs.now - sharing.at >= AGAIN_SECONDS)
     if plan is None or plan.per_rank != sharing.per_rank:
+        return state
+    lost_seconds = done * (level - plan.expected_ns) / 1e9
+    if lost_seconds < prices.overhead_seconds(state, policy, adjust_microbatches.TYPE):
         return state
     state = _with_moved(state, lambda known, named: _moved(plan, named, known.before_ns))
     return replace(state, sharing=replace(sharing, shares=plan.shares, at=obs.now, taken_iteration=0))

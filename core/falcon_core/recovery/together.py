@@ -360,8 +360,10 @@ def promoted(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
     Pods that were prepared to share the first one's restart are given back: each incident has to pay for its own now.
     """
     if state.slow is not None or not state.beside:
-        if state.slow is None and state.link_beside is not None:
-            state = replace(state, slow=replace(state.link_beside, well_since=None), link_beside=None)
+        link = state.link_beside
+        if state.slow is None and link is not None:
+            first = replace(link, well_since=None) if link.is_incident else None
+            state = replace(state, slow=first, link_beside=None)
         return state, []
     state, actions = give_back(state)
     first = max(state.beside, key=lambda slow: slow.loss.seconds)

@@ -24,7 +24,7 @@ from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeV
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.causes import cause_words
 from falcon_operator.status.doubt import cause_of, imbalance_words
-from falcon_operator.status.exchanges import LINK_WAITS, link_done, link_next
+from falcon_operator.status.exchanges import link_beside_next, link_done, link_next
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
 from falcon_operator.status.probes import is_probed, probe_evidence, probe_next
@@ -58,7 +58,7 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
         describe_move(recovery.move) if recovery.move else None,
         _with_probe(
             describe_slowdown(
-                _by_itself(recovery, recovery.slow), policy, next_strategy, by_itself=recovery.link_beside is not None
+                _by_itself(recovery, recovery.slow), policy, next_strategy, by_itself=_link_of(recovery) is not None
             ),
             recovery,
             policy,
@@ -68,7 +68,7 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
         if recovery.slow
         else None,
         *(describe_slowdown(slow, policy, None, recovery.slow) for slow in recovery.beside),
-        _link_beside(recovery, policy),
+        _link_beside(recovery, policy, len(intent.membership.members)),
         *(_closed(incident, policy, intent.verdicts) for incident in intent.history),
     ]
     return sorted((note for note in found if note is not None), key=_number, reverse=True)
@@ -84,24 +84,33 @@ def _with_probe(
     """Add what is being measured, or about to be, under a pause."""
     if note is None or state.slow is None:
         return note
-    wanted = probe_next(state, state.slow, policy, pods, next_strategy)
-    if not wanted:
-        return note
-    return replace(note, next=wanted, state="Validating" if is_probed(state, state.slow) else note.state)
+    if wanted := probe_next(state, state.slow, policy, pods, next_strategy):
+        note = replace(note, next=wanted, state="Validating" if is_probed(state, state.slow) else note.state)
+    return note
 
 
-def _link_beside(state: RecoveryState, policy: Policy) -> DiagnosisStatus | None:
+def _link_beside(state: RecoveryState, policy: Policy, pods: int) -> DiagnosisStatus | None:
     """Describe a slow link beside slow ranks; None where there is none."""
-    if state.link_beside is None:
+    slow = _link_of(state)
+    if slow is None or slow.link is None:
         return None
-    note = describe_slowdown(state.link_beside, policy, None)
-    return None if note is None else replace(note, slowdown=f"{note.slowdown} by itself", next=LINK_WAITS)
+    note = _describe_link(slow, slow.link, policy, None)
+    if not slow.link.comm:
+        note = replace(note, why="a slow link, by measuring all of them: slow ranks do not explain all")
+    wanted = probe_next(state, slow, policy, pods, None) or link_beside_next(slow, policy)
+    phase = "Validating" if is_probed(state, slow) else "Mitigating" if slow.switched_at else "Open"
+    return replace(note, slowdown=f"{note.slowdown} by itself", next=wanted, state=phase)
+
+
+def _link_of(state: RecoveryState) -> SlowIncident | None:
+    """Return the incident of a link beside slow ranks; None where there is none, or only a suspicion."""
+    return state.link_beside if state.link_beside is not None and state.link_beside.is_incident else None
 
 
 def _by_itself(state: RecoveryState, slow: SlowIncident) -> SlowIncident:
     """Return the incident with what its rank alone makes of an iteration, where a link is slow beside it."""
     culprit = slow.culprit
-    if state.link_beside is None or culprit is None:
+    if _link_of(state) is None or culprit is None:
         return slow
     return replace(slow, slow_ns=slow.healthy_ns + slow.common_ns + max(0, named_for_ns(culprit)))
 
@@ -211,19 +220,17 @@ def _describe_link(
     slow: SlowIncident, link: SlowLink, policy: Policy, next_strategy: Candidate | None
 ) -> DiagnosisStatus:
     growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
+    others = "nobody computes slower or lacks CPU"
     if link.compute_growth > 1 + policy.verify:
         others = "no computation, though slower as well, accounts for it"
-    else:
-        others = "nobody computes slower or lacks CPU"
-    before_and_now = f"iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now"
+    evidence = f"iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now"
     if not link.comm:
         why = "a slow link, by measuring all of them: what the ranks compute would fit into the iteration of before"
-        evidence = before_and_now
     else:
         why = f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}"
         evidence = (
             f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
-            f" members; {before_and_now}; computation of the rank whose own grew most: {growth}"
+            f" members; {evidence}; computation of the rank whose own grew most: {growth}"
         )
     return DiagnosisStatus(
         id=slow.id,

@@ -14,7 +14,7 @@ from falcon_operator.status.early import why_early
 from falcon_operator.status.steps import applied, done_step
 from falcon_operator.status.words import listed, milliseconds, percent, seconds
 
-LINK_WAITS: Final = "once no rank is slow any more, the link is judged by itself; each pays for what it costs alone"
+_LINK_WAITS: Final = "once no rank is slow any more, the link is judged by itself; each pays for what it costs alone"
 
 
 def link_done(slow: SlowIncident) -> list[DoneStep]:
@@ -64,6 +64,22 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
     if next_strategy is None or next_strategy.name != swap_nodes.TYPE:
         return "endured: so far cheaper than anything else"
     return exchange_next(next_strategy, policy)
+
+
+def link_beside_next(link: SlowIncident, policy: Policy) -> str:
+    """Return what is next against a link that is slow beside slow ranks."""
+    if not policy.names(swap_nodes.TYPE):
+        return _LINK_WAITS
+    if link.swapped is not None:
+        return "roles were exchanged; iterations that the slow ranks do not explain show whether it helped"
+    if link.blocked:
+        return f"waits: {link.blocked}"
+    if link.outlook is None:
+        return _LINK_WAITS
+    if link.outlook.why:
+        return f"{_LINK_WAITS}; roles are not exchanged now: {link.outlook.why}"
+    action = "pods exchange their roles" if policy.enforce else "mode Observe: pods would exchange their roles"
+    return f"{action} when the link's own loss has paid for that; slow ranks stay slow in their new roles"
 
 
 def exchange_next(exchange: Candidate, policy: Policy) -> str:

@@ -67,7 +67,7 @@ def probe_next(
     )
     if not is_due or not state.pauses.since:
         return ""
-    at = clock_time(probe_targets.allowed_at(state, policy))
+    at = clock_time(probe_targets.allowed_at(state, slow, policy))
     return (
         "before its node is replaced, its machine is measured beside its peers' while training stands still, from"
         f" {at} on (spec.detection.pauseBudget)"
@@ -91,7 +91,7 @@ def _links_next(state: RecoveryState, slow: SlowIncident, policy: Policy) -> str
         )
     if not state.pauses.since:
         return ""
-    at = clock_time(probe_targets.allowed_at(state, policy))
+    at = clock_time(probe_targets.allowed_at(state, slow, policy))
     return f"the links are measured while training stands still, from {at} on (spec.detection.pauseBudget)"
 
 
@@ -149,12 +149,14 @@ def probe_events(before: RecoveryState, after: RecoveryState) -> list[Event]:
         found.append(Event("Normal", "Validating", _doing("Hold", new.measures)))
     if after.check is not None and after.check.at and (before.check is None or before.check.at != after.check.at):
         found.append(_checked(after.check))
-    slow = after.slow
-    probed = slow.probed if slow is not None else None
-    known = before.slow.probed if before.slow is not None else None
-    if slow is None or probed is None or not probed.at or (known is not None and known.at == probed.at):
-        return found
-    return [*found, _probed(slow, probed)]
+    known = {
+        slow.probed.at for slow in (before.slow, before.link_beside) if slow is not None and slow.probed is not None
+    }
+    for slow in (after.slow, after.link_beside):
+        probed = slow.probed if slow is not None else None
+        if slow is not None and probed is not None and probed.at and probed.at not in known:
+            found.append(_probed(slow, probed))
+    return found
 
 
 def _probed(slow: SlowIncident, probed: Probed) -> Event:

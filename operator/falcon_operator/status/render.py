@@ -160,8 +160,9 @@ def _slow_summary(slow: SlowIncident, recovery: RecoveryState, policy: Policy, *
         slower = "as long as its peers from the start" if slow.from_start else f"slower since {since}"
         beside = len(recovery.beside)
         more = f", and {beside} more node{'s' * (beside > 1)}" if beside else ""
-        if recovery.link_beside is not None and recovery.link_beside.link is not None:
-            more += f", and {link_brief(recovery.link_beside.link)}"
+        link = recovery.link_beside
+        if link is not None and link.is_incident and link.link is not None:
+            more += f", and {link_brief(link.link)}"
         doing = "measuring its machine" if probed else _slow_doing(slow, policy)
         return f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x {slower}{more}; {doing}"
     factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower since {since}"

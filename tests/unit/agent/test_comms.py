@@ -125,6 +125,19 @@ def test_a_successor_knows_the_places_from_its_predecessor(tmp_path: Path) -> No
         assert (comm.comm, comm.size, comm.place, comm.entered, comm.finished) == (7, 2, 1, 61, 60)
 
 
+def test_a_rank_that_is_not_slow_says_what_it_carries_where_it_is_asked(tmp_path: Path) -> None:
+    script = Script(jitter=0.02)
+    script.cycle([Call(ring.Op.ALL_REDUCE, 64, 100 * MS)], 60)
+    records = np.concatenate((descriptor(7, 2, 1), script.records))
+    (tmp_path / RINGS_DIR).mkdir(parents=True)
+    write_ring(tmp_path / RINGS_DIR / "g1-r0-100.ring", records, rank=0, world_size=2)
+    tracker = Tracker(tmp_path, monotonic_ns=lambda: script.now_ns + 100 * MS)
+    tracker.poll(["g1-r0-100.ring"])
+    assert tracker.signals(1, asked={1})[0].comms == []
+    (comm,) = tracker.signals(1, asked={0})[0].comms
+    assert (comm.comm, comm.size, comm.place, comm.link_bytes, comm.excess_ns) == (7, 2, 1, 64, [])
+
+
 def test_the_ring_of_an_earlier_shim_has_no_counts_to_report(tmp_path: Path) -> None:
     script = Script()
     script.cycle([Call(ring.Op.ALL_REDUCE, 64, 100 * MS)], 60)

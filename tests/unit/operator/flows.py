@@ -27,6 +27,7 @@ class Flows:
     def __init__(self, flows: tuple[Flow, ...] = (), world_size: int = 0) -> None:
         self._flows = flows
         self._world_size = world_size
+        self.known = True  # agents have seen healthy transfers of the calls that ranks make now
         self.congested: dict[frozenset[str], float] = {}  # seconds a byte, beyond healthy ones, by nodes or a node
 
     def extra_seconds(self, nodes: Mapping[int, str]) -> float:
@@ -51,7 +52,7 @@ class Flows:
                 size=len(flow.ranks),
                 place=flow.ranks.index(rank),
                 op=Op.ALL_REDUCE,
-                excess_ns=[0, round(1e9 * self._extra(flow, nodes))],
+                excess_ns=[0, round(1e9 * self._extra(flow, nodes))] if self.known else [],
                 link_bytes=flow.size,
             )
             for flow in self._flows

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import prices, sharing
+from falcon_core.recovery import onsets, prices, sharing
 from falcon_core.recovery.locate import no_longer_slow
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Moved, Sharing
@@ -284,7 +284,15 @@ def test_a_plan_that_is_hardly_better_does_not_replace_the_one_in_force() -> Non
     assert shares(after(job((45, 45, 91), shares=(5, 5, 2)), ordered=old, moved=measured)) == [5, 5, 2]
     twice = job((40, 60, 60), shares=(5, 5, 2))
     assert shares(after(twice, ordered=old, moved=measured)) == [5, 4, 3], "the nearest of the best"
-    assert shares(after(twice, ordered=replace(old, at=NOW - 50), moved=measured)) == [5, 5, 2], "not that often"
+    assert shares(after(twice, ordered=replace(old, taken_iteration=93), moved=measured)) == [5, 5, 2], (
+        "not measured yet"
+    )
+    assert shares(after(twice, ordered=replace(old, at=NOW - 50), moved=measured)) == [6, 4, 2], "rank 2 gets none back"
+    worse = job((40, 90, 90), shares=(5, 5, 2))
+    assert shares(after(worse, ordered=old, moved=measured)) == [6, 3, 3]
+    assert shares(after(worse, ordered=replace(old, at=NOW - 50), moved=measured)) == [7, 3, 2], "nor here"
+    dear = replace(LADDER, strategies=[("Ignore", None), ("AdjustMicrobatches", 60.0), ("ReplaceNode", 60.0)])
+    assert shares(after(twice, dear, ordered=old, moved=measured)) == [5, 5, 2], "the old split has not cost that much"
     assert shares(after(twice, ordered=old, moved=measured, well_since=NOW - 1)) == [5, 5, 2], "it is about to end"
 
 
@@ -344,6 +352,27 @@ def test_without_a_name_it_is_over_when_equal_shares_would_take_equally_long() -
     )
     assert what_came(failed).failed
     assert shares(failed) == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("obs", "expected_ns"),
+    [
+        (job(iterations=12), True),
+        (job(iterations=9), False),  # not all windows are of this generation
+        (job(iterations=51), False),  # its agents have learned what is usual
+        (job((45, 45, 47), iterations=12), False),  # alike
+        (job(shares=(5, 5, 2), iterations=12), False),  # moved already
+    ],
+)
+def test_a_generation_that_begins_with_unequal_replicas_is_slow_since_its_start(
+    obs: Observation, expected_ns: bool
+) -> None:
+    known = RecoveryState(healthy_ns=210 * MS)
+    assert sharing.since_start(known, obs, LADDER) == (210 * MS if expected_ns else None)
+    assert sharing.since_start(known, obs, POLICY) is None, "the spec does not let them move"
+    state = onsets.look(known, obs, LADDER)
+    assert (state.slow is not None) == expected_ns
+    assert state.slow is None or (state.slow.phase, state.slow.onset_iteration) == ("Suspected", 1)
 
 
 def test_only_what_comes_again_soon_has_to_stay_well_for_longer() -> None:

@@ -205,7 +205,7 @@ def test_a_slowdown_that_may_have_another_reason_stops_nobody(changes: dict[str,
 )
 def test_the_budget_is_of_the_jobs_time_and_pauses_keep_apart(pauses: Pauses, at: float) -> None:
     before = state(pauses=pauses)
-    assert probe_targets.allowed_at(before, POLICY) == pytest.approx(at)
+    assert probe_targets.allowed_at(before, before.slow, POLICY) == pytest.approx(at)
     assert (probing.step(before, job(), POLICY).probe is None) == (at > NOW)
 
 

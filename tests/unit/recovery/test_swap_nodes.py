@@ -132,6 +132,17 @@ def test_a_slow_adapter_goes_where_least_is_sent() -> None:
     assert plan.removed_share == pytest.approx(0.8, rel=1e-2)
 
 
+@pytest.mark.parametrize("ends", [(0, 1), (0, 2)])
+def test_a_link_that_was_found_by_measuring_alone_leaves_what_crosses_it(ends: tuple[int, int]) -> None:
+    """No communicator has grown slow: what is lost is all that crosses the link, of gradients or of activations."""
+    pair = [Place(rank=at, pod_name=f"gpt2-{at}", node=f"node-{at}") for at in ends]
+    measured = replace(LINK, comm="", members=4, pair=pair)
+    plan = found(job(), measured)
+    assert plan is not None
+    assert {plan.pods_of.index(replica) for replica in ends} in ({0, 3}, {1, 2})
+    assert plan.expected_ns == pytest.approx(HEALTHY, rel=1e-3)
+
+
 def test_equal_roles_are_not_exchanged() -> None:
     assert found(job(), replace(LINK, node="node-1", ranks=LINK.ranks[1:])) is None
 
@@ -174,7 +185,7 @@ MOVING = "a pod is about to be moved to another node"
             RecoveryState(),
             replace(LINK, comm="tensor group of rank 0"),
             job(),
-            "it is not known how much the slow communicator carries",
+            "it is not known how much the slow link carries",
         ),
     ],
 )

@@ -87,6 +87,16 @@ def even_seconds(obs: Observation, policy: Policy) -> Floats:
     return speeds.fixed + speeds.per_rank * speeds.micro
 
 
+def left_ns(obs: Observation, policy: Policy) -> float:
+    """Return what the slowest replica takes longer with its present share than most take with the even share [ns].
+
+    So long iterations are because of slow ranks, after micro-batches were moved. There is no ``hindrance``.
+    """
+    speeds = _Speeds.of(obs, policy)
+    slowest = predict(speeds.shares, speeds.micro.tolist(), speeds.fixed.tolist())
+    return 1e9 * max(0.0, slowest - float(np.median(speeds.fixed + speeds.per_rank * speeds.micro)))
+
+
 def replicas(policy: Policy) -> Ints:
     """Return who holds each stage of each replica of the model: [replicas, stages, ranks of a stage] of ranks."""
     layout = policy.layout
@@ -145,10 +155,10 @@ def _is_measured(rank: RankSeen, policy: Policy) -> bool:
     return known and rank.fresh and len(rank.sent.compute_ns) >= policy.consecutive
 
 
-def plan(obs: Observation, policy: Policy) -> Plan | None:
+def plan(obs: Observation, policy: Policy, *, gives_back: bool = True) -> Plan | None:
     """Return the best split; None where the ranks have it already, all but noise.
 
-    There is no ``hindrance``.
+    There is no ``hindrance``. ``gives_back``: whether who has fewer than in the even split may get some of them back.
     """
     level = obs.iteration_ns(policy.consecutive)
     if level is None:
@@ -163,18 +173,35 @@ def plan(obs: Observation, policy: Policy) -> Plan | None:
     now_seconds = found.current_seconds
     if found.kept or now_seconds is None:
         return None
-    gained_ns = (now_seconds - found.seconds) * 1e9
+    counts, seconds = np.array(found.counts) + more, found.seconds
+    if not gives_back:
+        counts = _without_returns(speeds, counts)
+        seconds = predict(counts.tolist(), speeds.micro.tolist(), speeds.fixed.tolist())
+    gained_ns = (now_seconds - seconds) * 1e9
     if gained_ns < MIN_GAIN * level:
         return None
     table = replicas(policy)
     shares = np.empty(policy.world_size, dtype=np.int64)
-    shares[table] = np.array(found.counts)[:, np.newaxis, np.newaxis] + more
+    shares[table] = counts[:, np.newaxis, np.newaxis]
     return Plan(
         shares=shares.tolist(),
         per_rank=speeds.per_rank,
         expected_ns=round(level - gained_ns),
-        slowest_ns=round(found.seconds * 1e9),
+        slowest_ns=round(seconds * 1e9),
     )
+
+
+def _without_returns(speeds: _Speeds, counts: Ints) -> Ints:
+    """Return a split in which nobody who has fewer than in the even split gets more: [replicas].
+
+    What the best split, ``counts``, would return goes to whoever takes least with one more.
+    """
+    before = np.array(speeds.shares)
+    fewer = before < speeds.per_rank
+    kept = np.where(fewer, np.minimum(counts, before), counts)
+    for _ in range(int(counts.sum() - kept.sum())):
+        kept[np.where(fewer, np.inf, speeds.fixed + (kept + 1) * speeds.micro).argmin()] += 1
+    return kept
 
 
 def have(ranks: Sequence[RankSeen], shares: Sequence[int]) -> bool:

@@ -40,7 +40,7 @@ def hindrance(state: RecoveryState, obs: Observation, policy: Policy) -> str:
         return "spec.parallelism does not describe all ranks"
     if layout.pipeline < 2:
         return "the job has one pipeline stage, so that all roles are alike"
-    if state.link_beside is not None:
+    if state.link_beside is not None and state.link_beside.is_incident:
         return "a link is slow, too"
     if state.leaving or state.move is not None or obs.prepared:
         return "a pod is about to be moved to another node"

@@ -6,9 +6,11 @@ their pods, as other ranks. So the price is a restart's, without a spare; where 
 demand that outlives the exchange, no work is done again.
 
 **The model** is ``planning.placement``'s. Only what a slow link adds counts: B bytes of the slow communicator on that
-link take E seconds longer than healthy ones, so b bytes in its place are taken to add b/B · E. What a link carries is
-what the ranks report of an iteration's calls (``signals.traffic``). Everything else stays as long as it is. E is the
-least of the newest windows (``links``), so that the gain is rather larger than the model says.
+link take E seconds longer than healthy ones, so b bytes in its place are taken to add b/B · E. Where a measurement
+alone has named the link (record 101), no communicator has grown slow: then E is all that iterations take longer, and B
+all that crosses the link. What a link carries is what the ranks report of an iteration's calls (``signals.traffic``).
+Everything else stays as long as it is. E is the least of the newest windows (``links``), so that the gain is rather
+larger than the model says.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Final
 import msgspec
 
 from falcon_core.planning import placement
-from falcon_core.planning.placement_model import Cluster, Communicator, Roles
+from falcon_core.planning.placement_model import Cluster, Communicator, Roles, links
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.progress import Names, communicators
 from falcon_core.recovery.remembered import Exchanged, Swapped
@@ -57,7 +59,7 @@ def hindrance(state: RecoveryState, link: SlowLink, obs: Observation, policy: Po
     unknown = next((rank.rank for rank in obs.ranks if not _is_known(rank, names)), None)
     if unknown is not None:
         return f"it is not known what rank {unknown} sends to whom"
-    return "" if _slow_bytes(link, obs, names) else "it is not known how much the slow communicator carries"
+    return "" if _slow_bytes(link, obs, names) else "it is not known how much the slow link carries"
 
 
 def has_ends(link: SlowLink) -> bool:
@@ -85,9 +87,18 @@ def _is_known(rank: RankSeen, names: Names) -> bool:
 
 
 def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
-    """Return what the slow communicator puts on a link in an iteration; of several, the one that puts most."""
-    carried = (put for rank in obs.ranks for name, put in _put(rank, names) if name in link.comm)
-    return max(carried, default=0)
+    """Return what the slow communicator puts on a link in an iteration; of several, the one that puts most.
+
+    Where none is known: all that crosses the link, of communicators of one kind the one that puts most.
+    """
+    if link.comm:
+        carried = (put for rank in obs.ranks for name, put in _put(rank, names) if name in link.comm)
+        return max(carried, default=0)
+    ends, most = set(_ends(link, obs)), defaultdict[str, int](int)
+    for communicator in _traffic(obs, names):
+        if any(ends <= set(pair) for pair in links(communicator)):
+            most[communicator.kind] = max(most[communicator.kind], round(communicator.bytes_per_link))
+    return sum(most.values())
 
 
 def plan(link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy) -> Plan | None:

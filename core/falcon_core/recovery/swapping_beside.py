@@ -1,0 +1,91 @@
+"""The exchange of roles against a link that is slow beside slow ranks: planned, and carried out once.
+
+It is the ladder of ``swapping`` with three differences. The loss is what the link costs by itself. The slow ranks'
+incidents follow their nodes to the roles that their pods take (``gather_stragglers.seated``); the new generation begins
+with the even split, so that micro-batches may be moved anew. And what came of it shows in what ranks do not explain
+(``link_beside``): the iteration time says nothing, since the new generation has its slow ranks and even shares.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery import prices, swapping, together
+from falcon_core.recovery.observation import Action, Observation, Policy, Swap
+from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.strategies import adjust_microbatches, gather_stragglers, swap_nodes
+
+replace = msgspec.structs.replace
+
+
+def climb(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Let pods exchange their roles against the link beside slow ranks, once that has paid for itself."""
+    link = state.link_beside
+    where = None if link is None else link.link
+    if link is None or where is None or not link.is_incident or state.probe is not None:
+        return state, []
+    if not policy.names(swap_nodes.TYPE) or any(slow.phase != "Located" for slow in _ranks(state)):
+        return state, []
+    if swapping.is_old(link.outlook, obs):
+        link = _planned(state, link, where, obs, policy)[0]
+        state = replace(state, link_beside=link)
+    strategy = prices.next_candidate(state, link, obs, policy)
+    if strategy is None or not ski_rental.due(strategy, link.loss):
+        return state, []
+    applied = [*link.applied, prices.applied(strategy, link, obs, policy)]
+    if strategy.name != swap_nodes.TYPE:
+        return replace(state, link_beside=replace(link, applied=applied)), []
+    if policy.enforce and obs.saving:
+        return replace(state, link_beside=replace(link, blocked=swapping.SAVING)), []
+    link, plan = _planned(state, link, where, obs, policy)
+    if plan is None:
+        return replace(state, link_beside=link), []
+    link = replace(link, applied=applied, blocked="", swapped=swap_nodes.described(plan, obs))
+    if not policy.enforce:
+        return replace(state, link_beside=link), []
+    state = replace(state, link_beside=replace(link, switched_at=obs.now))
+    return _followed(state, plan, obs, policy), [Swap(plan.pods_of)]
+
+
+def _ranks(state: RecoveryState) -> list[SlowIncident]:
+    return [slow for slow in (state.slow, *state.beside) if slow is not None]
+
+
+def _planned(
+    state: RecoveryState, link: SlowIncident, where: SlowLink, obs: Observation, policy: Policy
+) -> tuple[SlowIncident, swap_nodes.Plan | None]:
+    """Return the link's incident with the outlook on an exchange, and its plan; None where there is none."""
+    if any(applied.strategy == swap_nodes.TYPE for applied in link.applied):
+        return replace(link, outlook=swapping.outlook_on(None, "", obs.now)), None
+    why = _unseated(state, obs, policy) or swap_nodes.hindrance(state, where, obs, policy)
+    own_ns = link.slow_ns - link.healthy_ns
+    level = obs.iteration_ns(policy.consecutive)
+    plan = None
+    if not why and level is not None and own_ns > 0:
+        # Without the link iterations are as long as the slow ranks make them.
+        where = replace(where, excess_ns=min(where.excess_ns, own_ns))
+        plan = swap_nodes.plan(where, max(1, round(level) - own_ns), obs, policy)
+    return replace(link, outlook=swapping.outlook_on(plan, why or swap_nodes.NO_GAIN, obs.now)), plan
+
+
+def _unseated(state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return why it is not known what the slow ranks would be called in other roles; "" if it is."""
+    layout = policy.layout
+    if layout is None or layout.world != len(obs.ranks) or policy.world_size % max(1, len(obs.members)):
+        return "spec.parallelism does not describe all ranks"
+    unknown = sorted(set(range(layout.pipeline)) - gather_stragglers.stage_computation(state, obs, policy).keys())
+    return f"it is not known what a well rank of stage {unknown[0]} computes" if unknown else ""
+
+
+def _followed(state: RecoveryState, plan: swap_nodes.Plan, obs: Observation, policy: Policy) -> RecoveryState:
+    """Let the incidents of slow ranks follow their nodes."""
+    computed, named = gather_stragglers.stage_computation(state, obs, policy), state.culprits
+
+    def followed(slow: SlowIncident) -> SlowIncident:
+        culprit = gather_stragglers.seated(together.culprit(slow), plan.pods_of, computed, named, policy)
+        again = [applied for applied in slow.applied if applied.strategy != adjust_microbatches.TYPE]
+        return replace(slow, culprit=culprit, applied=again, moved=None, outlook=None, passed_over="")
+
+    first = together.first_of(state)
+    return replace(state, slow=followed(first), beside=list(map(followed, state.beside)))
