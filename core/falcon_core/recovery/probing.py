@@ -34,7 +34,8 @@ from falcon_core.wire.probe import ProbeReport
 PREPARE_SECONDS: Final = 20.0  # a Python starts in each pod, beside training
 LEAD_SECONDS: Final = 0.5  # of training between the order and the cut: the way of the order
 LONGEST_LEAD_SECONDS: Final = 8.0
-ARRIVE_SECONDS: Final = 2.0  # beyond the lead and three iterations, until which all ranks stand at the cut
+ARRIVE_SECONDS: Final = 2.0  # beyond what training takes to the cut, until which all ranks stand there
+SLOWER: Final = 3.0  # iterations may have become longer, which the newest reports do not show yet
 RELEASE_SECONDS: Final = 10.0  # until which all pods say for how long they stood still
 AFTER_SECONDS: Final = 5.0  # in which an iteration that was interrupted ends
 MACHINE_MS: Final = 500  # of computing; periods of a CPU quota last 100
@@ -175,7 +176,7 @@ def _stops(probe: Probe, reported: Sequence[Reported], iteration_seconds: float,
 
 def arrive_seconds(probe: Probe) -> float:
     """Return the time from the order until which all ranks have to stand at the cut."""
-    return probe.lead_seconds + 3 * probe.iteration_seconds + ARRIVE_SECONDS
+    return SLOWER * (probe.lead_seconds + probe.iteration_seconds) + ARRIVE_SECONDS
 
 
 def deadline_seconds(probe: Probe) -> float:
