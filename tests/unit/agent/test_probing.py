@@ -317,25 +317,25 @@ def test_a_device_whose_calls_are_not_timed_yet_is_said() -> None:
     assert start.report.why == "it is not known when its device is done with its calls"
 
 
-def test_a_rank_stands_at_the_cut_when_its_device_has_done_its_calls(pod: Pod) -> None:
+def let_the_device_of_rank_5_work_on(pod: Pod) -> None:
+    """Let both ranks come to the cut, with one call that the device of rank 5 has not done."""
     pod.enqueues = True
     pod.order("Prepare")
     pod.look()
     pod.order("Hold")
     pod.stand()
     pod.rings[5].finished = 17
+
+
+def test_a_rank_stands_at_the_cut_when_its_device_has_done_its_calls(pod: Pod) -> None:
+    let_the_device_of_rank_5_work_on(pod)
     assert not pod.look().held
     pod.rings[5].finished = 18
     assert pod.look().held
 
 
 def test_a_device_that_works_on_ends_the_pause(pod: Pod) -> None:
-    pod.enqueues = True
-    pod.order("Prepare")
-    pod.look()
-    pod.order("Hold")
-    pod.stand()
-    pod.rings[5].finished = 17
+    let_the_device_of_rank_5_work_on(pod)
     report = pod.look(5.1)
     assert report.why == "the device of rank 5 was not done with its calls in time"
     assert not pod.is_closed
