@@ -83,7 +83,8 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if slow.phase == "Checking":
         return _checked(state, slow, obs, policy)
     if obs.running and state.stop is None:
-        slow = losses.counted(slow, obs, policy, shared, paused=probing.disturbs(state, obs))
+        link = state.link_beside is not None
+        slow = losses.counted(slow, obs, policy, shared, paused=probing.disturbs(state, obs), link_beside=link)
         if slow.unexplained:
             return _watch(state, slow, obs, policy, shared)
         return _act(replace(state, slow=slow), obs, policy, shared)

@@ -10,13 +10,20 @@ from falcon_core.recovery.common import Common
 from falcon_core.recovery.figures import excess_ns, named_for_ns
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import Culprit, SlowIncident
+from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
 
 
 def counted(
-    slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None, *, paused: bool = False
+    slow: SlowIncident,
+    obs: Observation,
+    policy: Policy,
+    shared: Common | None,
+    *,
+    paused: bool = False,
+    link_beside: bool = False,
 ) -> SlowIncident:
     """Add the loss of the iterations since the last look, without what all ranks gained alike.
 
@@ -24,6 +31,8 @@ def counted(
     (``link_beside``).
 
     ``paused``: one of them may be long because ranks stood still to be measured, which is no part of the slowdown.
+    ``link_beside``: a link is slow, or suspected, beside slow ranks. Then moved micro-batches leave of a rank what they
+    explain.
     """
     done = obs.iterations
     counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
@@ -38,16 +47,30 @@ def counted(
         slow.loss,
         generation=obs.generation,
         iterations=done,
-        slow_ns=_own_level(slow, level, slow.healthy_ns + common_ns, fresh, obs, policy),
+        slow_ns=_own_level(slow, level, slow.healthy_ns + common_ns, fresh, obs, policy, link_beside=link_beside),
         healthy_ns=slow.healthy_ns + common_ns,
     )
     return replace(slow, loss=loss, slow_ns=int(level), common_ns=common_ns)
 
 
 def _own_level(
-    slow: SlowIncident, level_ns: float, well_ns: int, fresh: int, obs: Observation, policy: Policy
+    slow: SlowIncident,
+    level_ns: float,
+    well_ns: int,
+    fresh: int,
+    obs: Observation,
+    policy: Policy,
+    *,
+    link_beside: bool,
 ) -> float:
     """Return how long iterations would be if the named rank alone were slow [ns], where that is much less."""
+    if (
+        link_beside
+        and slow.moved is not None
+        and obs.shared_unevenly
+        and not adjust_microbatches.hindrance(obs, policy)
+    ):
+        return min(level_ns, well_ns + adjust_microbatches.left_ns(obs, policy))
     if slow.culprit is None or slow.from_start or slow.moved is not None:
         return level_ns
     own_ns = excess_ns(slow.culprit, obs, min(fresh, RECENT_ITERATIONS), policy)

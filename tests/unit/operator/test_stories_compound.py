@@ -122,9 +122,13 @@ async def test_suspension_closes_both() -> None:
 SHARED = [{"type": "Ignore"}, {"type": "AdjustMicrobatches"}, {"type": "SwapNodes", "overheadSeconds": 5}]
 
 
-async def moved_then_slow() -> World:
+async def moved_then_slow(strategies: list[dict[str, Any]] | None = None) -> World:
     """Let micro-batches move away from a slow rank; then a link becomes slow, of which no agent knows healthy times."""
-    spec = {"mitigation": {"strategies": SHARED}, "detection": {"pauseBudget": "50%"}, "parallelism": {"data": 4}}
+    spec = {
+        "mitigation": {"strategies": strategies or SHARED},
+        "detection": {"pauseBudget": "50%"},
+        "parallelism": {"data": 4},
+    }
     world = World(replicas=4, spec=spec)
     world.flows, world.per_rank = Flows((Flow((0, 1, 2, 3), 40 * MB),), world_size=4), 8
     await trained(world)
@@ -160,6 +164,14 @@ async def test_roles_are_exchanged_against_the_link_and_the_slow_rank_is_followe
     assert notes["computation"].node == "node-a"
     assert notes["computation"].rank == seats["node-a"]
     assert world.shares[seats["node-a"]] == min(world.shares)
+    assert world.claims == 0
+
+
+async def test_what_the_link_costs_is_not_charged_to_the_rank_whose_micro_batches_were_moved() -> None:
+    dear = [*SHARED[:2], {"type": "SwapNodes", "overheadSeconds": 40}, {"type": "ReplaceNode", "overheadSeconds": 30}]
+    world = await moved_then_slow(dear)
+    await run(world, operator, lambda w: "RolesExchanged" in reasons(w), seconds=240)
+    assert "Replacing" not in reasons(world)
     assert world.claims == 0
 
 
