@@ -132,11 +132,15 @@ def _at_one_moment(reader: RingReader) -> CounterArray | None:
 
 
 def _entered(counters: CounterArray) -> dict[int, int]:
-    return dict(zip(counters["key"].tolist(), counters["entered"].tolist(), strict=True))
+    return _by_key(counters, "entered")
 
 
 def _finished(counters: CounterArray) -> dict[int, int]:
-    return dict(zip(counters["key"].tolist(), counters["finished"].tolist(), strict=True))
+    return _by_key(counters, "finished")
+
+
+def _by_key(counters: CounterArray, count: str) -> dict[int, int]:
+    return dict(zip(counters["key"].tolist(), counters[count].tolist(), strict=True))
 
 
 def _in_flight(counters: CounterArray) -> bool:

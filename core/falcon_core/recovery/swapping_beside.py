@@ -58,7 +58,7 @@ def _planned(
     """Return the link's incident with the outlook on an exchange, and its plan; None where there is none."""
     if any(applied.strategy == swap_nodes.TYPE for applied in link.applied):
         return replace(link, outlook=swapping.outlook_on(None, "", obs.now)), None
-    why = _unseated(state, obs, policy) or swap_nodes.hindrance(state, where, obs, policy)
+    why = gather_stragglers.unseated(state, obs, policy) or swap_nodes.hindrance(state, where, obs, policy)
     own_ns = link.slow_ns - link.healthy_ns
     level = obs.iteration_ns(policy.consecutive)
     plan = None
@@ -67,15 +67,6 @@ def _planned(
         where = replace(where, excess_ns=min(where.excess_ns, own_ns))
         plan = swap_nodes.plan(where, max(1, round(level) - own_ns), obs, policy)
     return replace(link, outlook=swapping.outlook_on(plan, why or swap_nodes.NO_GAIN, obs.now)), plan
-
-
-def _unseated(state: RecoveryState, obs: Observation, policy: Policy) -> str:
-    """Return why it is not known what the slow ranks would be called in other roles; "" if it is."""
-    layout = policy.layout
-    if layout is None or layout.world != len(obs.ranks) or policy.world_size % max(1, len(obs.members)):
-        return "spec.parallelism does not describe all ranks"
-    unknown = sorted(set(range(layout.pipeline)) - gather_stragglers.stage_computation(state, obs, policy).keys())
-    return f"it is not known what a well rank of stage {unknown[0]} computes" if unknown else ""
 
 
 def _followed(state: RecoveryState, plan: swap_nodes.Plan, obs: Observation, policy: Policy) -> RecoveryState:

@@ -28,6 +28,7 @@ from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies.swap_nodes import MIN_GAIN, Plan
 
+NOT_DESCRIBED: Final = "spec.parallelism does not describe all ranks"
 NO_GAIN: Final = "slow nodes are where they cost least"
 _MOST_MICRO_BATCHES: Final = 1024  # beyond, only the slowest stage counts
 replace = msgspec.structs.replace
@@ -35,10 +36,9 @@ replace = msgspec.structs.replace
 
 def hindrance(state: RecoveryState, obs: Observation, policy: Policy) -> str:
     """Return why roles cannot be exchanged against slow nodes now; "" if they can."""
-    layout = policy.layout
-    if layout is None or layout.world != len(obs.ranks) or policy.world_size % max(1, len(obs.members)):
-        return "spec.parallelism does not describe all ranks"
-    if layout.pipeline < 2:
+    if not _is_described(obs, policy):
+        return NOT_DESCRIBED
+    if policy.layout is not None and policy.layout.pipeline < 2:
         return "the job has one pipeline stage, so that all roles are alike"
     if state.link_beside is not None and state.link_beside.is_incident:
         return "a link is slow, too"
@@ -50,8 +50,20 @@ def hindrance(state: RecoveryState, obs: Observation, policy: Policy) -> str:
         return "micro-batches are shared out unevenly"
     if any(slow.from_start for slow in (state.slow, *state.beside) if slow is not None):
         return "a rank was never seen well"
-    unknown = sorted(set(range(layout.pipeline)) - stage_computation(state, obs, policy).keys())
+    return unseated(state, obs, policy)
+
+
+def unseated(state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return why it is not known what slow ranks would be called in other roles (``seated``); "" if it is."""
+    if policy.layout is None or not _is_described(obs, policy):
+        return NOT_DESCRIBED
+    unknown = sorted(set(range(policy.layout.pipeline)) - stage_computation(state, obs, policy).keys())
     return f"it is not known what a well rank of stage {unknown[0]} computes" if unknown else ""
+
+
+def _is_described(obs: Observation, policy: Policy) -> bool:
+    layout = policy.layout
+    return layout is not None and layout.world == len(obs.ranks) and not policy.world_size % max(1, len(obs.members))
 
 
 def stage_computation(state: RecoveryState, obs: Observation, policy: Policy) -> dict[int, float]:
