@@ -70,11 +70,19 @@ def agreed(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known
     ahead = _iterations_ahead(starting, calls, sure)
     counts = {}
     for channel, ranks in starting.items():
-        distinct = {sure[rank].starts[channel] - ahead[rank] * calls[channel] for rank in ranks}
-        if len(distinct) > 1:
-            raise DisagreementError(f"ranks {ranks} count {channel} differently when an iteration begins")
-        (counts[channel],) = distinct
+        begins = [sure[rank].starts[channel] - ahead[rank] * calls[channel] for rank in ranks]
+        counts[channel] = _same(channel, ranks, begins)
     return Starts(counts, calls)
+
+
+def _same(channel: Channel, ranks: list[int], begins: list[int]) -> int:
+    """Return the count at which all ranks of a channel begin; of those that differ, the first 8 are named."""
+    first = min(begins)
+    if first == max(begins):
+        return first
+    each = ", ".join(f"{rank}: +{begin - first}" for rank, begin in list(zip(ranks, begins, strict=True))[:8])
+    words = f"ranks {ranks} count {channel} differently when an iteration begins"
+    raise DisagreementError(f"{words} (calls later, by rank: {each})")
 
 
 def _in_iterations(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known | None]) -> dict[int, Known]:

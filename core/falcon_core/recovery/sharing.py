@@ -29,7 +29,6 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import prices
@@ -118,7 +117,7 @@ def replicas_are_alike(obs: Observation, policy: Policy) -> bool:
     if adjust_microbatches.hindrance(obs, policy):
         return False
     times = adjust_microbatches.even_seconds(obs, policy)
-    return float(times.max()) <= float(np.median(times)) * (1 + policy.verify)
+    return float(times.max()) <= adjust_microbatches.healthy_seconds(times) * (1 + policy.verify)
 
 
 def _moved(plan: adjust_microbatches.Plan, named: Culprit | None, before_ns: int) -> Moved:

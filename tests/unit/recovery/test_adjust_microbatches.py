@@ -29,7 +29,7 @@ def job(
 ) -> Observation:
     """Return a job in which a rank's micro-batch takes so long, as its agents report it: with the even share."""
     slowest = max(FIXED_MS + share * each for share, each in zip(shares, micro_ms, strict=True))
-    return seen(
+    found = seen(
         ranks={
             number: {
                 "compute_ns": [(FIXED_MS + per_rank * each) * MS] * 16,
@@ -40,6 +40,7 @@ def job(
             for number, (share, each) in enumerate(zip(shares, micro_ms, strict=True))
         }
     )
+    return replace(found, ranks=found.ranks[: len(shares)])
 
 
 def slow(**fields: Any) -> SlowIncident:
@@ -340,11 +341,28 @@ def test_what_keeps_a_suspicion_from_moving_any(change: dict[str, Any], why: str
     assert (state.slow.moved is None) == bool(why), why
 
 
+@pytest.mark.parametrize(
+    ("micro_ms", "moved", "left_ms"),
+    [
+        ((45, 45, 90), (5, 5, 2), 45),  # who has more takes 245 ms, and the healthy 200 ms with the even share
+        ((45, 45, 45), (4, 4, 4), 0),
+        ((45, 106), (6, 2), 90),  # of two replicas, the faster is healthy
+        ((106, 45), (2, 6), 90),
+    ],
+)
+def test_what_slow_ranks_cost_after_the_move(micro_ms: tuple[int, ...], moved: tuple[int, ...], left_ms: float) -> None:
+    policy = replace(LADDER, world_size=len(micro_ms))
+    assert adjust_microbatches.left_ns(job(micro_ms, shares=moved), policy) == pytest.approx(left_ms * MS)
+
+
 def test_without_a_name_it_is_over_when_equal_shares_would_take_equally_long() -> None:
     uneven = (5, 5, 2)
     assert not sharing.replicas_are_alike(job(shares=uneven), LADDER)
     assert sharing.replicas_are_alike(job((45, 45, 47), shares=uneven), LADDER)
     assert not sharing.replicas_are_alike(job((45, 45, 45), shares=uneven, fresh=False), LADDER), "nothing is known"
+    two = replace(LADDER, world_size=2)
+    assert not sharing.replicas_are_alike(job((45, 51), shares=(5, 3)), two), "the faster of two is healthy"
+    assert sharing.replicas_are_alike(job((45, 48), shares=(5, 3)), two)
     unnamed = {"culprit": None, "phase": "Suspected"}
     assert shares(after(job(shares=uneven), **unnamed)) == [5, 5, 2], "they stay while it is not over"
     failed = after(

@@ -88,13 +88,18 @@ def even_seconds(obs: Observation, policy: Policy) -> Floats:
 
 
 def left_ns(obs: Observation, policy: Policy) -> float:
-    """Return what the slowest replica takes longer with its present share than most take with the even share [ns].
+    """Return what the slowest replica takes longer with its present share than a healthy one with the even share [ns].
 
     So long iterations are because of slow ranks, after micro-batches were moved. There is no ``hindrance``.
     """
     speeds = _Speeds.of(obs, policy)
     slowest = predict(speeds.shares, speeds.micro.tolist(), speeds.fixed.tolist())
-    return 1e9 * max(0.0, slowest - float(np.median(speeds.fixed + speeds.per_rank * speeds.micro)))
+    return 1e9 * max(0.0, slowest - healthy_seconds(speeds.fixed + speeds.per_rank * speeds.micro))
+
+
+def healthy_seconds(times: Floats) -> float:
+    """Return which of the replicas' times is healthy: the lower median; of two replicas, the faster one's."""
+    return float(np.quantile(times, 0.5, method="lower"))
 
 
 def replicas(policy: Policy) -> Ints:
