@@ -3,7 +3,8 @@
 - At once, when something has changed: a process or its launcher, a slowdown's begin or end, a rank that falls silent
   for longer than its deadline or moves again, the first iteration.
 - Each ``DETAIL_SECONDS`` while the detail of some rank matters. It matters where the rank's own computation has grown,
-  and where the operator asks for it, which alone can compare the ranks with each other.
+  or is suddenly far out of its noise (``signals.sudden``), and where the operator asks for it, which alone can compare
+  the ranks with each other.
 - Each ``SLOW_SECONDS`` during a slowdown whose level still moves.
 - Each ``REPORT_SECONDS`` otherwise. All pods of a job report at the same moment, as far as their nodes' clocks agree,
   so that whoever gathers the reports writes them once, and the operator looks at them once.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 
+from falcon_core.signals.sudden import is_suddenly_slow
 from falcon_core.times import DETAIL_SECONDS, REPORT_SECONDS
 from falcon_core.wire.messages import Detection, RankSignals, Summary
 
@@ -21,7 +23,9 @@ SLOW_SECONDS = 2.0
 
 
 def computes_slowly(rank: RankSignals, detection: Detection) -> bool:
-    """Check whether a rank's computation has grown, in each of the newest iterations in a row."""
+    """Check whether a rank's computation has grown: in each of the newest iterations, or in fewer but by far."""
+    if is_suddenly_slow(rank, detection.verify_percent / 100):
+        return True
     newest = rank.compute_ns[-detection.consecutive_iterations :]
     if rank.healthy_compute_ns is None or len(newest) < detection.consecutive_iterations:
         return False

@@ -14,6 +14,8 @@ from typing import Final
 from benchmarks.failstop.progress import Progress
 from benchmarks.failstop.watch import Version, Watch
 from dev.cluster import faults
+from dev.cluster.layout import nodes
+from dev.cluster.lifecycle import Options
 from dev.install import FENCED, SYSTEM_NAMESPACE, prepare_cluster, wait_for_spare
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.bus import bus_keys, etcd_pod, gateway_pods
@@ -197,6 +199,8 @@ def fenced(cluster: Kubectl) -> set[str]:
 
 def heal(cluster: Kubectl, job: Job, run: Json) -> None:
     """Undo every fault; a node that the job has left is replaced by a new machine of that name, kept as a spare."""
+    options = Options.load()
+    count = len(nodes(options.workers, options.spares))
     for name in {entry["node"] for entry in run.get("exclusions", [])} - set(job.nodes()):
         faults.kill(name)
         cluster.run("delete", "node", name)
@@ -204,8 +208,8 @@ def heal(cluster: Kubectl, job: Job, run: Json) -> None:
         faults.heal(name)
 
     def ready() -> bool:
-        nodes = cluster.items("nodes")
-        return len(nodes) == 5 and all(condition(node["status"], "Ready").get("status") == "True" for node in nodes)
+        found = cluster.items("nodes")
+        return len(found) == count and all(condition(node["status"], "Ready").get("status") == "True" for node in found)
 
     wait_for("every node is Ready", ready, timeout_seconds=60)
     for node in cluster.items("nodes"):

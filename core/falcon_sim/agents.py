@@ -68,9 +68,10 @@ class Agents:
         self.skipped_ns = 0  # time that passed unrecorded
 
     @property
-    def any_onset(self) -> bool:
-        """Tell whether a rank reports a slowdown."""
-        return any(reader.chain.slowdown is not None for reader in self._readers.values())
+    def any_speaks(self) -> bool:
+        """Tell whether a rank reports a slowdown, or that its newest iteration computed longer than it used to."""
+        chains = [reader.chain for reader in self._readers.values()]
+        return any(chain.may_matter(chain.last_end_ns or 0) for chain in chains)
 
     def start(self) -> None:
         """Begin a generation with new rings."""
@@ -234,6 +235,7 @@ class Agents:
             compute_ns=signals.compute_ns,
             wait_ns=signals.wait_ns,
             healthy_iteration_ns=signals.healthy_iteration_ns,
+            healthy_noise=signals.healthy_noise,
             healthy_compute_ns=signals.healthy_compute_ns,
             onset=onset,
             work=signals.work,

@@ -126,7 +126,7 @@ class Engine:
     @property
     def _quiet(self) -> bool:
         """Check whether the recovery would do nothing: no incident is open, and no agent reports a slowdown."""
-        watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_onset)
+        watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_speaks)
         idle = self.state.slow is None and self.state.stop is None and self.state.probe is None
         return watched and idle and self._training
 

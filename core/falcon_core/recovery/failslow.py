@@ -183,7 +183,7 @@ def _watch(
             return _blame(state, replace(slow, usual=None), culprit, obs, policy, shared, in_pieces=in_pieces)
         slow = replace(slow, usual=culprit)
     slow = habits.after_look(state, slow, obs, policy)
-    slow = flapping.after_look(slow, obs.now, well=_is_well(slow, obs, policy))
+    slow = flapping.after_look(slow, obs.now, well=_is_well(state, slow, obs, policy))
     if flapping.is_over(slow, obs.now, sharing.hold_seconds(state)):
         return _passed(state, slow, obs, policy)
     state, slow = sharing.on_suspicion(state, slow, obs, policy)
@@ -195,8 +195,10 @@ def _watch(
     return swapping.climb(state, replace(slow, link=link), obs, policy)
 
 
-def _is_well(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def _is_well(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
     """Check whether a slowdown without a name is over; while micro-batches are moved, short iterations say nothing."""
+    if slow.moved is not None and sharing.is_on_its_way(state, obs, policy):
+        return False
     if slow.moved is not None and obs.shared_unevenly:
         return sharing.replicas_are_alike(obs, policy)
     return no_longer_slow(slow, obs, policy)

@@ -4,7 +4,8 @@ A slowdown that begins here has no name and is a suspicion (phase ``Suspected``)
 
 - **most ranks report an onset** (``signals.changepoint``);
 - the generation's settled level is above that of the job's earlier generations (``from_start.against_earlier``);
-- a young generation has replicas that are not alike (``sharing.since_start``).
+- a young generation has replicas that are not alike (``sharing.since_start``);
+- a rank is suddenly slow, and micro-batches can be moved (``sudden``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import from_start, sharing
+from falcon_core.recovery import from_start, sharing, sudden
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import RecoveryState, SlowIncident
@@ -34,7 +35,7 @@ def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryStat
         return replace(state, slow=_reported(state, obs, onsets, int(level)))
     healthy_ns = None if onsets else _healthy_ns(state, obs, tracked, policy)
     if healthy_ns is None:
-        return state
+        return state if onsets else sudden.look(state, obs, policy)
     found = SlowIncident(
         id="",
         phase="Suspected",

@@ -30,7 +30,17 @@ def next_candidate(
     apt = _AGAINST_RANKS if slow.link is None else _AGAINST_LINKS
     found = [_candidate(name, state, slow, obs, policy) for name, _ in policy.strategies if name in apt]
     done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]
+    if _move_again(slow, obs):
+        done = [name for name in done if name != adjust_microbatches.TYPE]
     return ski_rental.next_strategy([candidate for candidate in found if candidate is not None], done)
+
+
+def _move_again(slow: SlowIncident, obs: Observation) -> bool:
+    """Check whether micro-batches may be moved once more, since a failed move was long ago: longer each time."""
+    if slow.moved is None or not slow.moved.failed:
+        return False
+    failures = sum(applied.strategy == adjust_microbatches.TYPE for applied in slow.applied)
+    return obs.now - slow.moved.failed_at >= adjust_microbatches.retry_seconds(failures)
 
 
 def _candidate(
@@ -49,7 +59,8 @@ def _candidate(
 def why_not_moved(slow: SlowIncident, obs: Observation, policy: Policy) -> str:
     """Return why micro-batches are not moved against a slow rank now; "" where they can be, were, or need not be."""
     wanted = policy.names(adjust_microbatches.TYPE)
-    if not wanted or any(applied.strategy == adjust_microbatches.TYPE for applied in slow.applied):
+    were = any(applied.strategy == adjust_microbatches.TYPE for applied in slow.applied)
+    if not wanted or (were and not _move_again(slow, obs)):
         return ""
     why = adjust_microbatches.hindrance(obs, policy)
     return why or ("" if adjust_microbatches.plan(obs, policy) is not None else adjust_microbatches.NO_GAIN)

@@ -4,8 +4,8 @@ What is asked for is stored in the state before it is sent, so that an operator 
 same again. A restart begins with the even split: what was asked belongs to one generation.
 
 - *Taken over.* All ranks report their new shares within ``adjust_microbatches.TAKE_OVER_SECONDS``, or it has failed.
-- *Helped.* Then the iteration time shows whether it did; else it has failed, too. What failed is taken back, and is
-  not tried again against the same slowdown.
+- *Helped.* Then the iteration time shows whether it did; else it has failed, too. What failed is taken back, and tried
+  again after ``adjust_microbatches.RETRY_SECONDS``, then after twice as long each time.
 - *Followed.* While the culprit is slow, a plan that is better by ``MIN_GAIN`` replaces the one in force, once the
   newest windows are of the shares in force and have lost by them what the change costs. Who has fewer micro-batches
   gets some of them back once in ``AGAIN_SECONDS`` at most: less work may be what makes it fast.
@@ -76,7 +76,7 @@ def on_suspicion(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, SlowIncident]:
     """Ask for the best split against a slowdown without a name, once it has lost as much as that costs."""
-    if slow.moved is not None or slow.culprit is not None or slow.link is not None or not _is_allowed(policy):
+    if slow.moved is not None or slow.culprit is not None or slow.link is not None or not is_allowed(policy):
         return state, slow
     if not _is_settled(state, slow, obs, policy):
         return state, slow
@@ -95,7 +95,7 @@ def on_suspicion(
 def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float | None:
     """Return what an iteration could take [ns] where a generation began with replicas that are not alike, else None."""
     young = 2 * policy.consecutive <= obs.iterations <= SETTLED_ITERATIONS
-    if not young or obs.shared_unevenly or not _is_allowed(policy) or adjust_microbatches.hindrance(obs, policy):
+    if not young or obs.shared_unevenly or not is_allowed(policy) or adjust_microbatches.hindrance(obs, policy):
         return None
     if replicas_are_alike(obs, policy) or (plan := adjust_microbatches.plan(obs, policy)) is None:
         return None
@@ -147,17 +147,26 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryStat
     if not obs.running or state.stop is not None or state.hang is not None:
         return state
     if not sharing.taken_iteration:
-        return _awaited(state, sharing, obs)
+        return _awaited(state, sharing, obs, policy)
     return _judged(state, sharing, obs, policy)
+
+
+def is_on_its_way(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether micro-batches are being moved: too few iterations are of the new shares to judge by."""
+    sharing = state.sharing
+    if sharing is None or sharing.is_even or sharing.generation != obs.generation:
+        return False
+    return not sharing.taken_iteration or obs.iterations - sharing.taken_iteration < policy.consecutive
 
 
 def _is_wanted(state: RecoveryState, policy: Policy) -> bool:
     """Check whether there is still something against which micro-batches may be moved."""
     suspected = state.slow is not None and state.slow.culprit is None and state.slow.moved is not None
-    return _is_allowed(policy) and (suspected or bool(state.culprits))
+    return is_allowed(policy) and (suspected or bool(state.culprits))
 
 
-def _is_allowed(policy: Policy) -> bool:
+def is_allowed(policy: Policy) -> bool:
+    """Check whether the spec lets micro-batches be moved."""
     return policy.watch and policy.enforce and policy.names(adjust_microbatches.TYPE)
 
 
@@ -165,8 +174,10 @@ def _evened(sharing: Sharing, now: float) -> Sharing:
     return replace(sharing, shares=[sharing.per_rank] * len(sharing.shares), at=now, taken_iteration=0)
 
 
-def _awaited(state: RecoveryState, sharing: Sharing, obs: Observation) -> RecoveryState:
-    """Wait until the ranks have taken their shares over."""
+def _awaited(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
+    """Wait until the ranks have taken their shares over; until then a slowdown may still grow."""
+    level = round(obs.iteration_ns(policy.consecutive) or 0.0)
+    state = _with_moved(state, lambda known, _: replace(known, before_ns=max(known.before_ns, level)))
     if adjust_microbatches.have(obs.ranks, sharing.shares):
         return replace(state, sharing=replace(sharing, taken_iteration=max(1, obs.iterations)))
     moved = _newest_moved(state)

@@ -8,8 +8,8 @@ from falcon_operator.times import timestamp
 
 
 def applied(slow: SlowIncident, strategy: str) -> Applied | None:
-    """Return how a strategy was applied to an incident; None where it was not."""
-    return next((each for each in slow.applied if each.strategy == strategy), None)
+    """Return how a strategy was applied to an incident the last time; None where it was not."""
+    return next((each for each in reversed(slow.applied) if each.strategy == strategy), None)
 
 
 def done_step(at: float, what: str) -> DoneStep:

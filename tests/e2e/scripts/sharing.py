@@ -1,7 +1,8 @@
 """The example's model, whose micro-batches may move between the ranks.
 
-    torchrun --nproc-per-node 3 sharing.py --examples examples --steps 200
+    torchrun --nproc-per-node 3 sharing.py --examples examples --steps 200 [--every 20]
 
+With ``--every``, its checkpoints are falcon_torch's, in the pods' memory.
 The loss of a step is that of the same global batch, whichever rank computes what.
 """
 
@@ -24,6 +25,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--examples", default="/opt/examples", help="folder of train_gpt.py")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--micro-batches", type=int, default=4, help="per rank, in the even split")
+    parser.add_argument("--every", type=int, default=0, help="steps between two checkpoints; 0: there are none")
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -50,9 +52,14 @@ def main() -> None:
     model(*draw_batch(corpus, args, 0, 0)).backward()  # discarded: settles the buckets, as in the example
     optimizer.zero_grad(set_to_none=True)
     batches = falcon_torch.MicroBatches(model, per_rank=args.micro_batches)
-    log("start", hindrance=batches.hindrance)
+    checkpoint = falcon_torch.Checkpoint() if args.every else None
+    done, state = checkpoint.load() if checkpoint is not None else (0, None)
+    if state is not None:
+        plain.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    log("start", hindrance=batches.hindrance, resumed_from=done)
 
-    for step in range(1, args.steps + 1):
+    for step in range(done + 1, args.steps + 1):
         began = time.perf_counter()
         total = torch.zeros(1)
         for micro in batches.step():
@@ -65,6 +72,8 @@ def main() -> None:
         optimizer.zero_grad(set_to_none=True)
         seconds = round(time.perf_counter() - began, 6)
         log("step", step=step, loss=loss, step_seconds=seconds, unix_seconds=time.time(), shares=batches.shares)
+        if checkpoint is not None and (checkpoint.wanted() or step % args.every == 0):
+            checkpoint.save({"model": plain.state_dict(), "optimizer": optimizer.state_dict()}, step)
     dist.destroy_process_group()
 
 

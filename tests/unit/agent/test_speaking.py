@@ -110,6 +110,13 @@ def test_four_slow_iterations_in_a_row_are_not_enough() -> None:
     assert not computes_slowly(rank(compute_ns=[900] * 16, healthy_compute_ns=None), Detection())
 
 
+def test_two_iterations_far_out_of_the_noise_are_enough() -> None:
+    newest: dict[str, Any] = {"compute_ns": [150] * 14 + [900] * 2, "healthy_compute_ns": 150}
+    times: dict[str, Any] = {"iteration_ns": [250] * 14 + [1000] * 2, "healthy_iteration_ns": 250}
+    assert computes_slowly(rank(**newest, **times, healthy_noise=0.01), Detection())
+    assert not computes_slowly(rank(**newest, **times, healthy_noise=0.5), Detection())
+
+
 def test_the_operator_gets_the_detail_that_it_asks_for() -> None:
     pod = Pod()
     pod.look()

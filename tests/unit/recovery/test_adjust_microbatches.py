@@ -220,6 +220,15 @@ def test_why_not_is_asked_of_a_spec_with_the_strategy_alone() -> None:
     assert prices.why_not_moved(slow(), seen(), POLICY) == ""
 
 
+@pytest.mark.parametrize(("times", "waited", "again"), [(1, 59, False), (1, 61, True), (2, 119, False), (2, 121, True)])
+def test_what_failed_is_tried_again_after_longer_each_time(times: int, waited: float, again: bool) -> None:
+    failed = replace(MOVED, failed="it did not make iterations shorter", failed_at=NOW - waited)
+    done = [applied("Ignore"), *[applied("AdjustMicrobatches")] * times]
+    assert named(job(), applied=done, moved=failed) == ("AdjustMicrobatches" if again else "ReplaceNode")
+    assert named(job(), applied=done, moved=MOVED) == "ReplaceNode", "it has not failed"
+    assert named(job((45, 45, 46)), applied=done, moved=failed) == "ReplaceNode", "no split is better"
+
+
 def test_a_healthy_iteration_is_no_relief_while_other_ranks_compute_the_culprits_micro_batches() -> None:
     as_short_as_ever: dict[str, Any] = {"iteration_ns": [255 * MS] * 16}
     even, uneven = job(**as_short_as_ever), job(shares=(5, 5, 2), **as_short_as_ever)
@@ -253,6 +262,12 @@ def test_an_order_is_stored_with_what_it_promises() -> None:
     state, incident = sharing.order(RecoveryState(), slow(), job(), LADDER)
     assert state.sharing == Sharing(generation=1, shares=[5, 5, 2], per_rank=4, at=NOW)
     assert incident.moved == MOVED
+
+
+def test_a_slowdown_that_grows_until_the_shares_are_taken_over_is_judged_by_what_it_was_then() -> None:
+    grown = job((45, 45, 120))  # 500 + 50 ms
+    assert what_came(after(grown, ordered=replace(ORDERED, taken_iteration=0))).before_ns == 550 * MS
+    assert what_came(after(job(), ordered=replace(ORDERED, taken_iteration=0))).before_ns == MOVED.before_ns
 
 
 def test_what_came_of_it_is_measured_when_all_ranks_have_done_enough_since() -> None:

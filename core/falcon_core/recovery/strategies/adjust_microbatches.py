@@ -36,6 +36,8 @@ TYPE = "AdjustMicrobatches"
 DEFAULT_OVERHEAD_SECONDS = 1.0
 KEPT = 2  # micro-batches of a rank, at least
 TAKE_OVER_SECONDS = 30.0  # for the order's way, two steps, and the ranks' reports
+RETRY_SECONDS = 60.0  # after a first move that did not help; then twice as long each time
+MOST_DOUBLINGS = 6
 TAKE_OVER_ITERATIONS = 8  # the same in a job of long iterations
 NOT_USED = "the script does not use falcon_torch.MicroBatches"
 NO_GAIN = "no other split would be faster"
@@ -219,6 +221,11 @@ def was_not_taken(waited_seconds: float, iteration_ns: int) -> str:
     """Return why the ranks count as not taking their shares over; "" while they still may."""
     patience = max(TAKE_OVER_SECONDS, TAKE_OVER_ITERATIONS * iteration_ns / 1e9)
     return f"the ranks did not take their shares over within {patience:.0f} s" if waited_seconds > patience else ""
+
+
+def retry_seconds(failures: int) -> float:
+    """Return how long after a failed move the next one is tried: the first may have met a slowdown that still grew."""
+    return RETRY_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
 
 
 def did_not_help(moved: Moved, after_ns: float, obs: Observation, policy: Policy) -> bool:

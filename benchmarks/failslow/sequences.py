@@ -1,0 +1,211 @@
+"""Faults that come one after the other on the real cluster: what is done against each, and how fast the job is then.
+
+    python -m dev.cluster up --workers 4 --spares 1 && python -m benchmarks.failslow.sequences [--write]
+
+*Link, then node* is FALCON's figure 17: a slow link, a slow GPU (here: a node's CPU), and a restart elsewhere, once
+moved micro-batches cannot make up for it. *Node,
+then link*: the link becomes slow while micro-batches are moved away from the node, which stays slow. The job moves
+micro-batches, has its checkpoints in its pods' memory, and may exchange roles; its own clock times the iterations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.failslow.jobs import SPARE
+from benchmarks.failstop.stage import heal, namespace
+from benchmarks.results import provenance, put
+from dev.cluster import faults
+from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.jobs import Job, training_job, with_script
+
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+RANKS: Final = 4
+MICRO: Final = 4  # micro-batches of a rank
+RATE: Final = "30mbit"
+HALF: Final = 0.5
+WORSE: Final = 0.1
+SETTLED_ITERATIONS: Final = 100
+STEPS: Final = 40  # of a state that is timed
+LIMIT_SECONDS: Final = 300.0
+IGNORE: Final = {"type": "Ignore"}
+LADDER: Final = [IGNORE, {"type": "AdjustMicrobatches"}, {"type": "SwapNodes", "overheadSeconds": 10}]
+REPLACING: Final = {"type": "ReplaceNode", "overheadSeconds": 20}
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A fault, or what was done."""
+
+    at: float  # unix seconds
+    what: str
+
+
+class Sequence:
+    """A job that suffers, and what has happened to it."""
+
+    def __init__(self, kubectl: Kubectl, name: str, ladder: list[Json]) -> None:
+        spec: Json = {
+            "checkpoint": {"memory": "64Mi", "copies": 1},
+            "mitigation": {"strategies": ladder},
+            "detection": {"pauseBudget": "20%"},
+            "warmPoolRef": {"name": "spares"},
+        }
+        made = training_job(name, steps=1, replicas=RANKS, spec=spec)
+        made["spec"]["template"]["spec"]["tolerations"] = [SPARE]
+        options = ("--steps", "1000000", "--micro-batches", str(MICRO), "--every", "20")
+        self.job = Job(kubectl, with_script(kubectl, made, "sharing.py", *options))
+        self.events: list[Event] = []
+
+    def happens(self, what: str) -> None:
+        self.events.append(Event(time.time(), what))
+        print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
+
+    def until(self, what: str, look: Callable[[Json], object]) -> None:
+        """Wait until the status shows it, and note it."""
+        self.job.wait(what, look, LIMIT_SECONDS)
+        self.happens(what)
+
+    def train(self, steps: int = STEPS) -> None:
+        """Wait for so many further iterations."""
+        first = int(self.job.steps()[-1]["step"])
+        wait_for("more steps", lambda: self.job.steps()[-1]["step"] >= first + steps, timeout_seconds=LIMIT_SECONDS)
+
+    def rows(self) -> list[str]:
+        """Return what happened as rows: when, what, iterations a second and the usual iteration until the next."""
+        ends = [float(line["unix_seconds"]) for line in self.job.all_lines() if line["event"] == "step"]
+        rows, first = [], self.events[0].at
+        for event, following in pairwise(self.events):
+            count = sum(event.at < end <= following.at for end in ends)
+            rate = count / (following.at - event.at)
+            rows.append(f"| {event.at - first:.0f} s | {event.what} | {rate:.2f} |")
+        return rows
+
+    def shares(self) -> list[int]:
+        return list(self.job.steps()[-1]["shares"])
+
+    def is_shared_unevenly(self, _: Json) -> bool:
+        return bool(self.job.steps()) and len(set(self.shares())) > 1
+
+    def slow_link(self, ranks: tuple[int, int]) -> None:
+        ends = [self.job.member(rank)["node"] for rank in ranks]
+        faults.link(ends[0], RATE, ends[1])
+        self.happens(f"**the link of {ends[0]} and {ends[1]} becomes slow**")
+
+    def slow_node(self, rank: int) -> str:
+        node = str(self.job.member(rank)["node"])
+        faults.slow(node, HALF)
+        self.happens(f"**{node} has half of its CPU**")
+        return node
+
+    def end(self) -> None:
+        self.job.delete()
+
+
+def link_then_node(kubectl: Kubectl) -> list[str]:
+    """Run FALCON's figure 17."""
+    sequence = Sequence(kubectl, "link-then-node", [*LADDER, REPLACING])
+    job = sequence.job
+    try:
+        job.wait_settled(SETTLED_ITERATIONS)
+        sequence.happens("healthy")
+        sequence.train()
+        sequence.slow_link((1, 2))
+        ends = {job.member(1)["node"], job.member(2)["node"]}
+        sequence.until("the link is named", lambda s: _names(s, "SlowLink"))
+        sequence.until("roles are exchanged", lambda s: s["counters"]["restarts"] > 0)
+        job.wait_training()
+        sequence.happens("it trains again")
+        sequence.train(SETTLED_ITERATIONS)
+        victim = next(rank for rank in range(1, RANKS) if job.member(rank)["node"] not in ends)
+        node = sequence.slow_node(victim)
+        sequence.until("micro-batches move", sequence.is_shared_unevenly)
+        sequence.train()
+        sequence.happens(f"shares {sequence.shares()}")
+        sequence.train()
+        faults.slow(node, WORSE)  # moved micro-batches leave next to nothing of half a node's CPU
+        sequence.happens(f"**{node} has a tenth of its CPU**")
+        sequence.until(f"{node} is left", lambda s: s["counters"]["replacements"] > 0)
+        job.wait_training()
+        sequence.happens("it trains again")
+        sequence.train()
+        sequence.happens("the end")
+        return _table(sequence)
+    finally:
+        heal(kubectl, job, job.run())
+        sequence.end()
+
+
+def node_then_link(kubectl: Kubectl) -> list[str]:
+    """Let a link become slow while micro-batches are moved."""
+    sequence = Sequence(kubectl, "node-then-link", LADDER)
+    job = sequence.job
+    try:
+        job.wait_settled(SETTLED_ITERATIONS)
+        sequence.happens("healthy")
+        sequence.train()
+        sequence.slow_node(1)
+        sequence.until("micro-batches move", sequence.is_shared_unevenly)
+        sequence.train()
+        sequence.happens(f"shares {sequence.shares()}")
+        sequence.train()
+        sequence.slow_link((2, 3))
+        sequence.until("the link is named", lambda s: _names(s, "SlowLink"))
+        sequence.until("roles are exchanged", lambda s: s["counters"]["restarts"] > 0)
+        job.wait_training()
+        sequence.happens("it trains again")
+        sequence.until("micro-batches move", sequence.is_shared_unevenly)
+        sequence.train()
+        sequence.happens(f"shares {sequence.shares()}")
+        sequence.train()
+        sequence.happens("the end")
+        return _table(sequence)
+    finally:
+        heal(kubectl, job, job.run())
+        sequence.end()
+
+
+def _names(status: Json, cause: str) -> bool:
+    return any(note["cause"] == cause for note in status.get("diagnoses") or [])
+
+
+def _table(sequence: Sequence) -> list[str]:
+    """Return the rows, and what the job's owner reads in the end."""
+    said = []
+    for note in sequence.job.status().get("diagnoses") or []:
+        done = "; ".join(each["what"] for each in note.get("done") or []) or "nothing"
+        said.append(f"- {note['where']} ({note['cause']}): {done}. {note.get('result', '')}".rstrip())
+    print(sequence.job.kubectl.run("describe", "trainingjob", sequence.job.name).split("Status:")[-1], flush=True)
+    head = ["| from | what | iterations a second until the next |", "|---|---|---|"]
+    return [*head, *sequence.rows(), "", "What the status said in the end:", "", *said, ""]
+
+
+SEQUENCES: Final = {"Link, then node": link_then_node, "Node, then link": node_then_link}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=SEQUENCES, help="this sequence alone")
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
+    asked = parser.parse_args()
+    lines: list[str] = []
+    with namespace() as kubectl:
+        for name, run in SEQUENCES.items():
+            if asked.only in (None, name):
+                lines += [f"### {name}", "", *run(kubectl)]
+    body = "\n".join(lines)
+    print(body)
+    if asked.write:
+        put(RESULTS, f"{body}\n{provenance()}", "sequences")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
