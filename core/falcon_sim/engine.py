@@ -17,16 +17,10 @@ import numpy as np
 
 from falcon_core.planning.goodput import Activity
 from falcon_core.recovery import machine, prices
-from falcon_core.recovery.observation import (
-    Action,
-    GiveUp,
-    Observation,
-    Replace,
-    Swap,
-    Switch,
-)
+from falcon_core.recovery.observation import Action, GiveUp, Observation, Replace, Swap, Switch
 from falcon_core.recovery.state import Exposure, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import replace_node
+from falcon_core.signals.level import SETTLED_ITERATIONS
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.burn_ins import BurnIns
 from falcon_sim.cluster import Cluster
@@ -109,7 +103,8 @@ class Engine:
                 self._look()
             elif self.agents is not None and self._quiet:
                 self.agents.read_sentinels()
-                if self._made >= self._looked_at + _QUIET_ITERATIONS:
+                young = self._made <= SETTLED_ITERATIONS and self.model.shareable  # it may have begun slowly
+                if young or self._made >= self._looked_at + _QUIET_ITERATIONS:
                     self._look()
             self._struck = False
             run = self.scenario.run

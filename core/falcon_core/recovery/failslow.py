@@ -359,4 +359,4 @@ def _relieved(
 ) -> tuple[RecoveryState, list[Action]]:
     state, actions = together.passed(state, slow, obs, policy)
     state, others = together.promoted(replace(state, slow=None))
-    return state, [*actions, *others]
+    return sharing.kept(state, slow, obs, policy), [*actions, *others]

@@ -92,9 +92,33 @@ def on_suspicion(
     return state, replace(slow, applied=[*slow.applied, prices.applied(price, slow, obs, policy)])
 
 
+def kept(state: RecoveryState, over: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state after an incident is over: micro-batches stay moved while some other replica is slow."""
+    sharing, level = state.sharing, obs.iteration_ns(policy.consecutive)
+    if state.slow is not None or over.moved is None or over.moved.failed or level is None:
+        return state
+    moved = sharing is not None and not sharing.is_even and sharing.generation == obs.generation
+    if not moved or adjust_microbatches.hindrance(obs, policy) or replicas_are_alike(obs, policy):
+        return state
+    suspicion = SlowIncident(
+        id="",
+        phase="Suspected",
+        onset_at=obs.now,
+        onset_generation=obs.generation,
+        onset_iteration=max(1, obs.iterations),
+        reported_iteration=obs.iterations,
+        healthy_ns=over.healthy_ns,
+        slow_ns=int(level),
+        loss=ski_rental.Loss(generation=obs.generation, counted_iterations=obs.iterations),
+        moved=over.moved,
+        applied=[applied for applied in over.applied if applied.strategy == adjust_microbatches.TYPE],
+    )
+    return replace(state, slow=suspicion)
+
+
 def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float | None:
     """Return what an iteration could take [ns] where a generation began with replicas that are not alike, else None."""
-    young = 2 * policy.consecutive <= obs.iterations <= SETTLED_ITERATIONS
+    young = policy.consecutive < obs.iterations <= SETTLED_ITERATIONS  # the first iteration says nothing
     if not young or obs.shared_unevenly or not is_allowed(policy) or adjust_microbatches.hindrance(obs, policy):
         return None
     if replicas_are_alike(obs, policy) or (plan := adjust_microbatches.plan(obs, policy)) is None:

@@ -362,8 +362,9 @@ def promoted(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
     if state.slow is not None or not state.beside:
         link = state.link_beside
         if state.slow is None and link is not None:
-            first = replace(link, well_since=None) if link.is_incident else None
-            state = replace(state, slow=first, link_beside=None)
+            # A suspicion goes on without a link: the job is slow, and measuring may just be showing why.
+            named = link.link if link.is_incident else None
+            state = replace(state, slow=replace(link, well_since=None, link=named), link_beside=None)
         return state, []
     state, actions = give_back(state)
     first = max(state.beside, key=lambda slow: slow.loss.seconds)

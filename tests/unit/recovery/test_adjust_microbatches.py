@@ -22,6 +22,7 @@ from tests.unit.recovery.seen import MS, NOW, POLICY, four_pods, rank, replace, 
 
 LADDER = replace(POLICY, strategies=[("Ignore", None), ("AdjustMicrobatches", None), ("ReplaceNode", 60.0)])
 FIXED_MS = 20
+S2 = adjust_microbatches.TYPE
 
 
 def job(
@@ -391,7 +392,8 @@ def test_without_a_name_it_is_over_when_equal_shares_would_take_equally_long() -
     ("obs", "expected_ns"),
     [
         (job(iterations=12), True),
-        (job(iterations=9), False),  # not all windows are of this generation
+        (job(iterations=6), True),
+        (job(iterations=5), False),  # its first iteration is among the newest
         (job(iterations=51), False),  # its agents have learned what is usual
         (job((45, 45, 47), iterations=12), False),  # alike
         (job(shares=(5, 5, 2), iterations=12), False),  # moved already
@@ -406,6 +408,20 @@ def test_a_generation_that_begins_with_unequal_replicas_is_slow_since_its_start(
     state = onsets.look(known, obs, LADDER)
     assert (state.slow is not None) == expected_ns
     assert state.slow is None or (state.slow.phase, state.slow.onset_iteration) == ("Suspected", 1)
+
+
+def test_they_stay_moved_while_another_replica_is_slow() -> None:
+    state, over = RecoveryState(sharing=ORDERED), slow(moved=MOVED, applied=[applied("Ignore"), applied(S2)])
+    kept = sharing.kept(state, over, job((45, 90, 45), shares=(5, 5, 2)), LADDER).slow
+    assert kept is not None
+    assert (kept.phase, kept.id, kept.culprit, kept.moved) == ("Suspected", "", None, MOVED)
+    assert [each.strategy for each in kept.applied] == [S2]
+    alike, unlike = job((45, 45, 45), shares=(5, 5, 2)), job((45, 90, 45), shares=(5, 5, 2))
+    assert sharing.kept(state, over, alike, LADDER) == state
+    assert sharing.kept(state, slow(), unlike, LADDER) == state, "they were not moved against it"
+    assert sharing.kept(RecoveryState(), over, unlike, LADDER) == RecoveryState(), "nothing is moved"
+    open_still = replace(state, slow=slow())
+    assert sharing.kept(open_still, over, unlike, LADDER) == open_still
 
 
 def test_only_what_comes_again_soon_has_to_stay_well_for_longer() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import departures, failslow, machine
+from falcon_core.recovery import departures, failslow, machine, together
 from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.observation import (
     Abandon,
@@ -21,9 +21,9 @@ from falcon_core.recovery.observation import (
     Spares,
     Switch,
 )
-from falcon_core.recovery.state import MOST_BESIDE, Applied, RecoveryState, SlowIncident
+from falcon_core.recovery.state import MOST_BESIDE, Applied, RecoveryState, SlowIncident, SlowLink
 from tests.unit.recovery.incidents import located, named
-from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, member, rank, replace
+from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, member, rank, replace, unnamed
 
 RANKS = 5
 WIDE = replace(POLICY, world_size=RANKS)
@@ -351,3 +351,14 @@ def test_a_slower_second_takes_the_first_place_while_the_first_may_not_be_replac
         2,
         4,
     ]
+
+
+def test_what_was_suspected_of_a_link_goes_on_without_one_when_no_rank_is_slow_any_more() -> None:
+    link = SlowLink(ranks=[], members=3, comm="", excess_ns=1, compute_growth=1.0)
+    suspected = replace(unnamed(500 * MS), id="", link=link, well_since=NOW)
+    state, actions = together.promoted(RecoveryState(link_beside=suspected))
+    assert state == RecoveryState(slow=replace(suspected, link=None, well_since=None))
+    assert actions == []
+    named = replace(suspected, id="gpt2-2", phase="Detected")
+    state, _ = together.promoted(RecoveryState(link_beside=named))
+    assert state == RecoveryState(slow=replace(named, well_since=None)), "an incident keeps its link"
