@@ -199,7 +199,7 @@ def _is_well(state: RecoveryState, slow: SlowIncident, obs: Observation, policy:
     """Check whether a slowdown without a name is over; while micro-batches are moved, short iterations say nothing."""
     if slow.moved is not None and sharing.is_on_its_way(state, obs, policy):
         return False
-    if slow.moved is not None and obs.shared_unevenly:
+    if slow.moved is not None and obs.shared_unevenly and slow.link is None:
         return sharing.replicas_are_alike(obs, policy)
     return no_longer_slow(slow, obs, policy)
 
@@ -242,7 +242,10 @@ def _blame(
         each = [*each, culprit]
     state = replace(state, slow=replace(together.first_of(state), culprit=by_itself))
     state = together.name(state, each, obs, policy, at_once=True)
-    return _ladder(state, obs, policy, each)
+    # At once, so that links that are being measured for the suspicion without a name are measured to the end.
+    state, named = link_beside.look(state, together.first_of(state), obs, policy)
+    state, actions = _ladder(state, obs, policy, each)
+    return state, [*named, *actions]
 
 
 def _dated(

@@ -43,18 +43,20 @@ def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool
     slow = state.slow
     if state.link_beside is not None:
         return False  # it has its name already
-    if slow is None or slow.culprit is None or slow.phase != "Located" or slow.from_start or slow.without_onset:
+    if slow is None or slow.culprit is None or slow.phase != "Located":
         return False
     if obs.shared_unevenly:
-        return _is_beyond_shares(state, slow, obs, policy)
+        return is_beyond_shares(state, slow, obs, policy)
+    if slow.from_start or slow.without_onset:
+        return False
     width = policy.consecutive
     return all(_unexplained(state, slow, obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
 
 
-def _is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
     """Check whether moved micro-batches explain less than half of what iterations take longer, since they are moved."""
     sharing, width = state.sharing, policy.consecutive
-    if sharing is None or sharing.generation != obs.generation or not sharing.taken_iteration:
+    if slow.moved is None or sharing is None or sharing.generation != obs.generation or not sharing.taken_iteration:
         return False
     done = obs.iterations - sharing.taken_iteration
     if done < MOVED_WINDOWS * width or adjust_microbatches.hindrance(obs, policy):
@@ -182,15 +184,25 @@ def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tu
     """
     link = slow.link
     own_ns = named_for_ns(culprit)
-    if link is None or not slow.id or link.excess_ns < JUDGEMENT.link_over_computation * own_ns:
+    measured = slow.probed is not None and slow.probed.found == "Link"
+    if link is None or not slow.id:
         return state, slow
-    beside = replace(slow, phase="Detected", usual=None, slow_ns=max(slow.healthy_ns, slow.slow_ns - max(0, own_ns)))
+    if not measured and link.excess_ns < JUDGEMENT.link_over_computation * own_ns:
+        return state, slow
+    beside = replace(
+        slow,
+        phase="Detected",
+        usual=None,
+        slow_ns=max(slow.healthy_ns, slow.slow_ns - max(0, own_ns)),
+        moved=None,  # that was against the rank
+        applied=[applied for applied in slow.applied if applied.strategy != adjust_microbatches.TYPE],
+    )
     named = replace(
         slow,
         id="",
         link=None,
         probed=None,
-        applied=[],
+        applied=[applied for applied in slow.applied if applied.strategy == adjust_microbatches.TYPE],
         outlook=None,
         swapped=None,
     )

@@ -3,7 +3,7 @@
 - *Links*, where a link is slow and it is not known which; and where the job has been slow for so long that it is an
   incident (``habits``), nobody is named, and no rank computes for longer than a healthy iteration lasts. So it is where
   a generation began with a slow link: its agents have taken slow transfers for healthy. Likewise beside slow ranks
-  whose micro-batches were moved, if iterations are longer than that explains (``link_beside``).
+  whose micro-batches were moved, named or not, if iterations are longer than that explains (``link_beside``).
 - *Machines*, where a rank is slow, its node would leave its role by now, and nothing shows yet that the node is at
   fault (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
 - *Both*, where somebody asks for it (``asked``).
@@ -21,6 +21,7 @@ import msgspec
 
 from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
+from falcon_core.recovery import link_beside
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.preflight_links import LEAST_MACHINES
 from falcon_core.recovery.prices import TAKE_THE_ROLE, next_candidate
@@ -52,7 +53,7 @@ def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | N
     slow = state.slow
     if slow is None:
         return None
-    if _needs_links(slow, obs, policy):
+    if _needs_links(state, slow, obs, policy):
         return Target("Links", key(slow))
     if state.link_beside is not None and is_unknown_link(state.link_beside):
         return Target("Links", key(state.link_beside))
@@ -74,8 +75,14 @@ def with_incident(state: RecoveryState, before: SlowIncident, after: SlowInciden
     return replace(state, slow=after) if state.slow is before else replace(state, link_beside=after)
 
 
-def _needs_links(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    return is_unknown_link(slow) or is_unnamed(slow, obs, policy)
+def _needs_links(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    if is_unknown_link(slow) or is_unnamed(slow, obs, policy):
+        return True
+    return _is_nameless(slow) and obs.shared_unevenly and link_beside.is_beyond_shares(state, slow, obs, policy)
+
+
+def _is_nameless(slow: SlowIncident) -> bool:
+    return slow.unexplained and not slow.id and slow.link is None
 
 
 def is_unnamed(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
@@ -146,7 +153,8 @@ def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Polic
         slow = incident_of(state, probe.incident)
         if slow is None:
             return "it is over"
-        if probe.measures == "Links" and not _needs_links(slow, obs, policy):
+        # Of a suspicion without a name nothing is sure before the links are measured: it is enough that it lasts.
+        if probe.measures == "Links" and not (_needs_links(state, slow, obs, policy) or _is_nameless(slow)):
             return "no link is slow whose ends are not known"
         if probe.measures == "Machines" and not is_doubted_machine(slow, policy):
             return "no rank is slow whose node is in doubt"

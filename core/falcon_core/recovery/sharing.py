@@ -123,7 +123,7 @@ def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float
         return None
     if replicas_are_alike(obs, policy) or (plan := adjust_microbatches.plan(obs, policy)) is None:
         return None
-    return float(min(plan.expected_ns, state.healthy_ns or plan.expected_ns))
+    return float(state.healthy_ns or plan.expected_ns)
 
 
 def _is_settled(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
