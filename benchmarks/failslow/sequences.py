@@ -36,6 +36,7 @@ WORSE: Final = 0.1
 SETTLED_ITERATIONS: Final = 100
 STEPS: Final = 40  # of a state that is timed
 LIMIT_SECONDS: Final = 300.0
+RESTART_SECONDS: Final = 20.0  # by which the status shows a restart late, at most
 IGNORE: Final = {"type": "Ignore"}
 LADDER: Final = [IGNORE, {"type": "AdjustMicrobatches"}, {"type": "SwapNodes", "overheadSeconds": 10}]
 REPLACING: Final = {"type": "ReplaceNode", "overheadSeconds": 20}
@@ -73,13 +74,24 @@ class Sequence:
         self.job.wait(what, look, LIMIT_SECONDS)
         self.happens(what)
 
+    def trains_again(self) -> None:
+        """Wait for the first step after a restart that the newest event has begun, and note it when it was made."""
+        began = self.events[-1].at
+        at = wait_for(
+            "a step after the restart",
+            lambda: at if (at := self.job.restarted_seconds()) is not None and at > began - RESTART_SECONDS else None,
+            timeout_seconds=LIMIT_SECONDS,
+        )
+        self.events.append(Event(max(at, began), "it trains again"))
+        print(f"{time.strftime('%H:%M:%S')} it trains again", flush=True)
+
     def train(self, steps: int = STEPS) -> None:
         """Wait for so many further iterations."""
         first = int(self.job.steps()[-1]["step"])
         wait_for("more steps", lambda: self.job.steps()[-1]["step"] >= first + steps, timeout_seconds=LIMIT_SECONDS)
 
     def rows(self) -> list[str]:
-        """Return what happened as rows: when, what, iterations a second and the usual iteration until the next."""
+        """Return what happened as rows: when, what, and iterations a second until the next."""
         ends = [float(line["unix_seconds"]) for line in self.job.all_lines() if line["event"] == "step"]
         rows, first = [], self.events[0].at
         for event, following in pairwise(self.events):
@@ -121,8 +133,7 @@ def link_then_node(kubectl: Kubectl) -> list[str]:
         ends = {job.member(1)["node"], job.member(2)["node"]}
         sequence.until("the link is named", lambda s: _names(s, "SlowLink"))
         sequence.until("roles are exchanged", lambda s: s["counters"]["restarts"] > 0)
-        job.wait_training()
-        sequence.happens("it trains again")
+        sequence.trains_again()
         sequence.train(SETTLED_ITERATIONS)
         victim = next(rank for rank in range(1, RANKS) if job.member(rank)["node"] not in ends)
         node = sequence.slow_node(victim)
@@ -133,8 +144,7 @@ def link_then_node(kubectl: Kubectl) -> list[str]:
         faults.slow(node, WORSE)  # moved micro-batches leave next to nothing of half a node's CPU
         sequence.happens(f"**{node} has a tenth of its CPU**")
         sequence.until(f"{node} is left", lambda s: s["counters"]["replacements"] > 0)
-        job.wait_training()
-        sequence.happens("it trains again")
+        sequence.trains_again()
         sequence.train()
         sequence.happens("the end")
         return _table(sequence)
@@ -159,8 +169,7 @@ def node_then_link(kubectl: Kubectl) -> list[str]:
         sequence.slow_link((2, 3))
         sequence.until("the link is named", lambda s: _names(s, "SlowLink"))
         sequence.until("roles are exchanged", lambda s: s["counters"]["restarts"] > 0)
-        job.wait_training()
-        sequence.happens("it trains again")
+        sequence.trains_again()
         sequence.until("micro-batches move", sequence.is_shared_unevenly)
         sequence.train()
         sequence.happens(f"shares {sequence.shares()}")
