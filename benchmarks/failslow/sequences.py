@@ -74,6 +74,19 @@ class Sequence:
         self.job.wait(what, look, LIMIT_SECONDS)
         self.happens(what)
 
+    def leaves_link(self) -> None:
+        """Wait until roles are exchanged against a slow link."""
+        self.until("the link is named", lambda s: _names(s, "SlowLink"))
+        self.until("roles are exchanged", lambda s: s["counters"]["restarts"] > 0)
+        self.trains_again()
+
+    def moves(self) -> None:
+        """Wait until micro-batches move, and train with the shares that they have then."""
+        self.until("micro-batches move", self.is_shared_unevenly)
+        self.train()
+        self.happens(f"shares {self.shares()}")
+        self.train()
+
     def trains_again(self) -> None:
         """Wait for the first step after a restart that the newest event has begun, and note it when it was made."""
         began = self.events[-1].at
@@ -131,16 +144,11 @@ def link_then_node(kubectl: Kubectl) -> list[str]:
         sequence.train()
         sequence.slow_link((1, 2))
         ends = {job.member(1)["node"], job.member(2)["node"]}
-        sequence.until("the link is named", lambda s: _names(s, "SlowLink"))
-        sequence.until("roles are exchanged", lambda s: s["counters"]["restarts"] > 0)
-        sequence.trains_again()
+        sequence.leaves_link()
         sequence.train(SETTLED_ITERATIONS)
         victim = next(rank for rank in range(1, RANKS) if job.member(rank)["node"] not in ends)
         node = sequence.slow_node(victim)
-        sequence.until("micro-batches move", sequence.is_shared_unevenly)
-        sequence.train()
-        sequence.happens(f"shares {sequence.shares()}")
-        sequence.train()
+        sequence.moves()
         faults.slow(node, WORSE)  # moved micro-batches leave next to nothing of half a node's CPU
         sequence.happens(f"**{node} has a tenth of its CPU**")
         sequence.until(f"{node} is left", lambda s: s["counters"]["replacements"] > 0)
@@ -162,18 +170,10 @@ def node_then_link(kubectl: Kubectl) -> list[str]:
         sequence.happens("healthy")
         sequence.train()
         sequence.slow_node(1)
-        sequence.until("micro-batches move", sequence.is_shared_unevenly)
-        sequence.train()
-        sequence.happens(f"shares {sequence.shares()}")
-        sequence.train()
+        sequence.moves()
         sequence.slow_link((2, 3))
-        sequence.until("the link is named", lambda s: _names(s, "SlowLink"))
-        sequence.until("roles are exchanged", lambda s: s["counters"]["restarts"] > 0)
-        sequence.trains_again()
-        sequence.until("micro-batches move", sequence.is_shared_unevenly)
-        sequence.train()
-        sequence.happens(f"shares {sequence.shares()}")
-        sequence.train()
+        sequence.leaves_link()
+        sequence.moves()
         sequence.happens("the end")
         return _table(sequence)
     finally:
