@@ -184,7 +184,8 @@ def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tu
     """
     link = slow.link
     own_ns = named_for_ns(culprit)
-    measured = slow.probed is not None and slow.probed.found == "Link"
+    # In the generation after an exchange, what was measured before it says nothing.
+    measured = slow.probed is not None and slow.probed.found == "Link" and slow.swapped is None
     if link is None or not slow.id:
         return state, slow
     if not measured and link.excess_ns < JUDGEMENT.link_over_computation * own_ns:

@@ -10,7 +10,7 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import link_beside, probe_targets
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.probe_state import Probed
-from falcon_core.recovery.remembered import Moved, Sharing
+from falcon_core.recovery.remembered import Moved, Sharing, Swapped
 from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident, SlowLink
 from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.incidents import located
@@ -81,5 +81,6 @@ def test_a_link_that_was_measured_stays_beside_the_rank_that_is_named_now() -> N
     assert beside.applied == [IGNORED]
     assert (named.id, named.link, named.probed, named.moved) == ("", None, None, MOVED)
     assert named.applied == [S2]
-    unmeasured = replace(slow, probed=None)
-    assert link_beside.put_beside(RecoveryState(), unmeasured, culprit) == (RecoveryState(), unmeasured)
+    swapped = replace(slow, swapped=Swapped(pods=[], total=0, before_ns=600 * MS, expected_ns=300 * MS))
+    for unknown in (replace(slow, probed=None), swapped):
+        assert link_beside.put_beside(RecoveryState(), unknown, culprit) == (RecoveryState(), unknown)
