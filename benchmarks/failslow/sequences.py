@@ -3,9 +3,9 @@
     python -m dev.cluster up --workers 4 --spares 1 && python -m benchmarks.failslow.sequences [--write]
 
 *Link, then node* is FALCON's figure 17: a slow link, a slow GPU (here: a node's CPU), and a restart elsewhere, once
-moved micro-batches cannot make up for it. *Node,
-then link*: the link becomes slow while micro-batches are moved away from the node, which stays slow. The job moves
-micro-batches, has its checkpoints in its pods' memory, and may exchange roles; its own clock times the iterations.
+moved micro-batches cannot make up for it. *Node, then link*: the link becomes slow while micro-batches are moved away
+from the node, which stays slow. The job moves micro-batches, has its checkpoints in its pods' memory, and may exchange
+roles; its own clock times the iterations.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ class Sequence:
         self.job = Job(kubectl, with_script(kubectl, made, "sharing.py", *options))
         self.events: list[Event] = []
 
-    def happens(self, what: str) -> None:
-        self.events.append(Event(time.time(), what))
+    def happens(self, what: str, at: float | None = None) -> None:
+        """Note an event. ``at``: unix seconds; None: now."""
+        self.events.append(Event(time.time() if at is None else at, what))
         print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
 
     def until(self, what: str, look: Callable[[Json], object]) -> None:
@@ -95,8 +96,7 @@ class Sequence:
             lambda: at if (at := self.job.restarted_seconds()) is not None and at > began - RESTART_SECONDS else None,
             timeout_seconds=LIMIT_SECONDS,
         )
-        self.events.append(Event(max(at, began), "it trains again"))
-        print(f"{time.strftime('%H:%M:%S')} it trains again", flush=True)
+        self.happens("it trains again", max(at, began))
 
     def train(self, steps: int = STEPS) -> None:
         """Wait for so many further iterations."""
@@ -130,55 +130,48 @@ class Sequence:
         self.happens(f"**{node} has half of its CPU**")
         return node
 
-    def end(self) -> None:
-        self.job.delete()
 
-
-def link_then_node(kubectl: Kubectl) -> list[str]:
-    """Run FALCON's figure 17."""
-    sequence = Sequence(kubectl, "link-then-node", [*LADDER, REPLACING])
+def link_then_node(sequence: Sequence) -> None:
+    """Bring FALCON's figure 17 about."""
     job = sequence.job
-    try:
-        job.wait_settled(SETTLED_ITERATIONS)
-        sequence.happens("healthy")
-        sequence.train()
-        sequence.slow_link((1, 2))
-        ends = {job.member(1)["node"], job.member(2)["node"]}
-        sequence.leaves_link()
-        sequence.train(SETTLED_ITERATIONS)
-        victim = next(rank for rank in range(1, RANKS) if job.member(rank)["node"] not in ends)
-        node = sequence.slow_node(victim)
-        sequence.moves()
-        faults.slow(node, WORSE)  # moved micro-batches leave next to nothing of half a node's CPU
-        sequence.happens(f"**{node} has a tenth of its CPU**")
-        sequence.until(f"{node} is left", lambda s: s["counters"]["replacements"] > 0)
-        sequence.trains_again()
-        sequence.train()
-        sequence.happens("the end")
-        return _table(sequence)
-    finally:
-        heal(kubectl, job, job.run())
-        sequence.end()
+    sequence.slow_link((1, 2))
+    ends = {job.member(1)["node"], job.member(2)["node"]}
+    sequence.leaves_link()
+    sequence.train(SETTLED_ITERATIONS)
+    victim = next(rank for rank in range(1, RANKS) if job.member(rank)["node"] not in ends)
+    node = sequence.slow_node(victim)
+    sequence.moves()
+    faults.slow(node, WORSE)  # moved micro-batches leave next to nothing of half a node's CPU
+    sequence.happens(f"**{node} has a tenth of its CPU**")
+    sequence.until(f"{node} is left", lambda s: s["counters"]["replacements"] > 0)
+    sequence.trains_again()
+    sequence.train()
 
 
-def node_then_link(kubectl: Kubectl) -> list[str]:
+def node_then_link(sequence: Sequence) -> None:
     """Let a link become slow while micro-batches are moved."""
-    sequence = Sequence(kubectl, "node-then-link", LADDER)
+    sequence.slow_node(1)
+    sequence.moves()
+    sequence.slow_link((2, 3))
+    sequence.leaves_link()
+    sequence.moves()
+
+
+def measure(kubectl: Kubectl, name: str) -> list[str]:
+    """Let a job that is well suffer a sequence of faults; return its table."""
+    story, ladder = SEQUENCES[name]
+    sequence = Sequence(kubectl, name.lower().replace(",", "").replace(" ", "-"), ladder)
     job = sequence.job
     try:
         job.wait_settled(SETTLED_ITERATIONS)
         sequence.happens("healthy")
         sequence.train()
-        sequence.slow_node(1)
-        sequence.moves()
-        sequence.slow_link((2, 3))
-        sequence.leaves_link()
-        sequence.moves()
+        story(sequence)
         sequence.happens("the end")
         return _table(sequence)
     finally:
         heal(kubectl, job, job.run())
-        sequence.end()
+        job.delete()
 
 
 def _names(status: Json, cause: str) -> bool:
@@ -196,7 +189,11 @@ def _table(sequence: Sequence) -> list[str]:
     return [*head, *sequence.rows(), "", "What the status said in the end:", "", *said, ""]
 
 
-SEQUENCES: Final = {"Link, then node": link_then_node, "Node, then link": node_then_link}
+Story = Callable[[Sequence], None]
+SEQUENCES: Final[dict[str, tuple[Story, list[Json]]]] = {
+    "Link, then node": (link_then_node, [*LADDER, REPLACING]),
+    "Node, then link": (node_then_link, LADDER),
+}
 
 
 def main() -> int:
@@ -206,9 +203,9 @@ def main() -> int:
     asked = parser.parse_args()
     lines: list[str] = []
     with namespace() as kubectl:
-        for name, run in SEQUENCES.items():
+        for name in SEQUENCES:
             if asked.only in (None, name):
-                lines += [f"### {name}", "", *run(kubectl)]
+                lines += [f"### {name}", "", *measure(kubectl, name)]
     body = "\n".join(lines)
     print(body)
     if asked.write:
