@@ -57,7 +57,7 @@ PYTHON_DIRS := core operator agent cli dev tests examples benchmarks
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent:cli
 
-.PHONY: lint format types test test-one test-unit test-integration test-gpu test-e2e test-e2e-long test-soak
+.PHONY: lint format types test test-one test-unit test-integration test-slow test-gpu test-e2e test-e2e-long test-soak
 lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose, tests that import
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
@@ -66,6 +66,7 @@ lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of s
 	@shellcheck $(SHELL_FILES)
 	@$(PY) -m dev.prose
 	@$(PY) -m dev.docstrings
+	@$(PY) -m dev.fidelity
 	@pytest --collect-only -q tests >/dev/null || pytest --collect-only -q tests
 	@echo "lint: ok"
 
@@ -73,6 +74,7 @@ format: venv shim-format ## rewrite the sources in the project's format
 	@ruff check -q --fix $(PYTHON_DIRS)
 	@ruff format -q $(PYTHON_DIRS)
 	@$(PY) -m dev.prose --write
+	@$(PY) -m dev.fidelity --write
 
 types: venv ## mypy --strict
 	@mypy
@@ -81,13 +83,18 @@ types: venv ## mypy --strict
 test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (what they need is built: docs/developer.md)
 	@pytest $(TEST)
 
-test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit tests (a minute)
-	@pytest tests/unit -n 2
+test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit tests (five minutes)
+	@pytest tests/unit -m "not slow" -n 2
 
 test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
-	@pytest tests/integration -m "not alone" -n 3
-	@pytest tests/integration -m alone
+	@pytest tests/integration -m "not alone and not slow" -n 3
+	@pytest tests/integration -m "alone and not slow"
+
+test-slow: venv shim shim-test gateway cluster-build torch-venv ## unit and integration tests that take long and are shown by others in part
+	@$(PY) -m dev.cluster.packages
+	@pytest tests/unit tests/integration -m "slow and not alone" -n 2
+	@pytest tests/integration -m "slow and alone"
 
 test-gpu: venv shim torch-venv ## the shim beside a real NCCL: two ranks on one GPU or two; skipped, with the reason, without
 	@pytest tests/gpu

@@ -22,6 +22,10 @@ _BEGUN = pytest.StashKey[CpuTimes]()
 _FAILED = pytest.StashKey[bool]()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes long, and others show the most of it; `make test-slow`")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Repeat a test of real processes, at most twice, where it fails on a disturbed machine."""
     here = Path(__file__).parent

@@ -81,6 +81,7 @@ class Agent:
         self._rules = ErrorRules()
         self._request: DetailRequest | None = None
         self._order: MicrobatchOrder | None = None
+        self._probe: ProbeOrder | None = None
         self._settled = 0  # the newest generation whose ranks train
         self._sequence = 0
         self._network = (0, NetworkCounters())  # read with the launcher's counters of that time
@@ -126,6 +127,7 @@ class Agent:
         self._tracker.detection = plan.detection
         if self._store_made:
             self._write_plan(plan)
+        self._take_probe(plan)
 
     async def _make(self, store: Store) -> None:
         """Make the ranks' checkpoint buffers, and only then let the launcher have a plan: the ranks look for them."""
@@ -201,8 +203,14 @@ class Agent:
 
     def take_probe(self, order: ProbeOrder) -> None:
         """Take over what is to be measured while the ranks stand still, and where they stop."""
-        plan = self._plan
-        if plan is None or order.generation != plan.generation:
+        self._probe = order
+        if self._plan is not None:
+            self._take_probe(self._plan)
+
+    def _take_probe(self, plan: Plan) -> None:
+        """Take over the order for the plan's generation; of an order and its plan, either may come first."""
+        order = self._probe
+        if order is None or order.generation != plan.generation:
             return
         replica = next((each.replica for each in plan.members if each.pod_uid == self._settings.pod_uid), None)
         if replica is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -93,12 +94,13 @@ class CommTable:
         period_calls: int | None,
         paired: Collection[int] = (),
         asked: bool = False,
+        healthy_ns: Mapping[int, Sequence[float]] = MappingProxyType({}),
     ) -> tuple[list[CommSignals], int]:
         """Return the communicators to report, at most MAX_COMMS, and how many were left out.
 
         The first are those in which the rank waits, then those with the largest excess. Where there is room, those
         follow in which it only sends and receives (``paired``): size and place say who its peers are. ``asked``: those
-        that carry anything are reported, too.
+        that carry anything are reported, too. ``healthy_ns``: what their calls take in a healthy iteration.
         """
         cycle = self._cycle(period_calls) if counts or excess_ns or asked else None
         carried = self._traffic(cycle)[0] if excess_ns or asked else {}
@@ -124,6 +126,7 @@ class CommTable:
                     bytes=size,
                     excess_ns=[round(part) for part in excess_ns.get(comm, ())],
                     link_bytes=carried.get(comm),
+                    healthy_ns=[round(part) for part in healthy_ns.get(comm, ())],
                 )
             )
         return found, left_out

@@ -95,7 +95,7 @@ class Probing:
             if start.counts is None or rank not in order.stops or rank not in followed:
                 self._fail(f"it is not known where rank {rank} is to stand still", now)
                 return
-            targets[rank] = targets_of(start.counts, order.stops[rank])
+            targets[rank] = targets_of(start.counts, order.stops[rank], order.calls_before.get(rank, 0))
         if self._gates is None or not targets:
             self._fail("its ranks are not followed", now)
             return

@@ -51,9 +51,13 @@ def now_begun(start: Start, followed: Followed) -> Start:
     return msgspec.structs.replace(start, report=msgspec.structs.replace(start.report, begun=max(0, begun)))
 
 
-def targets_of(counts: IterationCounts, iterations: int) -> dict[int, int]:
-    """Return the counts, by counter, at which a rank stands so many iterations after its start."""
-    return {key: start + iterations * counts.calls[key] for key, start in counts.starts.items()}
+def targets_of(counts: IterationCounts, iterations: int, calls_before: int = 0) -> dict[int, int]:
+    """Return the counts, by counter, at which a rank stands so many iterations after its start.
+
+    ``calls_before``: so many calls before that. A rank with several counters stops at an iteration's start.
+    """
+    before = calls_before if len(counts.starts) == 1 else 0
+    return {key: start + iterations * counts.calls[key] - before for key, start in counts.starts.items()}
 
 
 def state_of(reader: RingReader, targets: Mapping[int, int], gate: int, table: int, *, enqueues: bool) -> State:

@@ -327,6 +327,7 @@ def _with_comms(signals: RankSignals, tracked: Followed, now_ns: int, *, asked: 
         period_calls=signals.period_calls,
         paired={pair.comm for pair in told_pairs} | {sent.comm for sent in sends},
         asked=asked,
+        healthy_ns=chain.healthy_calls() if asked else {},
     )
     left_out = more + more_pairs
     return msgspec.structs.replace(signals, comms=comms, pairs=told_pairs, sends=sends, comms_left_out=left_out)

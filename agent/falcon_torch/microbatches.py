@@ -10,7 +10,8 @@ order changes, and with it the last bits.
 
 **One synchronising pass a step.** DDP exchanges gradients in the backward pass of each rank's last micro-batch alone;
 the others are inside ``no_sync``. So every rank makes the same collectives between replicas in a step, whatever its
-share is. A script that exchanges gradients by itself does it after its last micro-batch.
+share is. A script that exchanges gradients by itself does it after its last micro-batch. Sharded parameters (FSDP) are
+gathered once a step, where the script asks for it (``sharded``).
 
 **All ranks change at the same step.** Each rank looks once at the start of a step. Rank 0 proposes the shares that
 Falcon wants (a file of the agent's), and all ranks agree on the step from which they hold (``agreement``). This rests
@@ -36,6 +37,7 @@ from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Tuple
 import torch
 import torch.distributed as dist
 
+from falcon_torch import sharded
 from falcon_torch.agent_file import AgentFile, run_dir
 from falcon_torch.agreement import Agreement
 from falcon_torch.ranks import place, store
@@ -63,12 +65,21 @@ class MicroBatches:
         per_rank: micro-batches of a rank in the even split.
         replica: number of the model's replica that this rank belongs to; without it each rank is a replica.
         replicas: how many there are.
+        gather_once: of a model with sharded parameters (``fully_shard``), keep them gathered from a step's first
+            micro-batch to its last, and the gradients whole: that takes the memory of both. Without it such a model's
+            micro-batches keep the even split.
     """
 
     _made = 0
 
     def __init__(
-        self, model: torch.nn.Module, per_rank: int, *, replica: int | None = None, replicas: int | None = None
+        self,
+        model: torch.nn.Module,
+        per_rank: int,
+        *,
+        replica: int | None = None,
+        replicas: int | None = None,
+        gather_once: bool = False,
     ) -> None:
         """Begin with the even split.
 
@@ -88,7 +99,9 @@ class MicroBatches:
         self._shares = [per_rank] * replicas
         self._of_ranks: List[int] | None = None  # the ranks' replicas, once rank 0 knows them
         self._wanted = AgentFile.of_this_pod("microbatches")
-        self.hindrance = hindrance(model, per_rank, here.world_size, replicas)  # why shares stay; "" if they can move
+        self._kept = sharded.kept_gathered(model) if gather_once else []
+        # Why shares stay; "" if they can move.
+        self.hindrance = hindrance(model, per_rank, here.world_size, replicas, gather_once=gather_once)
         if self.hindrance and self._wanted is not None and here.rank == 0:
             _log.warning("micro-batches stay evenly split: %s", self.hindrance)
         self._store = (
@@ -103,7 +116,7 @@ class MicroBatches:
         self._said: Said | None = None
         if run_dir() and here.local_rank is not None:
             path = os.path.join(run_dir(), "launch", f"microbatches.{here.local_rank}")
-            timed = replicas == here.world_size and all(each.device.type == "cpu" for each in model.parameters())
+            timed = _can_be_timed(model, alone=replicas == here.world_size)
             self._said = Said(path, here.generation, per_rank, self.hindrance, timed)
 
     @property
@@ -125,8 +138,13 @@ class MicroBatches:
             last = number == own - 1
             if last and self._tells is not None:
                 self._tells.step(time.monotonic_ns() - began_ns, own - 1)
-            quiet = getattr(self._model, "no_sync", contextlib.nullcontext)
-            yield MicroBatch(first + number, 1 / self._per_rank, contextlib.nullcontext() if last else quiet())
+            yield MicroBatch(first + number, 1 / self._per_rank, self._pass(last=last))
+
+    def _pass(self, *, last: bool) -> ContextManager[Any]:
+        if self._kept:
+            return sharded.pass_(self._kept, last=last)
+        quiet = getattr(self._model, "no_sync", contextlib.nullcontext)
+        return contextlib.nullcontext() if last else quiet()
 
     @property
     def _tells(self) -> Said | None:
@@ -201,7 +219,12 @@ class Dealer:
         return found
 
 
-def hindrance(model: torch.nn.Module, per_rank: int, ranks: int, replicas: int) -> str:
+def _can_be_timed(model: torch.nn.Module, *, alone: bool) -> bool:
+    """Check whether a pass contains a rank's own computation only; ``alone``: each rank is a replica."""
+    return alone and not sharded.is_sharded(model) and all(each.device.type == "cpu" for each in model.parameters())
+
+
+def hindrance(model: torch.nn.Module, per_rank: int, ranks: int, replicas: int, *, gather_once: bool = False) -> str:
     """Return why the model's micro-batches cannot be shared out anew; "" if they can be."""
     if ranks < 2 or not (dist.is_available() and dist.is_initialized()):
         return "there is one rank only"
@@ -211,13 +234,14 @@ def hindrance(model: torch.nn.Module, per_rank: int, ranks: int, replicas: int) 
         return "the model has one replica only"
     if per_rank <= LEAST:
         return "each rank has one micro-batch in a step, and keeps one"
-    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+    if sharded.is_sharded(model):
+        if reason := sharded.hindrance(model, ranks, gather_once=gather_once):
+            return reason
+    elif isinstance(model, torch.nn.parallel.DistributedDataParallel):
         if dist.get_world_size(model.process_group) != replicas:
             return "the model's process group does not hold all replicas"
     elif replicas == ranks:
         return "the model is not in DistributedDataParallel: others make collectives in each pass"
-    elif any(hasattr(type(module), "unshard") or hasattr(module, "_fsdp_wrapped_module") for module in model.modules()):
-        return "the model's parameters are sharded: they are gathered in each pass"
     if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()):
         return "SyncBatchNorm makes collectives in each pass"
     return ""

@@ -1,11 +1,12 @@
 """Micro-batches that move away from a slow node (S2): what is removed, beside the exact optimum and a job without it.
 
-    make cluster-up images && python -m benchmarks.failslow.shares [--write]     # ten minutes
+    make cluster-up images torch-venv && python -m benchmarks.failslow.shares [--write]     # fifteen minutes
 
 Two jobs after each other, the same but for the ladder: in one nothing but a replacement, at a price that is never
 reached, in the other S2 before it. In each a node's CPU is halved after some healthy steps. The script's own clock
 times the steps. The optimum is the planner's, for micro-batches that take as many times longer on the slow rank as the
-job without S2 has become slower. Losses are those of the same global batches: the same to rounding.
+job without S2 has become slower. Losses are those of the same global batches: the same to rounding. The ranks of the
+last layout share the parameters (FSDP), on today's PyTorch from the host, since the image's is older.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.failstop.stage import namespace
 from benchmarks.limits import Limit, table
 from benchmarks.results import provenance, put
 from dev.cluster import faults
-from dev.install import heal_nodes
+from dev.install import CACHE, heal_nodes
 from dev.kubectl import Kubectl
 from falcon_core.planning.microbatch import plan
 from tests.e2e.jobs import Job, training_job, with_script
@@ -37,10 +38,11 @@ LADDERS: Final = {"without": [REPLACING], "with": [{"type": "AdjustMicrobatches"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A job: so many ranks, a pod each, of so many micro-batches."""
+    """A job: so many ranks, a pod each, of so many micro-batches; ``sharded``: each has a part of the parameters."""
 
     ranks: int
     micro: int
+    sharded: bool = False
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -52,7 +54,7 @@ class Run(msgspec.Struct, kw_only=True):
     shares: list[int]
 
 
-LAYOUTS: Final = (Layout(3, 4), Layout(4, 16))
+LAYOUTS: Final = (Layout(3, 4), Layout(4, 16), Layout(3, 16, sharded=True))
 
 
 def measure(kubectl: Kubectl, layout: Layout) -> tuple[Run, Run]:
@@ -64,10 +66,12 @@ def _run(kubectl: Kubectl, layout: Layout, ladder: str) -> Run:
     heal_nodes(Kubectl(kubectl.kubeconfig))
     spec = {"mitigation": {"strategies": [{"type": "Ignore"}, *LADDERS[ladder]]}}
     name = f"shares-{layout.ranks}-{layout.micro}-{ladder}"
-    made = training_job(name, steps=1, replicas=layout.ranks, spec=spec)
+    torch = str(CACHE / "torch" / "site") if layout.sharded else None
+    made = training_job(name, steps=1, replicas=layout.ranks, python_path=torch, spec=spec)
     if layout.ranks > 3:  # the local cluster's fourth node is the spare
         made["spec"]["template"]["spec"]["tolerations"] = [SPARE]
-    arguments = ("--steps", "100000", "--micro-batches", str(layout.micro), "--context", "32", "--batch-size", "2")
+    arguments = ["--steps", "100000", "--micro-batches", str(layout.micro), "--context", "32", "--batch-size", "2"]
+    arguments += ["--sharded"] if layout.sharded else []
     job = Job(kubectl, with_script(kubectl, made, "sharing.py", *arguments))
     even = [layout.micro] * layout.ranks
     try:
@@ -96,7 +100,7 @@ def compared(layout: Layout, without: Run, shared: Run) -> tuple[str, list[Limit
     removed = (slowdown - shared.slow / shared.healthy) / (slowdown - 1)
     common = without.losses.keys() & shared.losses.keys()
     differs = max(abs(without.losses[step] / shared.losses[step] - 1) for step in common)
-    what = f"{layout.ranks} ranks × {layout.micro}"
+    what = f"{layout.ranks} ranks × {layout.micro}{', FSDP' if layout.sharded else ''}"
     row = (
         f"| {what} | {without.healthy:.2f}, {without.slow:.2f} s | {shared.healthy:.2f}, {shared.slow:.2f} s"
         f" {shared.shares} | {removed:.0%} | {optimum:.0%} | {differs:.1e} of {len(common)} |"
@@ -114,6 +118,7 @@ def compared(layout: Layout, without: Run, shared: Run) -> tuple[str, list[Limit
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
+    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="these layouts alone, from 0")
     asked = parser.parse_args()
     lines = [
         "| job | without S2: healthy, slow | with S2: healthy, slow, shares | removed | optimum | losses differ by |",
@@ -121,7 +126,7 @@ def main() -> int:
     ]
     limits: list[Limit] = []
     with namespace() as kubectl:
-        for layout in LAYOUTS:
+        for layout in LAYOUTS if asked.only is None else [LAYOUTS[number] for number in asked.only]:
             row, promised = compared(layout, *measure(kubectl, layout))
             lines.append(row)
             limits += promised

@@ -108,6 +108,19 @@ def unlimit(node: Node, cores: float, before: Mapping[str, str]) -> None:
             _write_raw(path, *before[str(path)].split())
 
 
+def limit_volume(node: Node, device: int, bytes_a_second: int) -> None:
+    """Hold each of the node's containers to a rate at a block device (``st_dev``), for reads and for writes."""
+    name = f"{os.major(device)}:{os.minor(device)}"
+    for path in _containers(node):
+        with _if_there():
+            if v2():
+                (path / "io.max").write_text(f"{name} rbps={bytes_a_second} wbps={bytes_a_second}")
+                continue
+            group = ROOT / "blkio" / path.relative_to(ROOT / "cpu")
+            for way in ("read", "write"):
+                (group / f"blkio.throttle.{way}_bps_device").write_text(f"{name} {bytes_a_second}")
+
+
 def weight(path: Path) -> str:
     """Return ``cpu.shares`` (v1) or ``cpu.weight`` (v2), as ``restore_weight`` takes it."""
     return (path / _weight_file()).read_text().strip()

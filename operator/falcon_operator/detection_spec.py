@@ -10,6 +10,7 @@ class DetectionSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
     verify_percent: int = 10
     median_percent: int = 150
+    suspicion_percent: int = 110
     consecutive_iterations: int = 5
     hang_factor: int = 3
     pause_budget: str = "1%"  # of the job's time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from tests.e2e.pipelines import SPARE, median_between, seconds, steps
 
 EVEN = [4, 4, 4]
 SETTLED_STEPS = 25
+# From a process's start until shares that were ordered before hold: all ranks are known in the second step at the
+# latest, answer in the third, and change two steps later (``falcon_torch.agreement``).
+CHANGE_STEPS = 4
 STRATEGIES = [{"type": "Ignore"}, {"type": "AdjustMicrobatches"}, {"type": "ReplaceNode", "overheadSeconds": 3600}]
 
 
@@ -27,13 +31,24 @@ def healed(cluster: Kubectl) -> Iterator[None]:
     heal_nodes(cluster)
 
 
-@pytest.mark.long  # three minutes; tests/integration/agent shows it with real ranks of one pod
-def test_micro_batches_move_away_from_a_slow_node_and_come_back(
-    healed: None, namespace: Kubectl, start: Callable[[Json], Job]
-) -> None:
-    manifest = training_job("shares", steps=1, spec={"mitigation": {"strategies": STRATEGIES}})
-    job = start(with_script(namespace, manifest, "sharing.py", "--steps", "100000"))
+def _settled(
+    name: str, namespace: Kubectl, start: Callable[[Json], Job], *options: str, python_path: str | None = None
+) -> Job:
+    """Return a job of three ranks that is well, and whose micro-batches may move."""
+    spec = {"mitigation": {"strategies": STRATEGIES}}
+    manifest = training_job(name, steps=1, spec=spec, python_path=python_path)
+    job = start(with_script(namespace, manifest, "sharing.py", "--steps", "100000", *options))
     job.wait_settled()
+    return job
+
+
+@pytest.mark.long  # three minutes each; tests/integration/agent shows it with real ranks of one pod
+@pytest.mark.parametrize("sharded", [False, True], ids=["replicated", "sharded"])
+def test_micro_batches_move_away_from_a_slow_node_and_come_back(
+    healed: None, namespace: Kubectl, start: Callable[[Json], Job], torch_site_packages: str, *, sharded: bool
+) -> None:
+    options, python_path = (["--sharded"], torch_site_packages) if sharded else ([], None)
+    job = _settled("shares", namespace, start, *options, python_path=python_path)
     healthy = job.step_seconds("even steps", lambda step: step["shares"] == EVEN, SETTLED_STEPS)
     victim = job.member(2)
     faults.slow(victim["node"], 0.5)
@@ -64,6 +79,32 @@ def test_micro_batches_move_away_from_a_slow_node_and_come_back(
     assert after["counters"]["replacements"] == 0
     assert job.generation() == 1
     print(job.kubectl.run("describe", "trainingjob", job.name).split("Events:")[-1])
+
+
+def _since_restart(job: Job) -> list[Json] | None:
+    """Return the first steps of the newest processes, which have no checkpoint; None until these are done."""
+    lines = job.steps()
+    first = max(place for place, step in enumerate(lines) if step["step"] == 1)
+    return lines[first : first + SETTLED_STEPS] if len(lines) >= first + SETTLED_STEPS else None
+
+
+@pytest.mark.long  # two minutes; unit operator/test_stories_microbatches shows what is decided
+def test_the_split_outlives_a_process_that_is_restarted_in_its_pod(
+    healed: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    job = _settled("outlives", namespace, start)
+    slow, victim = job.member(2), job.member(1)
+    faults.slow(slow["node"], 0.5)
+    job.step_seconds("moved steps", lambda step: step["shares"][2] < 4, SETTLED_STEPS)
+    assert faults.send_signal(victim["node"], "python3 /opt/scripts/sharing.py", signal.SIGKILL, victim["podUid"]) >= 1
+    wait_for("the ranks train again", job.restarted_seconds, timeout_seconds=60)
+    begun = wait_for("steps of the next generation", lambda: _since_restart(job), timeout_seconds=60)
+    even = sum(step["shares"] == EVEN for step in begun)
+    print(f"steps with the even split after the restart: {even}; then {begun[-1]['shares']}")
+    print(job.kubectl.run("describe", "trainingjob", job.name).split("Status:")[-1])
+    assert even <= CHANGE_STEPS
+    assert all(sum(step["shares"]) == sum(EVEN) and step["shares"][2] < 4 for step in begun[even:])
+    assert job.generation() == 2
 
 
 @pytest.mark.long  # three minutes; tests/integration/microbatches shows it with real ranks

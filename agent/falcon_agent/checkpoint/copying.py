@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from falcon_agent.checkpoint import exchange, peers
+from falcon_agent.checkpoint import exchange, own_copies, peers
 from falcon_agent.checkpoint.exchange import Peer
 from falcon_agent.checkpoint.holder import Copies, Holder
 from falcon_agent.checkpoint.interface import NoAddressError, address_of
@@ -189,14 +189,18 @@ class Copying:
 
     async def _fetch_rank(self, sources: list[PeerPod], first_rank: int, local_rank: int) -> None:
         """Fetch one rank's checkpoints from the first pod that gives any."""
+        rank, buffers = first_rank + local_rank, self._store.buffers(local_rank)
         for pod in sources:
             try:
-                steps = await exchange.fetch(self._peer(pod), first_rank + local_rank, self._store.buffers(local_rank))
+                if pod.uid == self._pod_uid:
+                    steps = await own_copies.take(self._copies.of(rank), rank, buffers)
+                else:
+                    steps = await exchange.fetch(self._peer(pod), rank, buffers)
             except (PeerError, OSError) as error:
-                _log.warning("a copy could not be fetched", rank=first_rank + local_rank, error=str(error))
+                _log.warning("a copy could not be fetched", rank=rank, error=str(error))
                 continue
             if steps:
-                self._keepers[first_rank + local_rank] = pod.uid
+                self._keepers[rank] = pod.uid
                 return
 
     # -- in the thread -----------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import struct
 import time
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from falcon_core.wire.checkpoint import CHECKS_OFFSET, PAGE_BYTES, Parts, unpack_checks, unpack_parts
 
@@ -73,7 +73,14 @@ def check_peer(writer: asyncio.StreamWriter, job_uid: str) -> None:
         raise PeerError(f"the peer's certificate is of {', '.join(names) or 'nobody'}, not of this job")
 
 
-async def read(reader: asyncio.StreamReader, size: int) -> bytes:
+class Reader(Protocol):
+    """The source of a body: a connection, or a file that is read like one."""
+
+    async def readexactly(self, size: int, /) -> bytes:
+        """Return exactly so many bytes."""
+
+
+async def read(reader: Reader, size: int) -> bytes:
     """Read exactly so many bytes. Raises :class:`PeerError`."""
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -132,7 +139,7 @@ async def send_body(
     return same
 
 
-async def receive_body(reader: asyncio.StreamReader, file: int, page: bytes, parts: Parts) -> None:
+async def receive_body(reader: Reader, file: int, page: bytes, parts: Parts) -> None:
     """Receive a checkpoint into a buffer, which holds it, whole and compared, only when this returns.
 
     Raises:

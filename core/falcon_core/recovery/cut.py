@@ -3,11 +3,13 @@
 Every rank knows where its own iterations begin (:mod:`falcon_core.signals.iteration_counts`). The ranks' starts are a
 cut on two conditions. All members of a channel make equally many calls of the channel in an iteration. The counts at
 the starts that two ranks saw last are whole iterations apart, by the same number on every channel that they share.
-Nothing else is required: ranks that number their iterations differently agree nevertheless.
+Nothing else is required: ranks that number their iterations differently agree nevertheless. A rank with a single
+channel can stop before any of its calls, so that it need not agree where iterations begin: it follows the others.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -70,18 +72,24 @@ def agreed(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known
     ahead = _iterations_ahead(starting, calls, sure)
     counts = {}
     for channel, ranks in starting.items():
-        begins = [sure[rank].starts[channel] - ahead[rank] * calls[channel] for rank in ranks]
-        counts[channel] = _same(channel, ranks, begins)
+        begins = {rank: sure[rank].starts[channel] - ahead[rank] * calls[channel] for rank in ranks}
+        counts[channel] = _begin(channel, begins, sure)
     return Starts(counts, calls)
 
 
-def _same(channel: Channel, ranks: list[int], begins: list[int]) -> int:
+def _begin(channel: Channel, begins: Mapping[int, int], known: Mapping[int, Known]) -> int:
+    """Return the count at which an iteration begins on a channel: ranks with a single channel follow the others."""
+    bound = {rank: begin for rank, begin in begins.items() if len(known[rank].calls) > 1}
+    return _same(channel, bound) if bound else Counter(begins.values()).most_common(1)[0][0]
+
+
+def _same(channel: Channel, begins: Mapping[int, int]) -> int:
     """Return the count at which all ranks of a channel begin; of those that differ, the first 8 are named."""
-    first = min(begins)
-    if first == max(begins):
+    first = min(begins.values())
+    if first == max(begins.values()):
         return first
-    each = ", ".join(f"{rank}: +{begin - first}" for rank, begin in list(zip(ranks, begins, strict=True))[:8])
-    words = f"ranks {ranks} count {channel} differently when an iteration begins"
+    each = ", ".join(f"{rank}: +{begin - first}" for rank, begin in list(begins.items())[:8])
+    words = f"ranks {sorted(begins)} count {channel} differently when an iteration begins"
     raise DisagreementError(f"{words} (calls later, by rank: {each})")
 
 

@@ -3,7 +3,8 @@
 Each agent names an iteration's start of its own choice, as counts of calls (``wire.probe.RankStart``). Where all ranks
 agree on the starts (``cut.agreed``), the cut is the first start that no rank will have passed when the order arrives,
 and each rank gets how many iterations that is after the start that its agent has named. So what crosses the bus does
-not grow with the number of channels, and no agent has to know another's.
+not grow with the number of channels, and no agent has to know another's. A rank with a single channel may have named
+another call of the iteration: then it also gets how many calls before that it is to stop.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ class Reported(msgspec.Struct, frozen=True):
     age_seconds: float = 0.0
 
 
+class Stops(msgspec.Struct, frozen=True):
+    """Where each rank is to stand still, by rank, after the start that its agent has named."""
+
+    iterations: dict[int, int]
+    calls_before: dict[int, int]  # ranks that stop at the start of an iteration of their own are left out
+
+
 def stops(
     reported: Sequence[Reported],
     world_size: int,
@@ -34,8 +42,8 @@ def stops(
     *,
     lead_seconds: float,
     iteration_seconds: float,
-) -> dict[int, int]:
-    """Return, by rank, how many iterations after the start that it has named it is to stand still.
+) -> Stops:
+    """Find where each rank is to stand still.
 
     Args:
         reported: of every rank.
@@ -54,18 +62,23 @@ def stops(
         raise DisagreementError(f"{len(reported)} of {world_size} ranks are known")
     members, known = _channels([each.start for each in reported], world_size, layout)
     starts = agreed(members, known)
-    ahead = {rank: _iterations(starts, own) for rank, own in known.items()}
+    after = {rank: _after(starts, own) for rank, own in known.items()}
     done = max(
-        ahead[each.start.rank] + each.start.begun + each.age_seconds / iteration_seconds for each in reported
+        calls / each_iteration + each.start.begun + each.age_seconds / iteration_seconds
+        for each in reported
+        for calls, each_iteration in [after[each.start.rank]]
     )  # by whom is farthest, after the common start
     cut = math.ceil(done + lead_seconds / iteration_seconds)
-    return {rank: cut - since for rank, since in ahead.items()}
+    return Stops(
+        {rank: cut - calls // each_iteration for rank, (calls, each_iteration) in after.items()},
+        {rank: rest for rank, (calls, each_iteration) in after.items() if (rest := calls % each_iteration)},
+    )
 
 
-def _iterations(starts: Starts, known: Known) -> int:
-    """Return how many whole iterations a rank's start lies after the common one."""
+def _after(starts: Starts, known: Known) -> tuple[int, int]:
+    """Return how many calls a rank's start lies after the common one, and how many calls an iteration has."""
     channel = min(known.starts)
-    return (known.starts[channel] - starts.counts[channel]) // starts.calls[channel]
+    return known.starts[channel] - starts.counts[channel], starts.calls[channel]
 
 
 def _channels(

@@ -6,18 +6,16 @@ and a slow link shows in the waits of all its communicator's members. Then the r
 job, in turns in a large job. The culprits of open incidents are asked as long as these are open, so that relief is
 seen at once; all ranks, where the culprits do not explain the slowdown (``link_beside``). Without a slowdown, only
 ranks are asked that are about to be named without an onset (``from_start``, ``without_onset``), and all ranks where one
-has printed an error (``said``).
+has printed an error (``said``), and once a generation, to compare its groups (``sibling_groups``).
 """
 
 from __future__ import annotations
 
-from falcon_core.recovery import from_start, link_beside, said, without_onset
+from falcon_core.recovery import from_start, link_beside, said, sibling_groups, without_onset
+from falcon_core.recovery.asking import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.messages import MAX_DETAILED
-
-OWN_JUDGEMENT_SECONDS = 3.0  # for the ranks to come forward by themselves
-TURN_SECONDS = 5.0
 
 
 def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> list[int]:
@@ -26,7 +24,8 @@ def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> lis
     if not obs.running or not policy.watch:
         return []
     if slow is None:
-        return sorted({*from_start.asked(state, obs), *without_onset.asked(state, obs), *said.asked(obs)})
+        slower = from_start.asked(state, obs), without_onset.asked(state, obs), sibling_groups.asked(state, obs, policy)
+        return sorted({*said.asked(obs)}.union(*slower))
     beside = state.link_beside is not None or link_beside.is_suspected(state, obs, policy)
     if slow.culprit is not None and not beside:
         return sorted(culprit.rank for culprit in state.culprits)
@@ -37,8 +36,3 @@ def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> lis
         return ranks
     first = int(obs.now // TURN_SECONDS) % turns(len(ranks)) * MAX_DETAILED
     return ranks[first : first + MAX_DETAILED]
-
-
-def turns(ranks: int) -> int:
-    """Return in how many turns so many ranks are asked."""
-    return max(1, -(-ranks // MAX_DETAILED))

@@ -10,7 +10,8 @@ and its agent says that times m/M:
 
     ρ = 1 − φ · (1 − m/M), thus φ = (1 − ρ) / (1 − m/M).
 
-It is taken from the median of those ranks, since one of them may be slow as well.
+It is taken from the median of those ranks, since one of them may be slow as well. A stage without such ranks (one whose
+agent has begun anew knows no healthy time) is taken to be as the other stages are.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def evened(obs: Observation, policy: Policy) -> Observation:
     if not any(_is_guessed(rank) for rank in obs.ranks):
         return obs
     fixed = _fixed(obs, policy)
-    ranks = [
-        _corrected(rank, part) if (part := fixed.get(policy.stage_of(rank.rank))) is not None else rank
-        for rank in obs.ranks
-    ]
+    if not fixed:
+        return obs
+    usual = float(np.median(list(fixed.values())))
+    ranks = [_corrected(rank, fixed.get(policy.stage_of(rank.rank), usual)) for rank in obs.ranks]
     return replace(obs, ranks=ranks)
 
 
@@ -46,13 +47,13 @@ def _is_guessed(rank: RankSeen) -> bool:
 
 
 def _fixed(obs: Observation, policy: Policy) -> dict[int, float]:
-    """Return the part of the computation that is fixed, by stage; nothing of a stage where it does not show."""
+    """Return the part of the computation that is fixed, by stage; a stage where it does not show is left out."""
     found: defaultdict[int, list[float]] = defaultdict(list)
     for rank in obs.ranks:
         micro, healthy_ns = rank.sent.micro, rank.sent.healthy_compute_ns
         if micro is None or micro.timed or micro.share <= micro.per_rank or not healthy_ns or not rank.sent.compute_ns:
             continue
-        seen = float(np.median(rank.sent.compute_ns[-policy.consecutive :])) / healthy_ns
+        seen = float(np.median(rank.sent.compute_ns)) / healthy_ns
         found[policy.stage_of(rank.rank)].append((1 - seen) / (1 - micro.per_rank / micro.share))
     return {stage: min(_MOST_FIXED, max(0.0, float(np.median(parts)))) for stage, parts in found.items()}
 

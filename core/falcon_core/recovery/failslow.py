@@ -40,13 +40,16 @@ from falcon_core.recovery import (
     onsets,
     pieces,
     prices,
+    probe_targets,
     probing,
     sharing,
+    sibling_groups,
     swapping,
     swapping_beside,
     together,
     without_onset,
 )
+from falcon_core.recovery.applied import was_applied
 from falcon_core.recovery.common import Common
 from falcon_core.recovery.figures import with_newest_figures
 from falcon_core.recovery.links import slow_link
@@ -77,6 +80,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     state = _learn_healthy(state, obs, policy)
     state = from_start.look(state, obs, policy)
     state = without_onset.look(state, obs, policy)
+    state = sibling_groups.look(state, obs, policy)
     slow = state.slow
     if slow is None:
         return _open(onsets.look(state, obs, policy), obs, policy, shared)
@@ -99,8 +103,10 @@ def _checked(
     """Judge the action that the generation began with."""
     if not swapping.is_checked(slow):
         return checking.step(state, slow, obs, policy)
-    check = swapping.check if slow.culprit is None else gathering.check
-    return check(state, slow, obs, policy)
+    if slow.culprit is not None:
+        return gathering.check(state, slow, obs, policy)
+    state, slow = sharing.beside_exchange(state, slow, obs, policy)
+    return swapping.check(replace(state, slow=slow), slow, obs, policy)
 
 
 def _act(
@@ -154,7 +160,7 @@ def _open(
         return state, []
     found = from_start.incident(state, obs, policy) or without_onset.incident(state, obs, policy)
     if found is None or found.culprit is None:
-        return state, []
+        return replace(state, slow=sibling_groups.suspicion(state, obs, policy)), []
     return _blame(replace(state, grown=None), found, found.culprit, obs, policy, shared)
 
 
@@ -165,6 +171,8 @@ def _watch(
 
     The link is looked for only where no rank stands out as the culprit, and the job is at fault where neither is.
     """
+    if probe_targets.is_suspected_group(slow):
+        return sibling_groups.follow(state, slow, obs, policy), []
     found = stragglers(compared_ranks(obs), policy, slow)
     culprit = culprit_of(found, obs, policy, shared)
     if not found:
@@ -288,7 +296,7 @@ def _ladder(
         if slow.phase == "Checking":  # all ranks restart for it: look again
             return replace(state, slow=slow), actions
     state = replace(state, slow=slow)
-    if any(applied.strategy == replace_node.TYPE for applied in slow.applied):
+    if was_applied(slow, replace_node.TYPE):
         state, joined = together.join(state, obs, policy)
         actions += joined
     return state, actions

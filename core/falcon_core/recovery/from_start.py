@@ -96,6 +96,12 @@ def incident(state: RecoveryState, obs: Observation, policy: Policy) -> SlowInci
         return None
     groups = settled_groups(obs, policy)
     share = _gained_share(groups, _confirmed(state, obs))
+    slow = slowdown(obs, healthy_ns=round(slow_ns * (1 - share)), slow_ns=int(slow_ns))
+    return replace(slow, from_start=True, culprit=culprit)
+
+
+def slowdown(obs: Observation, *, healthy_ns: int, slow_ns: int) -> SlowIncident:
+    """Return a suspicion without a name that counts from the generation's first iteration."""
     return SlowIncident(
         id="",
         phase="Suspected",
@@ -103,11 +109,9 @@ def incident(state: RecoveryState, obs: Observation, policy: Policy) -> SlowInci
         onset_generation=obs.generation,
         onset_iteration=1,
         reported_iteration=obs.iterations,
-        from_start=True,
-        healthy_ns=round(slow_ns * (1 - share)),
-        slow_ns=int(slow_ns),
+        healthy_ns=healthy_ns,
+        slow_ns=slow_ns,
         loss=Loss(generation=obs.generation),
-        culprit=culprit,
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery import checking, confidence, durations, swapping, together
+from falcon_core.recovery.applied import in_force
 from falcon_core.recovery.figures import computes_as_before
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
 from falcon_core.recovery.remembered import Outlook, Swapped
@@ -38,8 +39,7 @@ def _planned(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[SlowIncident, swap_nodes.Plan | None]:
     """Return the incident with the outlook on an exchange, and its plan; None where there is none, or one was made."""
-    made = [applied for applied in slow.applied if not (applied.observed_only and policy.enforce)]
-    if any(applied.strategy == swap_nodes.TYPE for applied in made):
+    if any(applied.strategy == swap_nodes.TYPE for applied in in_force(slow, policy)):
         return replace(slow, outlook=Outlook(at=obs.now)), None
     why = gather_stragglers.hindrance(state, obs, policy)
     plan = None if why else gather_stragglers.plan(state, slow, obs, policy)
@@ -61,14 +61,9 @@ def exchange(
     swapped = swap_nodes.described(plan, obs)
     if not policy.enforce:
         return state, replace(slow, swapped=swapped), []
-    computed = gather_stragglers.stage_computation(state, obs, policy)
-
-    def followed(incident: SlowIncident) -> SlowIncident:
-        culprit = gather_stragglers.seated(together.culprit(incident), plan.pods_of, computed, state.culprits, policy)
-        return replace(incident, culprit=culprit)
-
-    slow = replace(followed(slow), phase="Checking", blocked="", swapped=swapped, switched_at=obs.now, trained_at=None)
-    return replace(state, beside=list(map(followed, state.beside))), slow, [Swap(plan.pods_of)]
+    slow = replace(slow, phase="Checking", blocked="", swapped=swapped, switched_at=obs.now, trained_at=None)
+    state = gather_stragglers.all_seated(replace(state, slow=slow), plan.pods_of, obs, policy)
+    return state, together.first_of(state), [Swap(plan.pods_of)]
 
 
 def check(

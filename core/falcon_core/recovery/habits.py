@@ -24,7 +24,7 @@ import msgspec
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery import confidence
-from falcon_core.recovery.detail import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
+from falcon_core.recovery.asking import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
 from falcon_core.recovery.job_change import same_size
 from falcon_core.recovery.medians import median
 from falcon_core.recovery.observation import Observation, Policy
@@ -49,9 +49,15 @@ def after_look(state: RecoveryState, slow: SlowIncident, obs: Observation, polic
     asking = OWN_JUDGEMENT_SECONDS + turns(len(obs.ranks)) * TURN_SECONDS
     if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
         return slow
-    usual = LONGER * _usual_iterations(state, slow, obs, policy)
-    is_usual = seconds <= MOST_SECONDS and iterations <= usual
-    return slow if is_usual or _has_more_to_do(slow, obs, policy) else replace(slow, phase="Detected")
+    if is_usual(state, slow, obs, policy) or _has_more_to_do(slow, obs, policy):
+        return slow
+    return replace(slow, phase="Detected")
+
+
+def is_usual(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether a slowdown has lasted for no longer than the job is used to."""
+    iterations, seconds = lasted(slow, obs)
+    return seconds <= MOST_SECONDS and iterations <= LONGER * _usual_iterations(state, slow, obs, policy)
 
 
 def lasted(slow: SlowIncident, obs: Observation) -> tuple[int, float]:

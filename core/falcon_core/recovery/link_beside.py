@@ -13,10 +13,12 @@ The rank's loss counts no more than the rank's own excess then (``losses``), so 
 link costs. Roles are exchanged against the link once its own loss has paid for that (``swapping_beside``). Once no slow
 rank is left, the link's incident takes the place of theirs, and the ladder against links goes on from there. It is
 remembered over the restart by which a node is left: in the next generation nobody knows transfers that were healthy.
+Where an exchange was not enough, all links are measured once more: another link may be slow as well (``probing``).
 """
 
 from __future__ import annotations
 
+import math
 from statistics import median
 
 import msgspec
@@ -24,14 +26,18 @@ import msgspec
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import durations, together
+from falcon_core.recovery.applied import only, without
 from falcon_core.recovery.figures import excess_ns, named_for_ns
 from falcon_core.recovery.links import slow_link
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed
 from falcon_core.recovery.progress import place
 from falcon_core.recovery.state import NAMED_RANKS, Culprit, RecoveryState, SlowIncident, SlowLink
 from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.wire.messages import RECENT_ITERATIONS
 
-MOVED_WINDOWS = 2  # of C iterations since micro-batches were moved, before links are suspected
+MOVED_SECONDS = 10.0  # since micro-batches were moved, before links are suspected; a window of C iterations at least
+EXCHANGED_WINDOWS = 2  # of C iterations since an exchange of roles, before it counts as not enough
+NOT_ENOUGH = "iterations take longer than their ranks explain"
 replace = msgspec.structs.replace
 
 
@@ -58,16 +64,23 @@ def is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation,
     sharing, width = state.sharing, policy.consecutive
     if slow.moved is None or sharing is None or sharing.generation != obs.generation or not sharing.taken_iteration:
         return False
-    done = obs.iterations - sharing.taken_iteration
-    if done < MOVED_WINDOWS * width or adjust_microbatches.hindrance(obs, policy):
+    done, windows = obs.iterations - sharing.taken_iteration, _moved_windows(obs, width)
+    if done < windows * width or adjust_microbatches.hindrance(obs, policy):
         return False
     left_ns, well_ns = adjust_microbatches.left_ns(obs, policy), slow.healthy_ns + slow.common_ns
-    for window in range(1, MOVED_WINDOWS + 1):
+    for window in range(1, windows + 1):
         level = _level(obs, width, window)
         lost_ns = 0.0 if level is None else level - well_ns
         if lost_ns <= policy.verify * well_ns or left_ns >= JUDGEMENT.action_share * lost_ns:
             return False
     return True
+
+
+def _moved_windows(obs: Observation, width: int) -> int:
+    """Return how many of the newest windows are looked at where micro-batches are moved: as many as are reported."""
+    level_ns = obs.iteration_ns(width) or 0.0
+    wanted = math.ceil(MOVED_SECONDS * 1e9 / (width * level_ns)) if level_ns else 1
+    return max(1, min(RECENT_ITERATIONS // width, wanted))
 
 
 def _window(width: int, window: int) -> slice:
@@ -114,7 +127,8 @@ def look(
         if not obs.shared_unevenly:
             return state, []
         link = _somewhere(own_ns, obs)
-    iterations = (JUDGEMENT.lasting_windows if is_named else MOVED_WINDOWS) * policy.consecutive
+    width = policy.consecutive
+    iterations = (JUDGEMENT.lasting_windows if is_named else _moved_windows(obs, width)) * width
     first = max(1, obs.iterations - iterations + 1)
     found = SlowIncident(
         id="",
@@ -163,7 +177,7 @@ def _followed(
     named_ns = link.named_ns or link.slow_ns
     link = replace(link, loss=loss, slow_ns=well_ns + own_ns)
     if own_ns > JUDGEMENT.action_share * (named_ns - well_ns):
-        return replace(state, link_beside=replace(link, well_since=None)), []
+        return replace(state, link_beside=_exchange_judged(replace(link, well_since=None), obs, policy)), []
     since = obs.now if link.well_since is None else link.well_since
     if obs.now - since < JUDGEMENT.lasting_windows * policy.consecutive * slow.slow_ns / 1e9:
         return replace(state, link_beside=replace(link, well_since=since)), []
@@ -175,6 +189,15 @@ def _followed(
     state = durations.cut_short(state, link, link.switched_at)
     link = replace(link, slow_ns=link.named_ns, swapped=replace(link.swapped, after_ns=slow.slow_ns))
     return state, [SlowClosed(incident=link, outcome="Helped", iteration_ns=slow.slow_ns)]
+
+
+def _exchange_judged(link: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
+    """Return the incident of a link for which ranks do not explain iterations; an exchange may not have been enough."""
+    if link.swapped is None or link.swapped.failed or link.switched_at is None:
+        return link
+    if obs.now - obs.running_seconds < link.switched_at or obs.iterations < EXCHANGED_WINDOWS * policy.consecutive:
+        return link
+    return replace(link, swapped=replace(link.swapped, failed=NOT_ENOUGH, failed_at=obs.now))
 
 
 def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tuple[RecoveryState, SlowIncident]:
@@ -196,14 +219,14 @@ def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tu
         usual=None,
         slow_ns=max(slow.healthy_ns, slow.slow_ns - max(0, own_ns)),
         moved=None,  # that was against the rank
-        applied=[applied for applied in slow.applied if applied.strategy != adjust_microbatches.TYPE],
+        applied=without(slow, adjust_microbatches.TYPE),
     )
     named = replace(
         slow,
         id="",
         link=None,
         probed=None,
-        applied=[applied for applied in slow.applied if applied.strategy == adjust_microbatches.TYPE],
+        applied=only(slow, adjust_microbatches.TYPE),
         outlook=None,
         swapped=None,
     )

@@ -37,9 +37,9 @@ def slow_link(
 ) -> SlowLink | None:
     """Return the slowest link; None unless the link is beyond doubt. ``beside``: ranks that are known to be slow."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
-    if loss_ns <= slow.healthy_ns * policy.verify or len(obs.ranks) < max(2, policy.world_size):
+    if loss_ns <= slow.healthy_ns * policy.verify or not _all_are_slow(obs, policy):
         return None
-    if not all(_is_known(rank, policy) for rank in obs.ranks) or len(comparable(obs.ranks)) < len(obs.ranks):
+    if len(comparable(obs.ranks)) < len(obs.ranks):
         return None
     now_ns, healthy_ns = _compute_ns(obs.ranks, policy)
     growth = float(np.max(now_ns / healthy_ns))
@@ -48,7 +48,7 @@ def slow_link(
         least_ns = max(least_ns, JUDGEMENT.link_over_computation * float(np.max(now_ns - healthy_ns)))
     if not any(sum(comm.excess_ns) >= least_ns for rank in obs.ranks for comm in rank.sent.comms):
         return None
-    if any(explain(rank.cpu, []).cause is not Cause.UNKNOWN for rank in obs.ranks if rank.rank not in beside):
+    if any(map(_lacks_cpu, (rank for rank in obs.ranks if rank.rank not in beside))):
         return None
     names = communicators(obs, policy)
     verdicts = attribute_slowdown(_views(obs, names, policy), loss_ns=loss_ns)
@@ -56,6 +56,16 @@ def slow_link(
     if not found or any(verdict.kind == "Computation" and not beside.issuperset(verdict.ranks) for verdict in verdicts):
         return None
     return _named(obs, found[0], names, growth)
+
+
+def is_of_the_network(obs: Observation, policy: Policy) -> bool:
+    """Check whether every rank is slow for certain, and neither longer computation nor a want of CPU is the reason."""
+    if not _all_are_slow(obs, policy):
+        return False
+    now_ns, healthy_ns = _compute_ns(obs.ranks, policy)
+    if float(np.max(now_ns / healthy_ns)) > 1 + policy.verify:
+        return False
+    return not any(map(_lacks_cpu, obs.ranks))
 
 
 def refreshed(known: SlowLink, obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink:
@@ -69,6 +79,15 @@ def refreshed(known: SlowLink, obs: Observation, policy: Policy, slow: SlowIncid
 def _windows(rank: RankSeen, policy: Policy) -> int:
     """Return how many windows of C iterations are looked at."""
     return max(1, min(JUDGEMENT.lasting_windows, len(rank.sent.compute_ns) // policy.consecutive))
+
+
+def _all_are_slow(obs: Observation, policy: Policy) -> bool:
+    """Check that every rank of the job is slow for certain, and that its computation is known."""
+    return len(obs.ranks) >= max(2, policy.world_size) and all(_is_known(rank, policy) for rank in obs.ranks)
+
+
+def _lacks_cpu(rank: RankSeen) -> bool:
+    return explain(rank.cpu, []).cause is not Cause.UNKNOWN
 
 
 def _is_known(rank: RankSeen, policy: Policy) -> bool:

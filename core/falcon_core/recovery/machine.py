@@ -22,19 +22,19 @@ from falcon_core.recovery import (
     together,
 )
 from falcon_core.recovery.observation import (
+    RESTARTS,
     Action,
     GiveUp,
     Observation,
     Policy,
     Recreate,
     Replace,
-    Restart,
     Switch,
+    left_replicas,
 )
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.recovery.trouble import leaving
 
-_RESTARTS = (Restart, Recreate, Replace, Switch)
 replace = msgspec.structs.replace
 
 
@@ -42,6 +42,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     """Look at the job once. The caller stores the state before it carries out the actions."""
     obs = evened.evened(obs, policy)
     state, actions = _ladders(state, obs, policy)
+    state = sharing.carried(state, actions, obs, policy)
     state = sharing.step(state, obs, policy)
     state = probing.step(state, obs, policy)
     state, closed = retries.step(state, obs, policy)
@@ -53,12 +54,12 @@ def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Re
     state, actions = failstop.step(state, obs, policy)
     if any(isinstance(action, GiveUp) for action in actions):
         return state, actions
-    if any(isinstance(action, _RESTARTS) for action in actions):
+    if any(isinstance(action, RESTARTS) for action in actions):
         state, moved = planned.join(state, obs, _moving(actions))
     else:
         state, moved = planned.step(state, obs, policy)
     actions = [*actions, *moved]
-    state, superseded = together.superseded(state, _left(actions), obs)
+    state, superseded = together.superseded(state, left_replicas(actions), obs)
     actions = [*actions, *superseded]
     if not policy.watch:
         return replace(state, slow=None, beside=[], link_beside=None, hang=None), actions
@@ -79,15 +80,10 @@ def _slow(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recov
         return state, actions
     state, besides = planned.join(state, obs, _moving(actions))
     besides = [*besides, *leaving(obs, set(), slow.id)]  # a switch has its spare already
-    state, superseded = together.superseded(state, _left(besides), obs)
+    state, superseded = together.superseded(state, left_replicas(besides), obs)
     return state, [*actions, *besides, *superseded]
 
 
 def _moving(actions: list[Action]) -> set[int]:
     """Return the replicas that get another pod by these actions."""
     return {action.replica for action in actions if isinstance(action, Recreate | Replace | Switch)}
-
-
-def _left(actions: list[Action]) -> set[int]:
-    """Return the replicas whose nodes these actions leave."""
-    return {action.replica for action in actions if isinstance(action, Replace | Switch)}

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from falcon_core.recovery.observation import Abandon, Action, Prepare, Recreate, Replace, Restart, Swap, Switch
+from falcon_core.recovery.observation import RESTARTS, Abandon, Action, Prepare, Recreate, Replace, Swap, Switch
 
 replace = msgspec.structs.replace
 
@@ -126,7 +126,7 @@ def apply_actions(membership: Membership, actions: Sequence[Action], names: Name
     """Return the membership after the recovery's actions: at most one new generation, however many the actions are."""
     for action in actions:
         membership = _applied(membership, action, names, now)
-    stops = any(isinstance(action, Restart | Recreate | Replace | Swap | Switch) for action in actions)
+    stops = any(isinstance(action, RESTARTS) for action in actions)
     return _next_generation(membership, now) if stops else membership
 
 

@@ -7,8 +7,9 @@ no decision here compares the clocks of two machines.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -218,6 +219,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)
     verify: float = 0.10
     median_factor: float = JUDGEMENT.median_factor
+    suspicion: float = 1.10  # × the median transfers of its kind, from which a group is suspected of a slow link
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0
@@ -357,3 +359,10 @@ Action = (
     | RetriesClosed
     | MoveClosed
 )
+
+RESTARTS: Final = (Restart, Recreate, Replace, Switch, Swap)  # they end the generation
+
+
+def left_replicas(actions: Iterable[Action]) -> set[int]:
+    """Return the replicas whose nodes these actions leave."""
+    return {action.replica for action in actions if isinstance(action, Replace | Switch)}

@@ -14,7 +14,6 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import from_start, sharing, sudden
-from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_core.wire.messages import Onset
@@ -36,18 +35,8 @@ def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryStat
     healthy_ns = None if onsets else _healthy_ns(state, obs, tracked, policy)
     if healthy_ns is None:
         return state if onsets else sudden.look(state, obs, policy)
-    found = SlowIncident(
-        id="",
-        phase="Suspected",
-        onset_at=resumed_at(obs),
-        onset_generation=obs.generation,
-        onset_iteration=1,
-        reported_iteration=max(rank.sent.iterations for rank in tracked),
-        healthy_ns=round(healthy_ns),
-        slow_ns=int(level),
-        loss=ski_rental.Loss(generation=obs.generation),
-    )
-    return replace(state, slow=found)
+    found = from_start.slowdown(obs, healthy_ns=round(healthy_ns), slow_ns=int(level))
+    return replace(state, slow=replace(found, reported_iteration=max(rank.sent.iterations for rank in tracked)))
 
 
 def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level_ns: int) -> SlowIncident:

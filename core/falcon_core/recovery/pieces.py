@@ -37,7 +37,8 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.locate import compared_ranks, stragglers
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident, Suspect
+from falcon_core.recovery.remembered import Suspect
+from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.waited_for import Straggler
 from falcon_core.wire.messages import RECENT_ITERATIONS
 

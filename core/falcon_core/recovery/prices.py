@@ -7,6 +7,7 @@ from typing import Final
 from falcon_core.planning import ski_rental
 from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery import departures, durations
+from falcon_core.recovery.applied import in_force, only, was_applied
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_nodes
@@ -29,17 +30,17 @@ def next_candidate(
     """Choose the cheapest strategy that is left, among those that apply to the job now."""
     apt = _AGAINST_RANKS if slow.link is None else _AGAINST_LINKS
     found = [_candidate(name, state, slow, obs, policy) for name, _ in policy.strategies if name in apt]
-    done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]
-    if _move_again(slow, obs):
+    done = [applied.strategy for applied in in_force(slow, policy)]
+    if may_move_again(slow, obs):
         done = [name for name in done if name != adjust_microbatches.TYPE]
     return ski_rental.next_strategy([candidate for candidate in found if candidate is not None], done)
 
 
-def _move_again(slow: SlowIncident, obs: Observation) -> bool:
+def may_move_again(slow: SlowIncident, obs: Observation) -> bool:
     """Check whether micro-batches may be moved once more, since a failed move was long ago: longer each time."""
     if slow.moved is None or not slow.moved.failed:
         return False
-    failures = sum(applied.strategy == adjust_microbatches.TYPE for applied in slow.applied)
+    failures = len(only(slow, adjust_microbatches.TYPE))
     return obs.now - slow.moved.failed_at >= adjust_microbatches.retry_seconds(failures)
 
 
@@ -59,8 +60,7 @@ def _candidate(
 def why_not_moved(slow: SlowIncident, obs: Observation, policy: Policy) -> str:
     """Return why micro-batches are not moved against a slow rank now; "" where they can be, were, or need not be."""
     wanted = policy.names(adjust_microbatches.TYPE)
-    were = any(applied.strategy == adjust_microbatches.TYPE for applied in slow.applied)
-    if not wanted or (were and not _move_again(slow, obs)):
+    if not wanted or (was_applied(slow, adjust_microbatches.TYPE) and not may_move_again(slow, obs)):
         return ""
     why = adjust_microbatches.hindrance(obs, policy)
     return why or ("" if adjust_microbatches.plan(obs, policy) is not None else adjust_microbatches.NO_GAIN)

@@ -36,6 +36,7 @@ class Probe(_State, frozen=True, kw_only=True):
     token: str = ""  # of this probe alone
     ring: list[RingSeat] = []
     stops: dict[int, int] = {}  # by rank: iterations after the start that its agent has reported
+    calls_before: dict[int, int] = {}  # by rank: calls of its only channel before that
 
 
 class Pauses(_State, frozen=True, kw_only=True):
@@ -61,6 +62,7 @@ class Probed(_State, frozen=True, kw_only=True):
     found: Literal["", "Link", "Machine", "Alike", "Slow", "AsFast"] = ""
     node: str = ""  # whose machine was tested
     text: str = ""  # the figures, or why there are none
+    slow_ns: int = 0  # what iterations took when links were found alike
 
 
 class Check(_State, frozen=True, kw_only=True):

@@ -3,7 +3,12 @@
 - *Links*, where a link is slow and it is not known which; and where the job has been slow for so long that it is an
   incident (``habits``), nobody is named, and no rank computes for longer than a healthy iteration lasts. So it is where
   a generation began with a slow link: its agents have taken slow transfers for healthy. Likewise beside slow ranks
-  whose micro-batches were moved, named or not, if iterations are longer than that explains (``link_beside``).
+  whose micro-batches were moved, named or not, if iterations are longer than that explains (``link_beside``). And where
+  all ranks are slow, none computes longer than it did, and that has lasted for longer than the job is used to: then
+  only the network is left. Where it is a mere suspicion that a link is slow, it has to have lost what the pause costs.
+  Once more where an exchange of roles was not enough, since another link may be slow as well.
+  Likewise where a group's transfers have taken longer than those of its kind since a generation began
+  (``sibling_groups``).
 - *Machines*, where a rank is slow, its node would leave its role by now, and nothing shows yet that the node is at
   fault (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
 - *Both*, where somebody asks for it (``asked``).
@@ -21,7 +26,7 @@ import msgspec
 
 from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import link_beside
+from falcon_core.recovery import habits, link_beside, links
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.preflight_links import LEAST_MACHINES
 from falcon_core.recovery.prices import TAKE_THE_ROLE, next_candidate
@@ -33,6 +38,7 @@ from falcon_core.wire.messages import MAX_DETAILED
 EXPECTED_SECONDS: Final = 3.0  # that a pause takes, before any was measured
 APART_SECONDS: Final = 60.0
 MOST_TRIES: Final = 3  # of an incident
+GROWN: Final = 2.0  # × what an iteration took longer when links were alike: another link may have become slow
 MOST_RANKS: Final = MAX_DETAILED
 _UNNAMED: Final = "unnamed"  # no id is like it
 _DOUBTED: Final = (Evidence.SINCE_START, Evidence.WORK_MAY_MOVE, Evidence.TESTED_AS_FAST)
@@ -55,8 +61,9 @@ def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | N
         return None
     if _needs_links(state, slow, obs, policy):
         return Target("Links", key(slow))
-    if state.link_beside is not None and is_unknown_link(state.link_beside):
-        return Target("Links", key(state.link_beside))
+    link = state.link_beside
+    if link is not None and _link_beside_is_unknown(state, link):
+        return Target("Links", key(link))
     return Target("Machines", slow.id) if slow.id and _would_be_replaced(state, slow, obs, policy) else None
 
 
@@ -75,10 +82,47 @@ def with_incident(state: RecoveryState, before: SlowIncident, after: SlowInciden
     return replace(state, slow=after) if state.slow is before else replace(state, link_beside=after)
 
 
-def _needs_links(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    if is_unknown_link(slow) or is_unnamed(slow, obs, policy):
+def _link_beside_is_unknown(state: RecoveryState, link: SlowIncident) -> bool:
+    if _may_be_another(link):
         return True
-    return _is_nameless(slow) and obs.shared_unevenly and link_beside.is_beyond_shares(state, slow, obs, policy)
+    return is_unknown_link(link) and (link.is_incident or _has_paid(state, link))
+
+
+def _may_be_another(slow: SlowIncident) -> bool:
+    """Check whether an exchange of roles against a link was not enough, and links were not measured since."""
+    swapped, measured_at = slow.swapped, slow.probed.at if slow.probed is not None else 0.0
+    if slow.link is None or not slow.unexplained or swapped is None or not swapped.failed:
+        return False
+    return measured_at < (slow.switched_at or swapped.failed_at)
+
+
+def _needs_links(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    if is_unknown_link(slow) or is_suspected_group(slow) or _may_be_another(slow):
+        return True
+    if is_unnamed(slow, obs, policy) or _is_left_to_the_network(state, slow, obs, policy):
+        return True
+    if not _is_nameless(slow) or not obs.shared_unevenly or not _has_paid(state, slow):
+        return False
+    return link_beside.is_beyond_shares(state, slow, obs, policy)
+
+
+def _is_left_to_the_network(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether a slowdown that nobody is named for has paid for a pause, and its ranks compute as they did."""
+    if not _is_nameless(slow) or slow.usual is not None or slow.onset_generation != obs.generation:
+        return False
+    if not _has_paid(state, slow) or habits.is_usual(state, slow, obs, policy):
+        return False
+    return not obs.shared_unevenly and links.is_of_the_network(obs, policy)
+
+
+def _has_paid(state: RecoveryState, slow: SlowIncident) -> bool:
+    """Check whether a slowdown has lost what a pause costs."""
+    return slow.loss.seconds >= _expected_seconds(state)
+
+
+def _expected_seconds(state: RecoveryState) -> float:
+    """Return for how long the next pause will stop training."""
+    return max(EXPECTED_SECONDS, state.pauses.longest_seconds)
 
 
 def _is_nameless(slow: SlowIncident) -> bool:
@@ -96,6 +140,11 @@ def is_unnamed(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
 def is_unknown_link(slow: SlowIncident) -> bool:
     """Check whether a link is slow, or suspected, and it is not known which."""
     return slow.link is not None and slow.unexplained and not swap_nodes.has_ends(slow.link)
+
+
+def is_suspected_group(slow: SlowIncident) -> bool:
+    """Check whether a slowdown is the mere suspicion that a group's transfers are slow (``sibling_groups``)."""
+    return slow.link is not None and not slow.is_incident
 
 
 def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
@@ -118,13 +167,13 @@ def hindrance(target: Target, state: RecoveryState, obs: Observation, policy: Po
     if target.incident:
         slow = incident_of(state, target.incident)
         tries = slow.probed.tries if slow is not None and slow.probed is not None else 0
-        why = _forbidden(policy) or (f"{MOST_TRIES} times it has shown nothing" if tries >= MOST_TRIES else "")
+        why = forbidden(policy) or (f"{MOST_TRIES} times it has shown nothing" if tries >= MOST_TRIES else "")
         if why:
             return why
     return never(target, obs, policy) or not_now(state, obs, policy)
 
 
-def _forbidden(policy: Policy) -> str:
+def forbidden(policy: Policy) -> str:
     """Return why the policy allows no pause that nobody has asked for; "" if it allows some."""
     if not policy.enforce:
         return "mode Observe stops no rank"
@@ -158,7 +207,7 @@ def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Polic
             return "no link is slow whose ends are not known"
         if probe.measures == "Machines" and not is_doubted_machine(slow, policy):
             return "no rank is slow whose node is in doubt"
-        if why := _forbidden(policy):
+        if why := forbidden(policy):
             return why
     return never(Target(probe.measures, probe.incident), obs, policy) or not_now(state, obs, policy)
 
@@ -173,6 +222,12 @@ def allowed_at(state: RecoveryState, slow: SlowIncident | None, policy: Policy) 
     apart = pauses.last_at + APART_SECONDS if pauses.last_at else 0.0
     if slow is None:
         return apart
-    expected = max(EXPECTED_SECONDS, pauses.longest_seconds)
-    earned = pauses.since + (pauses.seconds + expected) / policy.pause_budget
-    return max(apart, earned, (slow.probed or Probed()).again_at)
+    earned = pauses.since + (pauses.seconds + _expected_seconds(state)) / policy.pause_budget
+    return max(apart, earned, _again_at(slow))
+
+
+def _again_at(slow: SlowIncident) -> float:
+    """Return from when on an incident is measured again: at once if it has grown since links were found alike."""
+    probed = slow.probed or Probed()
+    grown = slow.slow_ns - slow.healthy_ns >= GROWN * (probed.slow_ns - slow.healthy_ns)
+    return 0.0 if probed.found == "Alike" and grown else probed.again_at

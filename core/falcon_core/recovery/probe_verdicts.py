@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.applied import without
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.preflight import SLOW_FACTOR, Found, Machine, judge
 from falcon_core.recovery.preflight_links import KNOWN_FACTOR, LINK_FACTOR, judge_links
@@ -19,6 +21,7 @@ from falcon_core.recovery.probe_state import Probed
 from falcon_core.recovery.progress import place
 from falcon_core.recovery.remembered import Place
 from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident, SlowLink
+from falcon_core.recovery.strategies import swap_nodes
 
 AGAIN_SECONDS: Final = 600.0  # after a probe by which all are alike
 LEAST_RATIO: Final = 1.2  # of the peers' rate to a machine's own that is no noise of half a second's measurement
@@ -43,21 +46,45 @@ def of_links(
     probed = _ended(slow, obs)
     if slow_machines:
         found = replace(probed, found="Machine", text=slow_machines[0].text)
-        return found, replace(link, node=obs.members[slow_machines[0].replica].node)
+        return found, replace(link, node=obs.members[slow_machines[0].replica].node, pair=[])
     if links.slow:
         slowest = links.slow[0]
         pair = [end for name in slowest.pod_names if (end := _place(name, obs)) is not None]
-        return replace(probed, found="Link", text=slowest.text), replace(link, pair=pair)
+        return replace(probed, found="Link", text=slowest.text), replace(link, node="", pair=pair)
     again = replace(probed, again_at=obs.now + AGAIN_SECONDS)
     if links.measured < links.wanted or not links.measured:
         why = f": {links.why_missing[0]}" if links.why_missing else ""
         return replace(again, text=f"{links.measured} of {links.wanted} links could be measured{why}"), link
-    return replace(again, found="Alike", text=f"none of the {links.measured} links is far below its peers"), link
+    text = f"none of the {links.measured} links is far below its peers"
+    return replace(again, found="Alike", text=text, slow_ns=slow.slow_ns), link
+
+
+def with_link(slow: SlowIncident, link: SlowLink, obs: Observation) -> SlowIncident:
+    """Return the incident of a link that was measured; another one, after an exchange was not enough, counts anew."""
+    if slow.link is None or slow.swapped is None or not slow.swapped.failed:
+        return replace(slow, link=link)
+    if swap_nodes.end_nodes(slow.link) == swap_nodes.end_nodes(link):
+        return replace(slow, link=link)
+    excess_ns = max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns)
+    loss = Loss(seconds=obs.iterations * excess_ns / 1e9, generation=obs.generation, counted_iterations=obs.iterations)
+    # What crosses it may be another communicator's.
+    link = replace(link, comm="", excess_ns=excess_ns)
+    applied = without(slow, swap_nodes.TYPE)
+    return replace(slow, link=link, loss=loss, applied=applied, swapped=None, switched_at=None)
 
 
 def of_unnamed(slow: SlowIncident, machines: Sequence[Machine], obs: Observation) -> tuple[Probed, SlowLink | None]:
-    """Return what was found where nobody was named, and the link; None where none is slow."""
+    """Return what was found where nobody was named, and the link; None where none is slow.
+
+    A group that is suspected stays with the link if both of the link's ends are of it.
+    """
     ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
+    if slow.link is not None and slow.link.siblings:
+        probed, link = of_links(slow, slow.link, machines, obs, LINK_FACTOR)
+        if probed.found not in ("Link", "Machine"):
+            return probed, None
+        if swap_nodes.end_nodes(link) <= {known.node for known in slow.link.ranks} or slow.link.members > NAMED_RANKS:
+            return probed, link
     somewhere = SlowLink(
         ranks=[place(obs, rank) for rank in ranks[:NAMED_RANKS]],
         members=len(ranks),

@@ -19,7 +19,7 @@ import msgspec
 
 from falcon_core.recovery import asked, probe_targets, probe_verdicts, together
 from falcon_core.recovery.cut import DisagreementError
-from falcon_core.recovery.cut_order import Reported, stops
+from falcon_core.recovery.cut_order import Reported, Stops, stops
 from falcon_core.recovery.observation import Observation, Policy, ProbeSeen
 from falcon_core.recovery.preflight import Machine
 from falcon_core.recovery.preflight_links import TRANSFER_MS
@@ -141,7 +141,8 @@ def _prepared(state: RecoveryState, probe: Probe, obs: Observation, policy: Poli
         iteration_seconds=seconds,
         token=obs.nonce,
         ring=ring,
-        stops=where,
+        stops=where.iterations,
+        calls_before=where.calls_before,
     )
     return replace(state, probe=held)
 
@@ -161,7 +162,7 @@ def _unknown(reported: Sequence[Reported]) -> str:
     return next((f"rank {start.rank}: {start.why}" for start in starts if start.on_device and start.why), "")
 
 
-def _stops(probe: Probe, reported: Sequence[Reported], iteration_seconds: float, policy: Policy) -> dict[int, int]:
+def _stops(probe: Probe, reported: Sequence[Reported], iteration_seconds: float, policy: Policy) -> Stops:
     """Return where each rank is to stop. Raises DisagreementError where that is not known."""
     if not iteration_seconds:
         raise DisagreementError("the iteration time is not known")
@@ -233,7 +234,8 @@ def _judged(
         return probe_targets.with_incident(state, slow, judged)
     if slow.link is not None and slow.is_incident:
         probed, known = probe_verdicts.of_links(slow, slow.link, machines, obs)
-        return probe_targets.with_incident(state, slow, replace(slow, probed=probed, link=known, outlook=None))
+        found = probe_verdicts.with_link(slow, known, obs)
+        return probe_targets.with_incident(state, slow, replace(found, probed=probed, outlook=None))
     probed, link = probe_verdicts.of_unnamed(slow, machines, obs)
     if link is None:
         return probe_targets.with_incident(state, slow, replace(slow, probed=probed))

@@ -90,6 +90,34 @@ class SinceStart(_State, frozen=True, kw_only=True):
     counted_iteration: int = 0  # of the newest of these reports
 
 
+class Suspect(_State, frozen=True, kw_only=True):
+    """The rank that stood out alone in the newest slow windows (``pieces``)."""
+
+    rank: int
+    node: str
+    windows: int  # for it, less those against it
+    at: float  # when the newest of them was seen
+    generation: int
+    iteration: int  # up to which windows are counted
+    beginnings: list[int]  # of the newest spells in which it stood out, iterations of that generation
+
+    @property
+    def since(self) -> int:
+        """Return the first iteration of the newest spell."""
+        return self.beginnings[-1]
+
+
+class Compared(_State, frozen=True, kw_only=True):
+    """How the groups of a generation compare with those of their kind (``sibling_groups``)."""
+
+    generation: int
+    iteration: int = 0  # of the first look
+    comm: str = ""  # of the group that is slower; "": none is so far
+    reports: int = 0  # in which it was
+    counted_iteration: int = 0  # of the newest of these reports
+    over: bool = False  # nobody is asked any more
+
+
 class Grown(_State, frozen=True, kw_only=True):
     """Whose computation has grown by itself, in a generation without an onset (``without_onset``)."""
 
@@ -147,6 +175,7 @@ class Outlook(_State, frozen=True, kw_only=True):
     at: float  # unix seconds
     removed_share: float = 0.0  # of what the slowdown costs; 0: there is no exchange
     why: str = ""  # why there is none
+    moves: dict[int, int] = {}  # by replica the role that its pod takes, at most ``swapping.MOST_MOVES``
 
 
 class Swapped(_State, frozen=True, kw_only=True):
@@ -159,6 +188,13 @@ class Swapped(_State, frozen=True, kw_only=True):
     after_ns: int = 0  # 0: not measured yet
     failed: str = ""  # why it counts as not having helped
     failed_at: float = 0.0
+
+
+class SlowPair(_State, frozen=True, kw_only=True):
+    """A link that roles were exchanged against (``slow_pairs``)."""
+
+    nodes: list[str]  # at its ends; one for a node's adapter
+    at: float  # of the exchange, unix seconds
 
 
 class Lasted(_State, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.network import NetworkSeen
 from falcon_core.recovery.probe_state import Check, Pauses, Probe, Probed
 from falcon_core.recovery.remembered import (
+    Compared,
     Grown,
     Lasted,
     LeavingNode,
@@ -27,7 +28,9 @@ from falcon_core.recovery.remembered import (
     Retried,
     Sharing,
     SinceStart,
+    SlowPair,
     Stay,
+    Suspect,
     Swapped,
 )
 from falcon_core.recovery.sampled import Sampled
@@ -79,6 +82,7 @@ class SlowLink(_State, frozen=True, kw_only=True):
     compute_growth: float  # of the rank whose computation grew most: compute time ÷ healthy compute time
     network: NetworkSeen | None = None  # None: unknown
     pair: list[Place] = []  # the first ranks of the two pods whose link was measured to be slow (``probing``)
+    siblings: int = 0  # groups of its kind, beyond whose transfers it is slow (``sibling_groups``); 0: beyond its own
 
 
 class Applied(_State, frozen=True, kw_only=True):
@@ -154,23 +158,6 @@ class Relieved(_State, frozen=True, kw_only=True):
     times: int = 1  # that it was slow, until all of it was forgotten
     loss_seconds: float  # of all these times, decayed until then
     retry_at: float = 0.0  # earliest time of the next preparation
-
-
-class Suspect(_State, frozen=True, kw_only=True):
-    """The rank that stood out alone in the newest slow windows (``pieces``)."""
-
-    rank: int
-    node: str
-    windows: int  # for it, less those against it
-    at: float  # when the newest of them was seen
-    generation: int
-    iteration: int  # up to which windows are counted
-    beginnings: list[int]  # of the newest spells in which it stood out, iterations of that generation
-
-    @property
-    def since(self) -> int:
-        """Return the first iteration of the newest spell."""
-        return self.beginnings[-1]
 
 
 class JobChange(_State, frozen=True, kw_only=True):
@@ -362,6 +349,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     phases: list[float] = []  # after ÷ before of changes that went back again, newest last (``job_change``)
     spells: list[Spell] = []  # newest last
     since_start: SinceStart | None = None
+    compared: Compared | None = None
     made_beside: int | None = None  # the iteration at the newest look at which standbys were made (``made_beside``)
     grown: Grown | None = None
     relieved: list[Relieved] = []  # newest last
@@ -370,6 +358,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     slow: SlowIncident | None = None
     beside: list[SlowIncident] = []  # of further slow nodes, while ``slow`` is open (``together``)
     link_beside: SlowIncident | None = None  # of a slow link beside them (``link_beside``)
+    slow_pairs: list[SlowPair] = []  # newest last
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     retried: Retried | None = None

@@ -7,7 +7,7 @@ error (ski-rental). They are moved where all of these conditions hold:
 - **Out of the noise.** A rank's newest iterations are far above its healthy ones, because it computes longer itself
   (``signals.sudden``).
 - **Paid for.** The iterations that are so long have lost what the change costs.
-- **It helps.** Another split is better, by these iterations alone.
+- **It helps.** Another split is better, by the newest iteration alone: the one before may be partly healthy.
 - **Even until now.** The ranks have had equal shares for as long: their times before and after a change are not
   comparable.
 
@@ -27,20 +27,20 @@ from falcon_core.recovery import sharing
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_core.signals.sudden import NEWEST, is_suddenly_slow, long_ns
+from falcon_core.wire.microbatches import MAX_SHARES
 
 replace = msgspec.structs.replace
 
 
 def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     """Return the state with a slowdown that has just begun and micro-batches to be moved; called while none is open."""
-    if obs.shared_unevenly or not sharing.is_allowed(policy):
+    if policy.world_size > MAX_SHARES or obs.shared_unevenly or not sharing.is_allowed(policy):
         return state
     slow = [rank for rank in obs.ranks if rank.fresh and is_suddenly_slow(rank.sent, policy.verify)]
     if not slow:
         return state
-    newest = replace(policy, consecutive=NEWEST)
     found = _suspicion(state, slow, obs, policy)
-    state, found = sharing.on_suspicion(state, found, obs, newest)
+    state, found = sharing.on_suspicion(state, found, obs, replace(policy, consecutive=1))
     return state if found.moved is None else replace(state, slow=found)
 
 

@@ -2,7 +2,8 @@
 
 What is asked for is stored with the membership that it makes, in one write, so an operator that dies at any instant
 exchanges the roles once. ``Detected`` → (the exchange) → ``Checking`` → the incident is over if iterations are shorter
-by ``swap_nodes.MIN_GAIN``; otherwise it goes on as ``Detected``, and roles are not exchanged again against it.
+by ``swap_nodes.MIN_GAIN``, and as short as by the model. Otherwise it goes on as ``Detected``: links are measured once
+more, since another link may be slow as well (``probing``), and roles are not exchanged again against the same one.
 
 The loss pays for the exchange only as far as the exchange removes it: one that removes half of a slowdown is due when
 the loss is twice its price.
@@ -13,14 +14,17 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import checking, durations, links, prices
+from falcon_core.recovery import checking, durations, links, prices, sharing, slow_pairs
+from falcon_core.recovery.applied import was_applied
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
 from falcon_core.recovery.remembered import Outlook
 from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
-from falcon_core.recovery.strategies import swap_nodes
+from falcon_core.recovery.strategies import adjust_microbatches, swap_nodes
 
 CHECK_ITERATIONS = 3  # × consecutive: before it is judged
+MOST_MOVES = 64  # pods of a plan, to which their states go while the plan waits for its price
 PLAN_SECONDS = 20.0  # between two plans: a plan for a thousand pods takes two seconds
+STILL_LONG = "iterations are shorter, and still longer than by the model"
 SAVING = "all ranks save a checkpoint first"
 replace = msgspec.structs.replace
 
@@ -47,7 +51,7 @@ def climb(
             slow, plan = _planned(state, slow, link, obs, policy)
             if plan is None:
                 break
-            slow, swap = _exchanged(slow, plan, obs, policy)
+            state, slow, swap = _exchanged(state, slow, link, plan, obs, policy)
             actions += swap
         slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
     return replace(state, slow=slow), actions
@@ -67,26 +71,31 @@ def _planned(
     state: RecoveryState, slow: SlowIncident, link: SlowLink, obs: Observation, policy: Policy
 ) -> tuple[SlowIncident, swap_nodes.Plan | None]:
     """Plan an exchange; the incident has the outlook on it. None once one was made, or where there is none."""
-    if any(applied.strategy == swap_nodes.TYPE for applied in slow.applied):
+    if was_applied(slow, swap_nodes.TYPE):
         return replace(slow, outlook=Outlook(at=obs.now)), None
     why = swap_nodes.hindrance(state, link, obs, policy)
-    plan = None if why else swap_nodes.plan(link, slow.healthy_ns, obs, policy)
+    plan = None if why else swap_nodes.plan(link, slow.healthy_ns, obs, policy, slow_pairs.standing(state, obs))
     return replace(slow, outlook=outlook_on(plan, why or swap_nodes.NO_GAIN, obs.now)), plan
 
 
 def outlook_on(plan: swap_nodes.Plan | None, why: str, now: float) -> Outlook:
     """Return what is remembered of a plan. ``why``: there is none."""
-    return Outlook(at=now, why=why) if plan is None else Outlook(at=now, removed_share=round(plan.removed_share, 3))
+    if plan is None:
+        return Outlook(at=now, why=why)
+    moves = {of: role for role, of in enumerate(plan.pods_of) if of != role}
+    known = moves if len(moves) <= MOST_MOVES else {}
+    return Outlook(at=now, removed_share=round(plan.removed_share, 3), moves=known)
 
 
 def _exchanged(
-    slow: SlowIncident, plan: swap_nodes.Plan, obs: Observation, policy: Policy
-) -> tuple[SlowIncident, list[Action]]:
-    """Return the incident with the exchange that is made, or in mode Observe would be made."""
+    state: RecoveryState, slow: SlowIncident, link: SlowLink, plan: swap_nodes.Plan, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident, list[Action]]:
+    """Return the state and the incident with the exchange that is made, or in mode Observe would be made."""
     slow = replace(slow, swapped=swap_nodes.described(plan, obs))
     if not policy.enforce:
-        return slow, []
-    return replace(slow, phase="Checking", switched_at=obs.now, trained_at=None), [Swap(plan.pods_of)]
+        return state, slow, []
+    slow = replace(slow, phase="Checking", switched_at=obs.now, trained_at=None)
+    return slow_pairs.remembered(state, link, obs), slow, [Swap(plan.pods_of)]
 
 
 def is_checked(slow: SlowIncident) -> bool:
@@ -103,15 +112,30 @@ def check(
     swapped = slow.swapped
     if level is None or swapped is None:
         return state, []
+    still_long = _is_still_long(slow, level, obs, policy)
+    if still_long and _is_early(slow, obs):
+        return state, []
     state, cost = checking.learned_cost(state, slow, swap_nodes.TYPE)
     state = durations.cut_short(state, slow, slow.switched_at or obs.now)
     measured = replace(swapped, after_ns=int(level))
-    if not swap_nodes.did_not_help(swapped, level):
+    if swap_nodes.did_not_help(swapped, level):
+        measured = replace(measured, failed="it did not make iterations shorter", failed_at=obs.now)
+        state = state if slow.link is None else slow_pairs.forgotten(state, slow.link)
+    elif still_long:
+        measured = replace(measured, failed=STILL_LONG, failed_at=obs.now)
+    else:
         slow = replace(slow, swapped=measured)
         closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
-        return replace(state, slow=None), [closed]
-    measured = replace(measured, failed="it did not make iterations shorter", failed_at=obs.now)
+        return sharing.kept(replace(state, slow=None), slow, obs, policy), [closed]
     return replace(state, slow=replace(slow, phase="Detected", swapped=measured)), []
+
+
+def _is_still_long(slow: SlowIncident, level_ns: float, obs: Observation, policy: Policy) -> bool:
+    """Check whether iterations take longer than they did, than by the model, and than slow ranks explain."""
+    explained_ns = 0.0 if adjust_microbatches.hindrance(obs, policy) else adjust_microbatches.left_ns(obs, policy)
+    expected_ns = slow.swapped.expected_ns if slow.swapped is not None else 0
+    longest_ns = max(slow.healthy_ns + slow.common_ns, expected_ns) * (1 + policy.verify)
+    return level_ns - explained_ns > longest_ns
 
 
 def level_after(
@@ -129,5 +153,9 @@ def level_after(
         return state, None
     level = checking.level_after(obs, policy, CHECK_ITERATIONS)
     helped = level is None or slow.swapped is None or not swap_nodes.did_not_help(slow.swapped, level)
-    early = obs.now - slow.trained_at <= checking.CHECK_SECONDS
-    return replace(state, slow=slow), level if helped or not early else None
+    return replace(state, slow=slow), level if helped or not _is_early(slow, obs) else None
+
+
+def _is_early(slow: SlowIncident, obs: Observation) -> bool:
+    """Check whether a generation has not trained for long, so that its iterations may be long for other reasons."""
+    return slow.trained_at is None or obs.now - slow.trained_at <= checking.CHECK_SECONDS

@@ -1,9 +1,9 @@
 """The exchange of roles against a link that is slow beside slow ranks: planned, and carried out once.
 
 It is the ladder of ``swapping`` with three differences. The loss is what the link costs by itself. The slow ranks'
-incidents follow their nodes to the roles that their pods take (``gather_stragglers.seated``); the new generation begins
-with the even split, so that micro-batches may be moved anew. And what came of it shows in what ranks do not explain
-(``link_beside``): the iteration time says nothing, since the new generation has its slow ranks and even shares.
+incidents follow their nodes to the roles that their pods take (``gather_stragglers.seated``), and so do the
+micro-batches that were moved (``sharing.carried``). And what came of it shows in what ranks do not explain
+(``link_beside``): the iteration time says nothing, since the new generation has its slow ranks.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import prices, swapping, together
+from falcon_core.recovery import prices, slow_pairs, swapping
+from falcon_core.recovery.applied import was_applied
 from falcon_core.recovery.observation import Action, Observation, Policy, Swap
 from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
-from falcon_core.recovery.strategies import adjust_microbatches, gather_stragglers, swap_nodes
+from falcon_core.recovery.strategies import gather_stragglers, swap_nodes
 
 replace = msgspec.structs.replace
 
@@ -44,8 +45,8 @@ def climb(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recov
     link = replace(link, applied=applied, blocked="", swapped=swap_nodes.described(plan, obs))
     if not policy.enforce:
         return replace(state, link_beside=link), []
-    state = replace(state, link_beside=replace(link, switched_at=obs.now))
-    return _followed(state, plan, obs, policy), [Swap(plan.pods_of)]
+    state = slow_pairs.remembered(replace(state, link_beside=replace(link, switched_at=obs.now)), where, obs)
+    return gather_stragglers.all_seated(state, plan.pods_of, obs, policy), [Swap(plan.pods_of)]
 
 
 def _ranks(state: RecoveryState) -> list[SlowIncident]:
@@ -56,7 +57,7 @@ def _planned(
     state: RecoveryState, link: SlowIncident, where: SlowLink, obs: Observation, policy: Policy
 ) -> tuple[SlowIncident, swap_nodes.Plan | None]:
     """Return the link's incident with the outlook on an exchange, and its plan; None where there is none."""
-    if any(applied.strategy == swap_nodes.TYPE for applied in link.applied):
+    if was_applied(link, swap_nodes.TYPE):
         return replace(link, outlook=swapping.outlook_on(None, "", obs.now)), None
     why = gather_stragglers.unseated(state, obs, policy) or swap_nodes.hindrance(state, where, obs, policy)
     own_ns = link.slow_ns - link.healthy_ns
@@ -65,18 +66,6 @@ def _planned(
     if not why and level is not None and own_ns > 0:
         # Without the link iterations are as long as the slow ranks make them.
         where = replace(where, excess_ns=min(where.excess_ns, own_ns))
-        plan = swap_nodes.plan(where, max(1, round(level) - own_ns), obs, policy)
+        known = slow_pairs.standing(state, obs)
+        plan = swap_nodes.plan(where, max(1, round(level) - own_ns), obs, policy, known)
     return replace(link, outlook=swapping.outlook_on(plan, why or swap_nodes.NO_GAIN, obs.now)), plan
-
-
-def _followed(state: RecoveryState, plan: swap_nodes.Plan, obs: Observation, policy: Policy) -> RecoveryState:
-    """Let the incidents of slow ranks follow their nodes."""
-    computed, named = gather_stragglers.stage_computation(state, obs, policy), state.culprits
-
-    def followed(slow: SlowIncident) -> SlowIncident:
-        culprit = gather_stragglers.seated(together.culprit(slow), plan.pods_of, computed, named, policy)
-        again = [applied for applied in slow.applied if applied.strategy != adjust_microbatches.TYPE]
-        return replace(slow, culprit=culprit, applied=again, moved=None, outlook=None, passed_over="")
-
-    first = together.first_of(state)
-    return replace(state, slow=followed(first), beside=list(map(followed, state.beside)))

@@ -26,6 +26,7 @@ import msgspec
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import confidence, departures, durations, flapping, from_start, prices
+from falcon_core.recovery.applied import in_force, newest, without
 from falcon_core.recovery.common import Common
 from falcon_core.recovery.figures import (
     excess_ns,
@@ -235,8 +236,9 @@ def _is_unplaced(slow: SlowIncident, obs: Observation) -> bool:
 
 def _is_due(slow: SlowIncident, spare_seconds: float, obs: Observation, policy: Policy) -> bool:
     """Check whether a node beside the first has paid for a spare, and is slow for long enough to be believed."""
-    done = [applied for applied in slow.applied if not (applied.observed_only and policy.enforce)]
-    if slow.phase != "Located" or any(applied.strategy == replace_node.TYPE for applied in done):
+    if slow.phase != "Located":
+        return False
+    if any(applied.strategy == replace_node.TYPE for applied in in_force(slow, policy)):
         return False
     lasted = obs.iterations - slow.onset_iteration + 1 if slow.onset_generation == obs.generation else None
     if lasted is not None and lasted < JUDGEMENT.lasting_windows * policy.consecutive:
@@ -264,7 +266,7 @@ def may_wait(slow: SlowIncident) -> bool:
 
     The restart's price is the standstill and the work since the last checkpoint, without the spare.
     """
-    acted = next((applied for applied in reversed(slow.applied) if applied.strategy == replace_node.TYPE), None)
+    acted = newest(slow, replace_node.TYPE)
     if acted is None:
         return False
     return slow.loss.seconds - acted.loss_seconds < acted.overhead_seconds - acted.spare_seconds
@@ -317,7 +319,7 @@ def given_back(slow: SlowIncident, failure: str = "", now: float = 0.0) -> SlowI
         phase="Located",
         blocked=failure,
         retry_at=now + replace_node.RETRY_SECONDS if failure else slow.retry_at,
-        applied=[applied for applied in slow.applied if applied.strategy != replace_node.TYPE],
+        applied=without(slow, replace_node.TYPE),
     )
 
 

@@ -119,12 +119,7 @@ class Excess(msgspec.Struct, frozen=True):
         the rest those within: summed up, a member that waits at first and one that waits later would both look as if
         the transfer itself had grown.
         """
-        parts: dict[int, tuple[float, ...]] = {}
-        for comm in np.unique(comms).tolist():
-            mine = self.inside_ns[comms == comm]
-            cut = (mine[:1], mine[1:]) if len(mine) > 1 else (mine,)
-            parts[comm] = tuple(max(0.0, float(part.sum())) for part in cut)
-        return parts
+        return sum_by_comm(self.inside_ns, comms)
 
     @property
     def stall_share(self) -> float | None:
@@ -141,6 +136,16 @@ class Excess(msgspec.Struct, frozen=True):
         if share.max() > _ONE_GAP:
             return None
         return float(np.clip(((self.outside_ns / total - share) / (1.0 - share)).max(), 0.0, 1.0))
+
+
+def sum_by_comm(inside_ns: Floats, comms: Ints) -> dict[int, tuple[float, ...]]:
+    """Sum times by communicator, in its first call of the cycle and in the rest; both arrays by position."""
+    parts: dict[int, tuple[float, ...]] = {}
+    for comm in np.unique(comms).tolist():
+        mine = inside_ns[comms == comm]
+        cut = (mine[:1], mine[1:]) if len(mine) > 1 else (mine,)
+        parts[comm] = tuple(max(0.0, float(part.sum())) for part in cut)
+    return parts
 
 
 def excess_over(times: Floats | None, healthy: Floats | None) -> Excess | None:

@@ -148,6 +148,11 @@ class ChangeDetector:
         return None if self.reference is None else round(math.exp(self.reference.level))
 
     @property
+    def first_slow(self) -> int | None:
+        """Return the first iteration of the slowdown; None without one."""
+        return None if self.slowdown is None else self.slowdown.first_iteration
+
+    @property
     def settled(self) -> SettledBlocks:
         """Return what the anchored reference rests on."""
         return self._drift.blocks

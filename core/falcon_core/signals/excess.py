@@ -1,4 +1,4 @@
-"""By how much a rank's calls of each communicator take longer than when it was healthy, over several iterations."""
+"""How long a rank's calls of each communicator take when it is healthy, and by how much longer they take now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.signals.attribution import measured_comms
+from falcon_core.signals.attribution import measured_comms, sum_by_comm
 from falcon_core.signals.calls import Ints
 from falcon_core.signals.measured import Measured
 from falcon_core.wire.messages import RECENT_ITERATIONS
@@ -29,6 +29,17 @@ def median_excess(measured: Sequence[Measured], comms: Ints) -> dict[int, tuple[
     return {
         comm: tuple(statistics.median(part) for part in zip(*parts, strict=True)) for comm, parts in by_comm.items()
     }
+
+
+def healthy_calls(measured: Sequence[Measured], comms: Ints) -> dict[int, tuple[float, ...]]:
+    """Return how long the calls of an iteration take while the rank is healthy, ns, by communicator id.
+
+    Empty while that is being learned. ``comms`` and the parts are those of ``median_excess``.
+    """
+    for sample in reversed(measured):
+        if sample.excess is not None and sample.healthy is not None:
+            return sum_by_comm(sample.healthy[0], measured_comms(sample.iteration, comms))
+    return {}
 
 
 def least_excess(measured: Sequence[Measured], width: int, comms: Ints) -> dict[int, tuple[float, ...]]:

@@ -17,7 +17,7 @@ from falcon_core.signals.attribution import Attributed, attribute
 from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
-from falcon_core.signals.excess import least_excess, median_excess
+from falcon_core.signals.excess import healthy_calls, least_excess, median_excess
 from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline
 from falcon_core.signals.healthy_compute import HealthyComputation
 from falcon_core.signals.iteration import Iteration, IterationTracker
@@ -28,7 +28,6 @@ from falcon_core.signals.onset import onset_of
 from falcon_core.signals.shares import Shares
 from falcon_core.signals.work import Peers, usual_size, work_of
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, RankSignals
-from falcon_core.wire.microbatches import Turn
 from falcon_core.wire.ring import Kind, RecordArray
 
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
@@ -70,7 +69,6 @@ class RankChain:
         self._tokenizer = Tokenizer()
         self._memory = memory
         self._place = place
-        self._turn: Turn | None = None  # of micro-batches, to which the tracker's calls belong
         self._kept: KeptWaits | None = None  # of the even share's calls
         self._tracker = IterationTracker(memory.anchor if memory else None, place)
         self._completions = Completions()
@@ -123,8 +121,7 @@ class RankChain:
             if memory.anchor is not None:  # without it iterations are numbered anew, and its first one means nothing
                 self._detector.slowdown = memory.slowdown
             if memory.healthy_compute_ns:
-                level = math.log(memory.healthy_compute_ns)
-                reference = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
+                reference = Reference(math.log(memory.healthy_compute_ns), memory.compute_noise, _REMEMBERED_SAMPLES)
                 self._healthy_compute = HealthyComputation(reference)
         self._best_waits = self._measurer.waits.copied()
         self._recent: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)
@@ -141,9 +138,15 @@ class RankChain:
         ``lost``: there were records before these that cannot be read any more.
         """
         self._peers.feed(records)
-        turn, self._turn = self._turn, self.shares.turn_of_calls
-        if turn is not None and self._turn is not None and turn.share != self._turn.share:
-            self._follow_anew()
+        changed = False
+        for number, part in enumerate(self.shares.cut(records)):
+            if number:
+                self._follow_anew()
+            changed = self._feed(part, lost=lost and not number) or changed
+        return changed
+
+    def _feed(self, records: RecordArray, *, lost: bool) -> bool:
+        """Take records of the same turn of micro-batches."""
         changed = lost and self._take(self._tokenizer.calls(self._order.release()))
         for piece in self._completions.cut(records):
             if self._completed and len(piece) and piece["kind"][0] != Kind.COMPLETED:
@@ -176,7 +179,7 @@ class RankChain:
 
     def _take_iterations(self, iterations: list[Iteration]) -> bool:
         """Take the iterations that a decision has completed."""
-        had = self._detector.slowdown
+        had = self._detector.first_slow
         if self._tracker.period_changes != self._period_changes:
             self._period_changed()
         if self._base:
@@ -185,7 +188,7 @@ class RankChain:
             measured = self._measure(iteration, attributed)
             if self._observe is not None:
                 self._observe(measured, self._detector.slowdown)
-        return _first(had) != _first(self._detector.slowdown)
+        return had != self._detector.first_slow
 
     def _measure(self, iteration: Iteration, attributed: Attributed) -> Measured:
         if self._kept is not None and self._measurer.waits.healthy is None and not iteration.interrupted:
@@ -201,8 +204,7 @@ class RankChain:
         if self._measurer.is_settled(iteration):
             self._judge(measured)
         elif settled := {each.iteration.number: each for each in self._measurer.settle(iteration)}:
-            recent = [settled.get(each.iteration.number, each) for each in self._recent]
-            self._recent = deque(recent, maxlen=RECENT_ITERATIONS)
+            self._recent = deque((settled.get(old.iteration.number, old) for old in self._recent), RECENT_ITERATIONS)
             for each in settled.values():
                 if each.iteration.number > self._judged:
                     self._judge(each)
@@ -210,10 +212,9 @@ class RankChain:
 
     def _judge(self, measured: Measured) -> None:
         """Look for a change with this iteration, and learn from an earlier one if there is none."""
-        iteration = measured.iteration
-        self._judged = iteration.number
+        self._judged = measured.iteration.number
         was_slow = self._detector.slowdown is not None
-        self._detector.feed(iteration.number, iteration.start_ns, measured.iteration_ns)
+        self._detector.feed(self._judged, measured.iteration.start_ns, measured.iteration_ns)
         if self._detector.slowdown is not None:
             if self._detector.slowdown.gradual and not was_slow:
                 self._return_to_best()
@@ -364,6 +365,10 @@ class RankChain:
         width = self._detection.consecutive_iterations
         return least_excess(list(self._sampled or self._recent), width, self._tokenizer.comms)
 
+    def healthy_calls(self) -> dict[int, tuple[float, ...]]:
+        """Return how long the calls of an iteration take in each communicator (``excess.healthy_calls``)."""
+        return healthy_calls(self._newest_window(), self._tokenizer.comms)
+
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:
         """Make the report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
         recent = list(self._recent)
@@ -391,7 +396,3 @@ class RankChain:
             stall_share=None if slowdown is None else self._stall_share(),
             micro=self.shares.reported(),
         )
-
-
-def _first(slowdown: Slowdown | None) -> int | None:
-    return None if slowdown is None else slowdown.first_iteration

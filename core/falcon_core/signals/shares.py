@@ -11,7 +11,12 @@ steps. So the micro-batches in an iteration are nearly all of the step that bega
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from falcon_core.wire.microbatches import MicroShare, Said, Turn
+from falcon_core.wire.ring import RecordArray
 
 _MOST_NS = 1 << 60  # sums of a few still have 64 bits
 
@@ -21,6 +26,7 @@ class Shares:
 
     def __init__(self) -> None:
         self.said: Said | None = None
+        self._cut_at: Turn | None = None  # the turn of the newest records
 
     def evened_ns(self, compute_ns: int | None, end_ns: int) -> int | None:
         """Return what the even share would have taken, for an iteration that ended at ``end_ns``."""
@@ -38,13 +44,22 @@ class Shares:
         """Check whether shares were uneven in an iteration, so that nothing about health is to be learned from it."""
         return self.said is not None and not _turn(self.said, end_ns).even
 
-    @property
-    def turn_of_calls(self) -> Turn | None:
-        """Return the newest turn, where another share means other calls in an iteration.
+    def cut(self, records: RecordArray) -> Iterator[RecordArray]:
+        """Cut the next records where the share has changed, however late they are read; yield at least one part.
 
-        Where each rank is a replica, it makes the same calls whatever its share is, and its script times its passes.
+        Only where another share means other calls in an iteration. Where each rank is a replica, it makes the same
+        calls whatever its share is, and its script times its passes.
         """
-        return None if self.said is None or self.said.timed else self.said.turns[-1]
+        turns = [] if self.said is None or self.said.timed else self.said.turns
+        if self._cut_at is None:
+            self._cut_at = turns[-1] if turns else None
+        for turn in turns:
+            if self._cut_at is not None and turn.since_ns > self._cut_at.since_ns and turn.share != self._cut_at.share:
+                begun = np.flatnonzero(records["t_start_ns"] >= turn.since_ns)
+                before = int(begun[0]) if len(begun) else len(records)
+                yield records[:before]
+                self._cut_at, records = turn, records[before:]
+        yield records
 
     def reported(self) -> MicroShare | None:
         """Return what is reported of the newest step."""

@@ -123,6 +123,7 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     bytes: Int64 | None = None  # payload of that call
     excess_ns: list[Int64] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
     link_bytes: Bytes | None = None  # likewise: what its collectives put on a link (``signals.traffic``)
+    healthy_ns: list[Int64] = []  # where asked: what its calls take in a healthy iteration, in the parts of excess_ns
 
 
 class PairSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):

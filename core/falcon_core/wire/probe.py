@@ -40,6 +40,7 @@ class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
     phase: ProbePhase
     # Hold only. By rank: so many iterations after the start that its agent has reported.
     stops: dict[int, int] = {}
+    calls_before: dict[int, int] = {}  # Hold only. By rank: so many calls of its only channel before that.
     arrive_ms: int = 0  # from the order's arrival, until which the ranks have to stand there
     deadline_ms: int = 0  # from the order's arrival, at which every gate opens
     links: LinksOrder | None = None

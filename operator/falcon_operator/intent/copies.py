@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import product
 
+from falcon_core.recovery import slow_pairs
 from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery.strategies.swap_nodes import end_nodes
 from falcon_core.topology.neighbours import holders
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
@@ -14,7 +18,7 @@ from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.pods import copy_bandwidth
 
 
-def peers(snap: Snapshot, membership: Membership) -> Peers | None:
+def peers(snap: Snapshot, membership: Membership, recovery: RecoveryState) -> Peers | None:
     """Return what the agents shall know of each other; None where the job never wanted copies, or no rank may start.
 
     Nobody needs it before. While a generation gathers, each agent that reports would change it for all others.
@@ -26,8 +30,10 @@ def peers(snap: Snapshot, membership: Membership) -> Peers | None:
     if not wanted and not reports:
         return None
     members = [member for member in membership.members if member.pod_uid]
-    keepers = _keepers(snap, members) if wanted else {}
-    sources = _sources(reports, snap.job.spec.procs_per_replica)
+    slow = _slow_links(recovery, snap.now)
+    moves = _moves(recovery) if snap.job.spec.mitigation.mode == "Enforce" else {}
+    keepers = _keepers(snap, members, slow, moves) if wanted else {}
+    sources = _sources(reports, members, snap.job.spec.procs_per_replica, slow)
     return Peers(
         epoch=0,
         generation=membership.generation,
@@ -64,11 +70,29 @@ def copied(snap: Snapshot, membership: Membership) -> list[Held]:
     ]
 
 
-def _keepers(snap: Snapshot, members: list[Member]) -> dict[str, str]:
+def _slow_links(recovery: RecoveryState, now: float) -> set[frozenset[str]]:
+    """Return the nodes at the ends of the links that count as slow: no state goes over them if it need not."""
+    incidents = (recovery.slow, recovery.link_beside)
+    links = [slow.link for slow in incidents if slow is not None and slow.link is not None and slow.is_incident]
+    known = slow_pairs.recent(recovery, now)
+    return {ends for ends in (*known, *map(end_nodes, links)) if len(ends) == 2}
+
+
+def _moves(recovery: RecoveryState) -> Mapping[int, int]:
+    """Return by replica the role that its pod would take in the exchange that is planned; empty where none is."""
+    incidents = (slow for slow in (recovery.slow, recovery.link_beside) if slow is not None)
+    outlooks = (slow.outlook for slow in incidents if slow.phase in ("Detected", "Located"))
+    return next((outlook.moves for outlook in outlooks if outlook is not None and outlook.moves), {})
+
+
+def _keepers(
+    snap: Snapshot, members: list[Member], slow: Collection[frozenset[str]], moves: Mapping[int, int]
+) -> dict[str, str]:
     """Return, by pod uid, the uid of the pod that is to keep its copies.
 
     Pods of one node fail together, and so do nodes with the same value of the label. A node without the label is known
-    by its lowest replica: a replacement on another node then leaves all other pairs as they are.
+    by its lowest replica: a replacement on another node then leaves all other pairs as they are. A pod that is about
+    to take another role keeps the copies of that role.
     """
     lowest: dict[str, int] = {}
     for member in members:
@@ -80,18 +104,36 @@ def _keepers(snap: Snapshot, members: list[Member]) -> dict[str, str]:
         value = node.labels.get(label, "") if node is not None else ""
         return value or f"/{lowest[member.node]:09}"  # no label's value has a slash
 
-    held_by = holders([domain(member) for member in members])
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for at, member in enumerate(members):
+        places[member.node].append(at)
+    apart = {frozenset(pair) for ends in slow for pair in product(*(places[node] for node in ends))}
+    place = {member.replica: at for at, member in enumerate(members)}
+    takes = {place[replica]: place[role] for replica, role in moves.items() if replica in place and role in place}
+    held_by = holders([domain(member) for member in members], apart, takes)
     return {members[place].pod_uid: members[holder].pod_uid for place, holder in enumerate(held_by)}
 
 
-def _sources(reports: Mapping[str, CopiesReport], procs: int) -> dict[int, list[str]]:
-    """Return, by first rank of a pod, the pods that keep copies of its ranks: those with the newest step first."""
+def _sources(
+    reports: Mapping[str, CopiesReport], members: list[Member], procs: int, slow: Collection[frozenset[str]]
+) -> dict[int, list[str]]:
+    """Return, by first rank of a pod, the pods that keep copies of its ranks: those with the newest step first.
+
+    Of equally new copies, those come last that a slow link lies before.
+    """
+    node_of = {member.pod_uid: member.node for member in members}
+    own = {member.first_rank: member.node for member in members}
     newest: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for uid, report in reports.items():
         for each in report.held:
             steps = newest[each.rank // procs * procs]
             steps[uid] = max(steps.get(uid, 0), each.step)
-    return {rank: sorted(steps, key=lambda uid: (-steps[uid], uid)) for rank, steps in newest.items()}
+
+    def ordered(rank: int, steps: Mapping[str, int]) -> list[str]:
+        behind = {uid for uid in steps if frozenset((own.get(rank, ""), node_of.get(uid, ""))) in slow}
+        return sorted(steps, key=lambda uid: (-steps[uid], uid in behind, uid))
+
+    return {rank: ordered(rank, steps) for rank, steps in newest.items()}
 
 
 def _host(snap: Snapshot, member: Member, report: CopiesReport | None) -> str:

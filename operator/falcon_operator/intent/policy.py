@@ -31,6 +31,7 @@ def policy_of(job: TrainingJob, settings: PodSettings) -> Policy:
         ],
         verify=spec.detection.verify_percent / 100,
         median_factor=spec.detection.median_percent / 100,
+        suspicion=spec.detection.suspicion_percent / 100,
         consecutive=spec.detection.consecutive_iterations,
         check=job.metadata.annotations.get(ANNOTATION_CHECK, "")[:MOST_CHECK],
         pause_budget=parse_percent(spec.detection.pause_budget),

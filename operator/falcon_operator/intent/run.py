@@ -199,6 +199,8 @@ def lasting(spec: TrainingRunSpec) -> TrainingRunSpec:
         recovery = replace(recovery, level=replace(recovery.level, iteration_ns=1, noise=0.0, iterations=1))
     if recovery.since_start is not None:
         recovery = replace(recovery, since_start=replace(recovery.since_start, reports=0, counted_iteration=0))
+    if recovery.compared is not None:
+        recovery = replace(recovery, compared=replace(recovery.compared, reports=0, counted_iteration=0))
     recovery = replace(
         recovery,
         grown=None,

@@ -263,7 +263,7 @@ def _warnings(snap: Snapshot, before: Intent) -> list[Event]:
 
 
 def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
-    peers = copies.peers(snap, intent.membership)
+    peers = copies.peers(snap, intent.membership, intent.recovery)
     imports = standbys.imports(snap, intent.membership)
     return [
         EnsureGroundwork(build_service(snap.job)),
@@ -297,6 +297,7 @@ def _probe_order(probe: Probe) -> ProbeOrder:
         number=probe.number,
         phase=probe.phase,
         stops=probe.stops if holds else {},
+        calls_before=probe.calls_before if holds else {},
         arrive_ms=round(1e3 * probing.arrive_seconds(probe)) if holds else 0,
         deadline_ms=round(1e3 * probing.deadline_seconds(probe)) if holds else 0,
         links=probing.links_order(probe) if holds else None,

@@ -15,31 +15,30 @@ from falcon_core.model import Cause, Severity
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import retries
 from falcon_core.recovery.figures import named_for_ns
-from falcon_core.recovery.network import NetworkSeen
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import RetryIncident
 from falcon_core.recovery.sampled import Sampled
-from falcon_core.recovery.state import Culprit, Fault, RecoveryState, SlowIncident, SlowLink, Step, StopIncident
+from falcon_core.recovery.state import Culprit, Fault, RecoveryState, SlowIncident, Step, StopIncident
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.causes import cause_words
 from falcon_operator.status.doubt import cause_of, imbalance_words
-from falcon_operator.status.exchanges import link_beside_next, link_done, link_next
+from falcon_operator.status.exchanges import link_beside_next
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
 from falcon_operator.status.probes import is_probed, probe_evidence, probe_next
+from falcon_operator.status.slow_links import describe_link
 from falcon_operator.status.slow_steps import beside_next, slow_done, slow_next
 from falcon_operator.status.steps import done_step
 from falcon_operator.status.verdicts import verdict_words
 from falcon_operator.status.words import (
     fault_where,
-    link_where,
     listed,
     milliseconds,
-    op_name,
     place,
     restore_words,
     seconds,
+    since_words,
 )
 from falcon_operator.times import clock_time, timestamp
 
@@ -94,7 +93,7 @@ def _link_beside(state: RecoveryState, policy: Policy, pods: int) -> DiagnosisSt
     slow = _link_of(state)
     if slow is None or slow.link is None:
         return None
-    note = _describe_link(slow, slow.link, policy, None)
+    note = describe_link(slow, slow.link, policy, None)
     if not slow.link.comm:
         note = replace(note, why="a slow link, by measuring all of them: slow ranks do not explain all")
     wanted = probe_next(state, slow, policy, pods, None) or link_beside_next(slow, policy)
@@ -187,13 +186,15 @@ def describe_slowdown(
     """
     culprit = slow.culprit
     if culprit is None:
-        return None if slow.link is None else _describe_link(slow, slow.link, policy, next_strategy)
+        if slow.link is None or not slow.is_incident:
+            return None
+        return describe_link(slow, slow.link, policy, next_strategy)
     cause = cause_of(slow, culprit)
     return DiagnosisStatus(
         id=slow.id,
         what=f"fail-slow, {'imbalance' if cause is Cause.IMBALANCE else 'computation'}",
         where=_slow_where(culprit),
-        since=_since(slow),
+        since=since_words(slow),
         slowdown=_slowdown(
             slow, culprit, by_itself=by_itself or first is not None or any(entry.shares for entry in slow.applied)
         ),
@@ -209,62 +210,22 @@ def describe_slowdown(
 
 
 def _slowdown(slow: SlowIncident, culprit: Culprit, *, by_itself: bool) -> str:
-    job = f"job {slow.slow_ns / (slow.healthy_ns + slow.common_ns):.1f}x{' by itself' if by_itself else ''}"
+    job = f"job {_job_factor(slow, by_itself=by_itself)}"
     if slow.from_start:
         since = f"rank {culprit.rank} computes {culprit.slowdown:.1f}x as long as its peers, since the first iteration"
         return f"{job}; {since}"
     return f"{job}; rank {culprit.slowdown:.1f}x"
 
 
-def _describe_link(
-    slow: SlowIncident, link: SlowLink, policy: Policy, next_strategy: Candidate | None
-) -> DiagnosisStatus:
-    growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
-    others = "nobody computes slower or lacks CPU"
-    if link.compute_growth > 1 + policy.verify:
-        others = "no computation, though slower as well, accounts for it"
-    evidence = f"iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now"
-    if not link.comm:
-        why = "a slow link, by measuring all of them: what the ranks compute would fit into the iteration of before"
-    else:
-        why = f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}"
-        evidence = (
-            f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
-            f" members; {evidence}; computation of the rank whose own grew most: {growth}"
-        )
-    return DiagnosisStatus(
-        id=slow.id,
-        what="fail-slow, communication",
-        where=link_where(link),
-        since=_since(slow),
-        slowdown=f"job {slow.slow_ns / slow.healthy_ns:.1f}x",
-        why=why,
-        cause=Cause.SLOW_LINK.value,
-        evidence=f"{evidence}{network_words(link.network)}{probe_evidence(slow)}",
-        done=link_done(slow),
-        next=link_next(slow, policy, next_strategy),
-        state="Mitigating" if slow.phase == "Checking" else "Open",
-        node=link.node,
-    )
-
-
-def network_words(seen: NetworkSeen | None) -> str:
-    """Say what the members' networks show; nothing where none is known."""
-    if seen is None:
-        return ""
-    before = "" if seen.healthy_again_ppm < 0 else f" ({seen.healthy_again_ppm / 1e4:.2f} % before)"
-    words = f"; TCP segments sent again: {seen.again_ppm / 1e4:.2f} %{before} by pod {seen.pod_name} (node {seen.node})"
-    if seen.congested:
-        words += f"; RDMA adapters slowed down by {seen.congested} congestion notices a second"
-    if seen.faulty:
-        words += f"; {seen.faulty} RDMA packets a second lost or out of order"
-    return words
-
-
-def _comms(link: SlowLink) -> str:
-    if link.comm == "all ranks":
-        return f"the communicator of all {link.members} ranks"
-    return link.comm
+def _job_factor(slow: SlowIncident, *, by_itself: bool) -> str:
+    """Say how much longer an iteration lasts, what already helps, and how much of it all ranks have in common."""
+    well_ns = slow.healthy_ns + slow.common_ns
+    if by_itself:
+        return f"{slow.slow_ns / well_ns:.1f}x by itself"
+    others = f"{well_ns / slow.healthy_ns:.1f}x"
+    helped = "" if slow.moved is None or slow.moved.failed else " with micro-batches moved"
+    without = "" if others == "1.0x" else f", {others} without this rank"
+    return f"{slow.slow_ns / slow.healthy_ns:.1f}x{helped}{without}"
 
 
 def _slow_where(culprit: Culprit) -> str:
@@ -274,13 +235,6 @@ def _slow_where(culprit: Culprit) -> str:
         else ""
     )
     return f"rank {culprit.rank} (pod {culprit.pod_name}, node {culprit.node}){also}"
-
-
-def _since(slow: SlowIncident) -> str:
-    if slow.onset_iteration <= 1:
-        return f"{timestamp(slow.onset_at)} (from the first iteration of generation {slow.onset_generation})"
-    after = max(1, slow.reported_iteration - slow.onset_iteration + 1)
-    return f"{timestamp(slow.onset_at)} (iteration {slow.onset_iteration}, reported after {after} iterations)"
 
 
 def _evidence(culprit: Culprit) -> str:

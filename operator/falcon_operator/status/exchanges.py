@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from falcon_core.planning.ski_rental import Candidate, due_seconds
+from falcon_core.recovery.applied import newest
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import Swapped
 from falcon_core.recovery.state import Applied, SlowIncident
 from falcon_core.recovery.strategies import ignore, swap_nodes
 from falcon_operator.api import DoneStep
 from falcon_operator.status.early import why_early
-from falcon_operator.status.steps import applied, done_step
+from falcon_operator.status.steps import done_step
 from falcon_operator.status.words import listed, milliseconds, percent, seconds
 
 _LINK_WAITS: Final = "once no rank is slow any more, the link is judged by itself; each pays for what it costs alone"
@@ -22,13 +23,13 @@ def link_done(slow: SlowIncident) -> list[DoneStep]:
     steps = exchange_steps(slow)
     if steps:
         return steps
-    ignored = applied(slow, ignore.TYPE)
+    ignored = newest(slow, ignore.TYPE)
     return [] if ignored is None else [done_step(ignored.at, "ignored: so far cheaper than anything else")]
 
 
 def exchange_steps(slow: SlowIncident) -> list[DoneStep]:
     """Return what was done by exchanging roles, oldest first; empty where no roles were exchanged."""
-    acted, swapped = applied(slow, swap_nodes.TYPE), slow.swapped
+    acted, swapped = newest(slow, swap_nodes.TYPE), slow.swapped
     if acted is None or swapped is None:
         return []
     steps = [done_step(acted.at, _endured(slow, acted))]
@@ -54,7 +55,7 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         return f"endured: none of spec.mitigation.strategies is against a slow link; {swap_nodes.TYPE} is"
     if slow.swapped is not None and slow.swapped.failed:
         return "endured: the exchange of roles has not helped, and is not tried again in this incident"
-    acted = applied(slow, swap_nodes.TYPE)
+    acted = newest(slow, swap_nodes.TYPE)
     if acted is not None and acted.observed_only:
         return "mode Observe: roles would have been exchanged; nothing is done"
     if slow.blocked:

@@ -8,6 +8,7 @@ from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import probe_targets
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.preflight_links import LEAST_MACHINES
+from falcon_core.recovery.prices import TAKE_THE_ROLE
 from falcon_core.recovery.probe_state import Check, Measured, Probed
 from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import replace_node
@@ -60,17 +61,18 @@ def probe_next(
     is_due = (
         slow.evidence is not Evidence.TESTED_AS_FAST
         and next_strategy is not None
-        and next_strategy.name == replace_node.TYPE
+        and next_strategy.name in TAKE_THE_ROLE
         and ski_rental.due(next_strategy, slow.loss)
         and may_be_tested(policy)
         and (slow.probed or Probed()).tries < probe_targets.MOST_TRIES
     )
-    if not is_due or not state.pauses.since:
+    if next_strategy is None or not is_due or not state.pauses.since:
         return ""
     at = clock_time(probe_targets.allowed_at(state, slow, policy))
+    before = "its node is replaced" if next_strategy.name == replace_node.TYPE else "its pod takes another role"
     return (
-        "before its node is replaced, its machine is measured beside its peers' while training stands still, from"
-        f" {at} on (spec.detection.pauseBudget)"
+        f"before {before}, its machine is measured beside its peers' while training stands still, from {at} on"
+        " (spec.detection.pauseBudget)"
     )
 
 

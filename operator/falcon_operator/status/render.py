@@ -82,7 +82,10 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
 def _healthy_ns(recovery: RecoveryState) -> int | None:
     """Return the healthy iteration time, estimated where the job has taken a slow start for its health."""
     slow = recovery.slow
-    return slow.healthy_ns if slow is not None and slow.from_start else recovery.healthy_ns
+    if slow is None or not slow.is_incident:
+        return recovery.healthy_ns
+    from_start = slow.from_start or (slow.link is not None and bool(slow.link.siblings))
+    return slow.healthy_ns if from_start else recovery.healthy_ns
 
 
 def counters(intent: Intent) -> Counters:
@@ -165,7 +168,8 @@ def _slow_summary(slow: SlowIncident, recovery: RecoveryState, policy: Policy, *
             more += f", and {link_brief(link.link)}"
         doing = "measuring its machine" if probed else _slow_doing(slow, policy)
         return f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x {slower}{more}; {doing}"
-    factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower since {since}"
+    since = "from the start" if slow.link is not None and slow.link.siblings else f"since {since}"
+    factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower {since}"
     if slow.link is not None:
         return f"{factor}: {link_brief(slow.link)}; {'measuring the links' if probed else swapping_words(slow)}"
     return f"{factor}; no rank stands out"

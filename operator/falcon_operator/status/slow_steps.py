@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery.applied import newest
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.state import Applied, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_nodes
@@ -10,14 +11,14 @@ from falcon_operator.api import DoneStep
 from falcon_operator.status.doubt import doubt_words, is_kept
 from falcon_operator.status.early import due_words, why_early
 from falcon_operator.status.exchanges import exchange_next, exchange_steps
-from falcon_operator.status.steps import applied, done_step
+from falcon_operator.status.steps import done_step
 from falcon_operator.status.words import milliseconds, seconds
 
 
 def slow_done(slow: SlowIncident) -> list[DoneStep]:
     """Return what was done about a slowdown, oldest first."""
-    ignored = applied(slow, ignore.TYPE)
-    acted = applied(slow, replace_node.TYPE)
+    ignored = newest(slow, ignore.TYPE)
+    acted = newest(slow, replace_node.TYPE)
     steps = [*_moved_steps(slow), *exchange_steps(slow)]
     if acted is None:
         if ignored is None or steps:
@@ -35,7 +36,7 @@ def slow_done(slow: SlowIncident) -> list[DoneStep]:
 
 
 def _moved_steps(slow: SlowIncident) -> list[DoneStep]:
-    acted, moved = applied(slow, adjust_microbatches.TYPE), slow.moved
+    acted, moved = newest(slow, adjust_microbatches.TYPE), slow.moved
     if acted is None:
         return []
     if moved is None:
@@ -95,7 +96,7 @@ def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
 
 
 def _replaced_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> str:
-    replaced = applied(slow, replace_node.TYPE)
+    replaced = newest(slow, replace_node.TYPE)
     if replaced is not None and replaced.observed_only:
         return "mode Observe: the node would have been replaced; nothing is done"
     if next_strategy is None:
@@ -109,7 +110,7 @@ def _replaced_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate 
 
 def beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
     """Return what is next for a node beside the first slow node."""
-    acted = applied(slow, replace_node.TYPE)
+    acted = newest(slow, replace_node.TYPE)
     observed = acted is not None and acted.observed_only
     if slow.phase != "Located" or slow.blocked or observed or is_kept(slow, policy) or first.culprit is None:
         return slow_next(slow, policy, None)

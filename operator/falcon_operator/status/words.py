@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from falcon_core.model import Cause
 from falcon_core.recovery.remembered import Place
-from falcon_core.recovery.state import Fault, JobChange, SlowLink
+from falcon_core.recovery.state import Fault, JobChange, SlowIncident, SlowLink
 from falcon_core.text import clip
 from falcon_core.wire.ring import Op
 from falcon_operator.restore import Restore
@@ -138,3 +138,11 @@ def change_words(change: JobChange) -> str:
         f" take {after} instead of {before} ({change.after_ns / change.before_ns:.2f}x); all ranks compute longer"
         " alike, so the job itself has changed, and no node or link is at fault"
     )
+
+
+def since_words(slow: SlowIncident) -> str:
+    """Say since when a job is slow."""
+    if slow.onset_iteration <= 1:
+        return f"{timestamp(slow.onset_at)} (from the first iteration of generation {slow.onset_generation})"
+    after = max(1, slow.reported_iteration - slow.onset_iteration + 1)
+    return f"{timestamp(slow.onset_at)} (iteration {slow.onset_iteration}, reported after {after} iterations)"

@@ -1,8 +1,9 @@
 """The example's model, whose micro-batches may move between the ranks.
 
-    torchrun --nproc-per-node 3 sharing.py --examples examples --steps 200 [--every 20]
+    torchrun --nproc-per-node 3 sharing.py --examples examples --steps 200 [--every 20] [--sharded]
 
-With ``--every``, its checkpoints are falcon_torch's, in the pods' memory.
+With ``--every``, its checkpoints are falcon_torch's, in the pods' memory. With ``--sharded``, each rank has a part of
+the parameters (FSDP), and they are gathered once a step.
 The loss of a step is that of the same global batch, whichever rank computes what.
 """
 
@@ -26,6 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--micro-batches", type=int, default=4, help="per rank, in the even split")
     parser.add_argument("--every", type=int, default=0, help="steps between two checkpoints; 0: there are none")
+    parser.add_argument("--sharded", action="store_true", help="shard the parameters; without checkpoints")
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -35,6 +37,17 @@ def parse_arguments() -> argparse.Namespace:
 def log(event: str, **values: object) -> None:
     if dist.get_rank() == 0:
         print(json.dumps({"event": event, **values}), flush=True)
+
+
+def sharded(plain: torch.nn.Module) -> torch.nn.Module:
+    """Shard each block's parameters over all ranks, and then what is left."""
+    from torch.distributed.device_mesh import init_device_mesh  # not in the image's PyTorch
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in plain.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(plain, mesh=mesh)
 
 
 def main() -> None:
@@ -47,11 +60,11 @@ def main() -> None:
     torch.manual_seed(args.seed)
     corpus = write_corpus(args.seed, 2000)
     plain = Gpt(layers=4, width=128, heads=4, context=args.context)
-    model = DistributedDataParallel(plain)
+    model = sharded(plain) if args.sharded else DistributedDataParallel(plain)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3)
     model(*draw_batch(corpus, args, 0, 0)).backward()  # discarded: settles the buckets, as in the example
     optimizer.zero_grad(set_to_none=True)
-    batches = falcon_torch.MicroBatches(model, per_rank=args.micro_batches)
+    batches = falcon_torch.MicroBatches(model, per_rank=args.micro_batches, gather_once=args.sharded)
     checkpoint = falcon_torch.Checkpoint() if args.every else None
     done, state = checkpoint.load() if checkpoint is not None else (0, None)
     if state is not None:

@@ -31,6 +31,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--micro", type=int, default=2, help="micro-batches of a replica")
     parser.add_argument("--share", action="store_true", help="let micro-batches move between the replicas")
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints; 0: none")
+    parser.add_argument("--ballast", type=int, default=0, help="MiB that a rank's state has besides the model")
+    parser.add_argument("--folder", help="that outlives the pod; without one, checkpoints are in memory alone")
     return parser.parse_args()
 
 
@@ -107,15 +109,17 @@ def main() -> None:
         import falcon_torch
 
         batches = falcon_torch.MicroBatches(stage.model, args.micro, replica=stage.replica, replicas=REPLICAS)
+    ballast = torch.full((args.ballast << 18,), float(dist.get_rank()))
     checkpoint, done = None, 0
     if args.every:
         import falcon_torch
 
-        checkpoint = falcon_torch.Checkpoint()
+        checkpoint = falcon_torch.Checkpoint(args.folder)
         done, state = checkpoint.load()
         if state is not None:
             stage.model.load_state_dict(state["model"])
             stage.optimizer.load_state_dict(state["optimizer"])
+            ballast = state["ballast"].clone()
     log("start", resumed_from=done, unix_seconds=time.time())
     for number in range(done + 1, args.steps + 1):
         began = time.perf_counter()
@@ -124,7 +128,8 @@ def main() -> None:
         shares = [] if batches is None else list(batches.shares)
         log("step", step=number, loss=loss, step_seconds=seconds, unix_seconds=time.time(), shares=shares)
         if checkpoint is not None and (checkpoint.wanted() or number % args.every == 0):
-            checkpoint.save({"model": stage.model.state_dict(), "optimizer": stage.optimizer.state_dict()}, number)
+            state = {"model": stage.model.state_dict(), "optimizer": stage.optimizer.state_dict(), "ballast": ballast}
+            checkpoint.save(state, number)
     log("end", steps=args.steps)
     dist.destroy_process_group()
 

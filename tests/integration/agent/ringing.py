@@ -46,14 +46,15 @@ class Step(NamedTuple):
 class Ring:
     """A job of one rank in each pod, on machine ``n`` the pod ``n``."""
 
-    def __init__(self, folder: Path, site: Site, stream: Operator, network: Network) -> None:
+    def __init__(self, folder: Path, site: Site, stream: Operator, network: Network, *, members: int = 0) -> None:
+        """Start the launchers and agents. ``members``: of a group that reduces its gradients together; 0: all."""
         self._stream, self._network, self._site = stream, network, site
         self.size = len(network.names)
         self.folder = folder
         self.job = Job(NAME, UID, pods=self.size)
         self._credentials = credentials(folder / "tls", site, UID)
         stream.desired.announce(self.job.announcement())
-        command = (str(PYTHON), str(PROGRAMS / "ring.py"), str(folder))
+        command = (str(PYTHON), str(PROGRAMS / "ring.py"), str(folder), *([str(members)] if members else []))
         self.launchers = [
             Launcher(
                 folder / f"run-{place}",
@@ -233,7 +234,8 @@ class ByHand:
         ring = [(at, self._addresses[at], report.links.port) for at, report in enumerate(reported)]
         self._order(
             phase="Hold",
-            stops=where,
+            stops=where.iterations,
+            calls_before=where.calls_before,
             arrive_ms=5000,
             deadline_ms=round(1e3 * deadline_seconds),
             links=LinksOrder(

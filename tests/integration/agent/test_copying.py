@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_agent.checkpoint import copying
+from falcon_agent.checkpoint import copying, exchange
 from falcon_agent.checkpoint import peers as wire
 from falcon_agent.checkpoint.copying import Copying
 from falcon_agent.checkpoint.store import Store
@@ -21,7 +21,7 @@ from falcon_core.wire.checkpoint import Loaded
 from falcon_core.wire.launch import Phase
 from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
 from falcon_operator.bus import certs
-from tests.integration.agent.test_copies import JOB, SIZE, fill
+from tests.integration.agent.test_copies import JOB, SIZE, fill, flip
 from tests.integration.ports import free_port
 
 WAIT_SECONDS = 30.0
@@ -136,6 +136,43 @@ async def test_a_new_pod_gets_what_its_predecessor_had_saved(make: Callable[...,
     assert successor.copying.origin(Loaded(0, 40, "Memory"), 2) == Loaded(0, 40, "Copy", "keeper")
     assert successor.copying.origin(Loaded(0, 40, "Folder"), 2) == Loaded(0, 40, "Folder"), "it was not used"
     assert successor.copying.origin(Loaded(0, 60, "Memory"), 3) == Loaded(0, 60, "Memory"), "a later life found its own"
+
+
+async def test_pods_that_kept_each_others_copies_exchange_roles_without_the_network(
+    make: Callable[..., Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make("first", 0), make("second", 1)
+    await ready(first, second)
+    tell([first, second], {"first": "second", "second": "first"})
+    saved = {0: first.save(20), 1: second.save(20)}
+    await until("both are copied", lambda: (first.told, second.told) == ((True, {0: 20}), (True, {1: 20})))
+
+    async def unreachable(*_: object) -> list[int]:
+        pytest.fail("a peer was asked")
+
+    monkeypatch.setattr(exchange, "fetch", unreachable)
+    first.rank, second.rank = 1, 0
+    tell([first, second], {"first": "second", "second": "first"}, generation=2)
+    await asyncio.gather(first.fetched(2), second.fetched(2))
+    assert [pod.store.buffers(0)[0].read_bytes() == saved[pod.rank] for pod in (first, second)] == [True, True]
+    assert first.copying.origin(Loaded(1, 20, "Memory"), 2) == Loaded(1, 20, "Copy", "first")
+
+
+async def test_an_own_copy_that_is_damaged_comes_from_another_pod(make: Callable[..., Pod], tmp_path: Path) -> None:
+    first, second, third = make("first", 0), make("second", 1), make("third", 2)
+    await ready(first, second, third)
+    tell([first, second, third], {"first": "second"})
+    saved = first.save(20)
+    await until("it is copied", lambda: second.steps() == {(0, 20)})
+    tell([first, second, third], {"first": "third"})
+    await until("it is copied again", lambda: third.steps() == {(0, 20)})
+    (copy,) = [path for path in sorted((tmp_path / "second" / "copies").iterdir()) if path.read_bytes() == saved]
+    flip(copy, SIZE // 2)
+    second.rank = 0
+    tell([second, third], {}, generation=2)
+    await second.fetched(2)
+    assert second.store.buffers(0)[0].read_bytes() == saved
+    assert second.copying.origin(Loaded(0, 20, "Memory"), 2) == Loaded(0, 20, "Copy", "third")
 
 
 async def test_two_pods_of_which_neither_kept_the_others_copies_may_be_lost_at_once(

@@ -14,6 +14,7 @@ import pytest
 
 from falcon_agent.tracker import Tracker
 from falcon_core.wire.launch import RINGS_DIR
+from falcon_core.wire.messages import RankSignals
 from tests.integration.agent.networks import Network, inside, machines, why_not
 from tests.integration.agent.pod import PYTHON
 from tests.integration.ports import free_port
@@ -30,6 +31,10 @@ SCRIPT = Path(__file__).parents[2] / "e2e" / "scripts" / "stages.py"
 RANKS = 4
 RATE = "40mbit"  # 3 MB of gradients take 0.6 s
 HEALTHY_STEPS, STEPS, MEASURED = 60, 20, 12
+# What a step of stages.py puts on a link [bytes], from the model's dimensions (FALCON, appendix 9.2): equation 9, the
+# gradients and a loss around a ring of two; equation 10, activations or their gradients of two micro-batches of eight.
+DATA_BYTES = 4 * (3 * (512 * 512 + 512) + 1)
+PIPELINE_BYTES = 4 * 2 * 8 * 512
 LADDER = [{"type": "Ignore"}, {"type": "SwapNodes", "overheadSeconds": 1}]
 
 
@@ -95,6 +100,11 @@ class Training:
         return statistics.median(step["step_seconds"] for step in self.steps()[-MEASURED:])
 
 
+def _link_bytes(rank: RankSignals) -> tuple[list[int], list[int]]:
+    """Return what an iteration's collectives put on a link, by group, and its sends, by receiver."""
+    return [each.link_bytes for each in rank.comms if each.link_bytes], [each.bytes for each in rank.sends]
+
+
 @pytest.fixture
 def network() -> Iterator[Network]:
     with machines(RANKS) as made:
@@ -116,11 +126,13 @@ def test_the_exchange_that_is_decided_by_real_rings_takes_the_slow_link_away(net
             done += 4
             assert done < HEALTHY_STEPS + 200, operator.status
             training.until(done)
-            operator.look([tracker.signals(1)[0] for tracker in training.trackers])
+            signals = [tracker.signals(1)[0] for tracker in training.trackers]
+            operator.look(signals)
         slow = training.seconds()
         losses = {step["step"]: step["loss"] for step in training.steps()}
     finally:
         training.stop()
+    assert [_link_bytes(rank) for rank in signals] == [([DATA_BYTES], [PIPELINE_BYTES])] * RANKS
     (note,) = operator.status.diagnoses
     assert note.where.startswith("the link between rank 0 (pod gpt2-0, node node-0), rank 1 (pod gpt2-1, node node-1)")
     places = [int(member.pod_uid.removeprefix("uid-")) for member in operator.intent.membership.members]

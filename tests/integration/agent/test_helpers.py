@@ -29,6 +29,7 @@ def followed(summary: Summary, ranks: int, done: int) -> bool:
     return len(counts) == ranks and all(done - LATE <= count <= done for count in counts)
 
 
+@pytest.mark.slow
 async def test_a_process_that_writes_checkpoints_is_not_the_rank(make_pod: MakePod, tmp_path: Path) -> None:
     pod = make_pod(2, str(PYTHON), str(PROGRAMS / "checkpointing.py"), str(tmp_path), "20")
     pod.start_agent()

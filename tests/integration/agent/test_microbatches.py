@@ -16,10 +16,11 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]  # ratios of times
 
 
 @pytest.fixture
-def pod(make_pod: MakePod, python_dir: Path) -> Pod:
+def pod(make_pod: MakePod, python_dir: Path, request: pytest.FixtureRequest) -> Pod:
     """Return a pod of three ranks whose micro-batches can move, with its agent."""
     slow_down(python_dir.parent, 1.0)
-    program = (str(PYTHON), str(PROGRAMS / "micro_batches.py"), str(python_dir.parent))
+    more = getattr(request, "param", ())
+    program = (str(PYTHON), str(PROGRAMS / "micro_batches.py"), str(python_dir.parent), *more)
     made = make_pod(3, *program, options=("--python", str(python_dir)))
     made.start_agent()
     made.plan(1, "Run")
@@ -93,6 +94,28 @@ async def test_shares_move_and_the_slow_rank_still_shows_its_own_speed(pod: Pod)
     await settled(pod, "a rank that is well again, by its own speed", MOVED, 1.0)
     pod.order(EVEN)
     await settled(pod, "the even split", EVEN, 1.0)
+    assert in_step(pod) == EVEN
+
+
+@pytest.mark.parametrize("pod", [("sharded",)], indirect=True)
+async def test_they_move_between_ranks_that_share_the_parameters(pod: Pod) -> None:
+    """The model is in shards that are gathered once a step: an iteration's calls stay, whatever a rank's share is."""
+    even = await settled(pod, "a healthy job", EVEN, 1.0)
+    slow_down(pod.folder, 2.0)
+    before = await settled(pod, "a slow rank", EVEN, 2.0)
+    pod.order(MOVED)
+    after = await pod.reported(
+        "the moved micro-batches",
+        lambda s: shares(s) == MOVED and s.ranks[0].iterations > before.ranks[0].iterations + 40,
+    )
+    assert in_step(pod) == MOVED
+    assert [rank.period_calls for rank in after.ranks] == [rank.period_calls for rank in even.ranks]
+    assert iteration_ms(after) < 0.8 * iteration_ms(before)
+    assert compute_ms(after.ranks[1]) > 1.5 * compute_ms(even.ranks[1]), "the slow rank still shows its own speed"
+    pod.order(EVEN)
+    await pod.reported(
+        "the even split", lambda s: shares(s) == EVEN and s.ranks[0].iterations > after.ranks[0].iterations
+    )
     assert in_step(pod) == EVEN
 
 

@@ -50,6 +50,7 @@ def threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
+@pytest.mark.slow
 async def test_released_standbys_train_as_cold_ranks_do(make_pod: MakePod, python_dir: Path) -> None:
     program = (str(PYTHON), str(PROGRAMS / "losses.py"), str(python_dir.parent), str(STEPS))
     pod = make_pod(2, *program, options=("--python", str(python_dir)))

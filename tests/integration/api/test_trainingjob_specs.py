@@ -119,6 +119,11 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     ),
     # -- detection, mitigation, recovery
     "verify of 0 %": ({"spec.detection": {"verifyPercent": 0}}, "spec.detection.verifyPercent", "than or equal to 1"),
+    "suspicion of 100 %": (
+        {"spec.detection": {"suspicionPercent": 100}},
+        "spec.detection.suspicionPercent",
+        "greater than or equal to 101",
+    ),
     "median of 50 %": (
         {"spec.detection": {"medianPercent": 50}},
         "spec.detection.medianPercent",
@@ -207,7 +212,6 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     # -- what a later release brings
     "minReplicas": ({"spec.minReplicas": 2}, "spec.minReplicas", LATER),
     "weight": ({"spec.weight": "1.0"}, "spec.weight", LATER),
-    "suspicion": ({"spec.detection": {"suspicionPercent": 120}}, "spec.detection.suspicionPercent", LATER),
     # -- the rest
     "checkpoints at once": (
         {"spec.checkpoint": {"intervalSeconds": 0}},

@@ -99,7 +99,7 @@ def test_with_plain_files(name: str, tmp_path: Path) -> None:
     assert ended.stderr.count(words or "Traceback") == bool(words), ended.stderr
 
 
-@pytest.mark.parametrize("with_folder", [False, True])
+@pytest.mark.parametrize("with_folder", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_rank_killed_at_any_instant_leaves_the_newest_step_byte_for_byte(
     small_store: Path, with_folder: bool
 ) -> None:

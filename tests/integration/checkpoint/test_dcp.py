@@ -65,12 +65,13 @@ def test_fsdp2_on_three_ranks_whose_shards_are_of_unequal_size(tmp_path: Path) -
     run("fsdp2_in_the_same_layout", tmp_path, ranks=3)
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3)])
+@pytest.mark.parametrize(("before", "after"), [pytest.param(4, 2, marks=pytest.mark.slow), (2, 3)])
 def test_another_number_of_ranks_loads_from_the_folder(before: int, after: int, tmp_path: Path) -> None:
     run("saved_for_another_layout", tmp_path, ranks=before)
     run("loaded_in_another_layout", tmp_path, ranks=after)
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_passes_over_what_is_damaged(tmp_path: Path) -> None:
     run("saved_for_another_layout", tmp_path, ranks=3)
     said = run("loaded_in_another_layout_past_a_damaged_file", tmp_path, ranks=2)

@@ -76,7 +76,7 @@ def stop(launcher: Launcher) -> str:
     return said.decode()
 
 
-@pytest.mark.parametrize("how", ["state dict", "distributed"])
+@pytest.mark.parametrize("how", ["state dict", pytest.param("distributed", marks=pytest.mark.slow)])
 def test_a_pod_that_ends_leaves_its_newest_step_on_the_volume(pods: Pods, how: str) -> None:
     first = pods.start(HOW=how)
     pods.await_said(first, "saved 2")

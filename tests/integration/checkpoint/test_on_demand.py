@@ -64,7 +64,9 @@ def test_a_wish_that_is_withdrawn_lets_them_go_on_and_another_generations_counts
     assert others == [first] * (RANKS - 1)
 
 
-@pytest.mark.parametrize(("how", "more"), [("", 0), ("async", 0), ("stager", 1)])
+@pytest.mark.parametrize(
+    ("how", "more"), [*(pytest.param(how, 0, marks=pytest.mark.slow) for how in ("", "async")), ("stager", 1)]
+)
 def test_so_do_ranks_that_save_by_pytorchs_distributed_checkpoint(
     make: Callable[..., Job], how: str, more: int
 ) -> None:

@@ -90,11 +90,13 @@ def test_a_lost_pods_ranks_get_the_state_from_another_pods_memory(pods: Pods) ->
     pods.run("loaded_by_the_next")
 
 
+@pytest.mark.slow
 def test_so_do_pods_that_were_added(pods: Pods) -> None:
     pods.run("saved_for_the_next", pods=1)
     pods.run("loaded_by_the_next")
 
 
+@pytest.mark.slow
 def test_with_all_pods_it_is_gone_unless_there_is_a_folder(pods: Pods, tmp_path: Path) -> None:
     pods.run("saved_for_the_next", WITH_FOLDER="1")
     names = sorted(path.name for path in tmp_path.iterdir())

@@ -22,6 +22,39 @@ EVEN = [PER_RANK] * RANKS
 pytestmark = pytest.mark.timeout(300)
 
 
+def run(program: str, arguments: list[str], ranks: int, environment: Mapping[str, str]) -> list[list[Any]]:
+    """Run a program's ranks on Gloo; return each rank's lines, which are JSON."""
+    if not PYTHON.is_file():
+        pytest.fail("PyTorch is not installed: run the tests through make test-integration")
+    port = str(free_port())
+    processes = [
+        subprocess.Popen(
+            [str(PYTHON), "-W", "ignore", str(PROGRAMS / program), *arguments],
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{AGENT}:{JOB}",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "FALCON_GENERATION": "5",
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        printed = [process.communicate(timeout=200)[0].splitlines() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * ranks
+    return [[json.loads(line) for line in of_rank] for of_rank in printed]
+
+
 def train(
     folder: Path,
     orders: dict[int, Any],
@@ -35,38 +68,11 @@ def train(
 
     They are on Gloo, unless ``more`` in their environment says otherwise.
     """
-    if not PYTHON.is_file():
-        pytest.fail("PyTorch is not installed: run the tests through make test-integration")
     (folder / "agent").mkdir(parents=True)
-    port = str(free_port())
     own = {"FALCON_CONTROL": str(folder / "agent" / "control")}
-    processes = [
-        subprocess.Popen(
-            [str(PYTHON), "-W", "ignore", str(PROGRAMS / program), str(folder), str(STEPS), json.dumps(orders)],
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{AGENT}:{JOB}",
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "FALCON_GENERATION": "5",
-                **(own if falcon else {}),
-                **(more or {}),
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        printed = [process.communicate(timeout=200)[0].splitlines() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * ranks
-    lines = [[json.loads(line) for line in of_rank] for of_rank in printed]
+    lines = run(
+        program, [str(folder), str(STEPS), json.dumps(orders)], ranks, {**(own if falcon else {}), **(more or {})}
+    )
     assert [of_rank[-1] for of_rank in lines] == [["end", rank, ""] for rank in range(ranks)]
     return [{line[0]: line[2:] for line in of_rank[:-1]} for of_rank in lines]
 
@@ -100,6 +106,25 @@ def in_turn(trained: list[dict[int, Any]]) -> list[tuple[int, list[int], list[in
     return [(step, shares[step], shares[step - 1]) for step in range(1, STEPS)]
 
 
+@pytest.mark.parametrize(("mesh", "ranks"), [("3", 3), pytest.param("2x2", 4, marks=pytest.mark.slow)])
+def test_sharded_parameters_are_gathered_once_a_step_and_the_losses_are_those_of_replicas(
+    tmp_path: Path, mesh: str, ranks: int
+) -> None:
+    """Fully sharded, and two copies of two shards: a collective in any pass but the first or last would never end."""
+    uneven = [1, 6, 5] if ranks == 3 else [1, 6, 5, 4]
+    even = [PER_RANK] * ranks
+    shared = train(tmp_path / "shared", {5: wanted(uneven), 20: wanted(even)}, ranks=ranks, more={"MESH": mesh})
+    plain = train(tmp_path / "even", {}, ranks=ranks)
+    changed = [(step, shares) for step, shares, before in in_turn(shared) if shares != before]
+    assert [shares for _, shares in changed] == [uneven, even]
+    for step in range(STEPS):
+        seen = [of_rank[step] for of_rank in shared]
+        assert [len(own) for _, own, _ in seen] == seen[0][0]
+        assert sorted(index for _, own, _ in seen for index in own) == list(range(ranks * PER_RANK))
+        assert seen[0][2] == pytest.approx(plain[0][step][2], rel=1e-9)
+
+
+@pytest.mark.slow
 def test_replicas_of_several_ranks_change_together_and_the_losses_stay(tmp_path: Path) -> None:
     """Two replicas of two pipeline stages, without a collective between the stages: ranks 0 and 2 are replica 0."""
     orders = {5: wanted([2, 6, 2, 6]), 15: wanted([2, 6, 3, 5]), 20: wanted([5, 3, 5, 3]), 30: wanted([4] * 4)}
@@ -133,3 +158,19 @@ def test_what_the_agent_does_not_write_changes_nothing(tmp_path: Path) -> None:
 def test_without_falcon_the_same_script_computes_the_even_split(tmp_path: Path) -> None:
     seen = train(tmp_path / "run", {5: wanted([2, 5, 5])}, falcon=False)
     assert [of_rank[STEPS - 1][1] for of_rank in seen] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_a_model_whose_passes_differ_between_ranks_keeps_the_even_split_and_says_why() -> None:
+    said = {name: reasons for name, *reasons in run("reasons.py", [], 2, {})[0]}
+    assert said["replicated"] == ["", ""]
+    assert said["sharded"] == [
+        "parameters are sharded and gathered in each pass: gather_once=True gathers them once a step",
+        "",
+    ]
+    for name, words in {
+        "plain": "the model is not in DistributedDataParallel",
+        "synced": "SyncBatchNorm makes collectives in each pass",
+        "partly": "parameters are sharded over a part of the ranks alone",
+        "older": "FullyShardedDataParallel: use fully_shard",
+    }.items():
+        assert words in said[name][1], name

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.ready import claims
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.operator.cluster import Installation
 
 
+@pytest.mark.slow
 async def test_thirty_nodes_lost_together_claim_thirty_spares_in_a_few_looks(
     api: ApiServer, installation: Installation
 ) -> None:

@@ -182,6 +182,7 @@ def test_a_released_standby_is_what_a_fresh_process_is(start: Start, tmp_path: P
         assert not [key for key in warm["environ"] if key in ("FALCON_STANDBY", "FALCON_IMPORTS")]
 
 
+@pytest.mark.slow
 def test_restarts_leave_no_standby_behind(start: Start, tmp_path: Path) -> None:
     launcher = begin(start, tmp_path)
     released = 0

@@ -100,6 +100,7 @@ def trainer(start: Start, folder: Path) -> Job:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_programs_held_at_their_rendezvous_train_as_cold_ranks_do(start: Start, tmp_path: Path) -> None:
     job = trainer(start, tmp_path)
     job.run()
@@ -186,15 +187,25 @@ def _words(path: Path) -> bytes:
     ("before", "reason"),
     [
         ("if rank == 1 and os.environ.get('FALCON_HOLD'): sys.exit(0)", "ended before it met the other ranks"),
-        ("if os.environ.get('FALCON_HOLD'): os.execlp('sleep', 'sleep', '99')", "ended before it met"),
+        pytest.param(
+            "if os.environ.get('FALCON_HOLD'): os.execlp('sleep', 'sleep', '99')",
+            "ended before it met",
+            marks=pytest.mark.slow,
+        ),
         ("socket.create_server(('', port - 1)).close()", "binds port"),
-        ("socket.socket().connect_ex((os.environ['MASTER_ADDR'], port - 1))", "connects to port"),
+        pytest.param(
+            "socket.socket().connect_ex((os.environ['MASTER_ADDR'], port - 1))",
+            "connects to port",
+            marks=pytest.mark.slow,
+        ),
         (
             # In a standby alone: of two ranks that train, each other's child may have the port.
             "import subprocess as s; os.environ.get('FALCON_HOLD') and s.run([sys.executable, '-c', BIND], check=True)",
             "ended before it met",
         ),
-        ("os.environ.get('FALCON_HOLD') and os.kill(os.getpid(), 9)", "ended before it met"),
+        pytest.param(
+            "os.environ.get('FALCON_HOLD') and os.kill(os.getpid(), 9)", "ended before it met", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_cannot_wait_in_its_program_waits_before_it(

@@ -11,7 +11,9 @@ import pytest
 
 from tests.unit.client_format import agreement
 
-STEPS = 30
+STEPS = 56
+# Each of three proposals waits for the one before, and takes as many steps as the ranks are apart, and two more.
+LAST_PROPOSAL = STEPS - 3 * (8 + agreement.AHEAD) - 4
 
 
 class Store:
@@ -73,7 +75,7 @@ def play(seed: int, ranks: int, ahead: int, silent: int | None = None) -> list[l
     """Let ranks step at their own pace; return when each acted. ``silent``: a rank that never looks."""
     chance = random.Random(seed)
     store, pace = Store(), Pace(ranks, ahead)
-    proposals = sorted(chance.sample(range(1, STEPS - 8), 3))
+    proposals = sorted(chance.sample(range(1, LAST_PROPOSAL), 3))
     acted: list[list[int]] = [[] for _ in range(ranks)]
 
     def body(rank: int, pauses: list[float]) -> None:

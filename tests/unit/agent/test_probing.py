@@ -343,3 +343,9 @@ def test_a_device_that_works_on_ends_the_pause(pod: Pod) -> None:
 
 def test_targets_are_whole_iterations_beyond_the_start() -> None:
     assert targets_of(COUNTS, 4) == {KEY: 18}
+
+
+def test_a_rank_with_a_single_counter_may_stop_at_another_call_than_its_iterations_first() -> None:
+    assert targets_of(COUNTS, 4, 1) == {KEY: 17}
+    several = IterationCounts({**COUNTS.starts, KEY + 1: 5}, {**COUNTS.calls, KEY + 1: 1})
+    assert targets_of(several, 4, 1) == {KEY: 18, KEY + 1: 9}

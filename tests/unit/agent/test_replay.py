@@ -121,6 +121,7 @@ def test_a_run_directory_is_recorded_ring_by_ring(files: list[Path], tmp_path: P
     assert replay([tmp_path / "kept" / file.name for file in files]) == replay(files)
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_draws(files: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the plot extra is not installed")
     picture = tmp_path / "out.png"

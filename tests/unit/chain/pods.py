@@ -60,10 +60,10 @@ class Tracked:
         self.tracker = Tracker(run_dir, monotonic_ns=lambda: self._now_ns)
         self.tracker.poll([f"g1-r{rank}-100.ring"])
 
-    def signals(self, silent_seconds: float) -> RankSignals:
-        """Return the rank's report, ``silent_seconds`` after the end of its last call."""
+    def signals(self, silent_seconds: float, *, asked: bool = False) -> RankSignals:
+        """Return the rank's report, ``silent_seconds`` after the end of its last call. ``asked``: by the operator."""
         self._now_ns = self._end_ns + int(silent_seconds * SECOND)
-        (report,) = self.tracker.signals(1)
+        (report,) = self.tracker.signals(1, [self.rank] if asked else [])
         return report
 
 

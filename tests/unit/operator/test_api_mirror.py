@@ -15,7 +15,7 @@ from falcon_operator.api import TrainingJobSpec, TrainingJobStatus, WarmPoolSpec
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 Schema = dict[str, Any]
 # fields that the schema knows so as to refuse them by name: no code reads them
-REFUSED = {"spec": {"minReplicas", "weight"}, "spec.detection": {"suspicionPercent"}}
+REFUSED = {"spec": {"minReplicas", "weight"}}
 
 
 def schema(plural: str, part: str) -> Schema:

@@ -7,7 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.remembered import Outlook, Place, SlowPair
+from falcon_core.recovery.slow_pairs import KEPT_SECONDS
+from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.peers import CopiesReport, Peers
@@ -113,8 +117,13 @@ def telling(snap: Snapshot, said: dict[int, CopiesReport]) -> Snapshot:
     return replace(snap, reports=JobReports(summaries=summaries))
 
 
-def told(nodes: list[str], zones: dict[str, str] | None = None, said: dict[int, CopiesReport] | None = None) -> Peers:
-    found = peers(telling(snapshot(nodes, zones), said or {}), membership(nodes))
+def told(
+    nodes: list[str],
+    zones: dict[str, str] | None = None,
+    said: dict[int, CopiesReport] | None = None,
+    recovery: RecoveryState | None = None,
+) -> Peers:
+    found = peers(telling(snapshot(nodes, zones), said or {}), membership(nodes), recovery or RecoveryState())
     assert found is not None
     return found
 
@@ -156,6 +165,65 @@ def test_agents_are_told_where_to_reach_each_other_and_who_has_the_newest_copies
     assert [pod.sources for pod in found.pods] == [["uid-2"], ["uid-2", "uid-0"], []]
 
 
+def slow_between(*nodes: str, **fields: Any) -> RecoveryState:
+    """Return the state in which the link between these nodes is slow."""
+    pair = [Place(rank=0, pod_name="", node=node) for node in nodes]
+    link = SlowLink(ranks=pair, members=9, comm="", excess_ns=1, compute_growth=1.0, pair=pair)
+    incident = SlowIncident(
+        id="gpt2-1",
+        phase="Detected",
+        onset_at=1.0,
+        onset_generation=3,
+        onset_iteration=1,
+        reported_iteration=2,
+        healthy_ns=1,
+        slow_ns=2,
+        loss=Loss(),
+        link=link,
+    )
+    return RecoveryState(slow=replace(incident, **fields))
+
+
+def test_no_copies_go_over_a_slow_link() -> None:
+    assert holders(told(list("abcd"))) == ["uid-1", "uid-2", "uid-3", "uid-0"]
+    found = told(list("abcd"), recovery=slow_between("a", "b"))
+    assert {frozenset((pod.uid, pod.holder)) for pod in found.pods}.isdisjoint({frozenset(("uid-0", "uid-1"))})
+    assert sorted(holders(found)) == ["uid-0", "uid-1", "uid-2", "uid-3"]
+
+
+def test_a_link_that_roles_were_exchanged_against_is_kept_off_when_its_incident_is_over() -> None:
+    known = RecoveryState(slow_pairs=[SlowPair(nodes=["a", "b"], at=90.0)])
+    assert holders(told(list("abcd"), recovery=known)) == holders(told(list("abcd"), recovery=slow_between("a", "b")))
+    old = RecoveryState(slow_pairs=[SlowPair(nodes=["a", "b"], at=90.0 - KEPT_SECONDS)])
+    assert holders(told(list("abcd"), recovery=old)) == holders(told(list("abcd")))
+
+
+def test_of_equally_new_copies_those_behind_a_slow_link_are_fetched_last() -> None:
+    said = {place: CopiesReport(port=4000 + place, held=[Held(0, 60, 0), Held(1, 60, 0)]) for place in (1, 2)}
+    assert told(list("abc"), said=said).pods[0].sources == ["uid-1", "uid-2"]
+    assert told(list("abc"), said=said, recovery=slow_between("a", "b")).pods[0].sources == ["uid-2", "uid-1"]
+    newer = {**said, 1: CopiesReport(port=4001, held=[Held(0, 80, 0), Held(1, 80, 0)])}
+    assert told(list("abc"), said=newer, recovery=slow_between("a", "b")).pods[0].sources == ["uid-1", "uid-2"]
+
+
+def test_a_pod_that_is_about_to_take_another_role_keeps_the_copies_of_that_role() -> None:
+    planned = slow_between("a", "b", outlook=Outlook(at=1.0, removed_share=1.0, moves={1: 3, 3: 1}))
+    assert holders(told(list("abcd"), recovery=planned)) == ["uid-2", "uid-3", "uid-0", "uid-1"]
+    done = slow_between("a", "b", outlook=Outlook(at=1.0, removed_share=1.0, moves={1: 3, 3: 1}), phase="Checking")
+    assert holders(told(list("abcd"), recovery=done)) == holders(told(list("abcd"), recovery=slow_between("a", "b")))
+
+
+def test_the_exchange_for_a_link_counts_beside_a_slow_rank_whose_outlook_is_another_action() -> None:
+    link = slow_between("a", "b", outlook=Outlook(at=1.0, removed_share=1.0, moves={1: 3, 3: 1})).slow
+    rank = slow_between(outlook=Outlook(at=1.0, removed_share=0.5), link=None).slow
+    assert holders(told(list("abcd"), recovery=RecoveryState(slow=rank, link_beside=link))) == [
+        "uid-2",
+        "uid-3",
+        "uid-0",
+        "uid-1",
+    ]
+
+
 @pytest.mark.parametrize(
     ("interface", "said", "host"),
     [
@@ -169,7 +237,7 @@ def test_agents_are_told_where_to_reach_each_other_and_who_has_the_newest_copies
 def test_agents_are_reached_at_the_interface_that_the_job_names(interface: str | None, said: str, host: str) -> None:
     spec = {"checkpoint": {**COPIES["checkpoint"], **({"interface": interface} if interface else {})}}
     snap = telling(snapshot(["a", "b"], spec=spec), {1: CopiesReport(port=4001, host=said)})
-    found = peers(snap, membership(["a", "b"]))
+    found = peers(snap, membership(["a", "b"]), RecoveryState())
     assert found is not None
     assert [pod.host for pod in found.pods] == ["10.0.0.0", host]
 
@@ -181,16 +249,16 @@ def test_what_a_pod_says_of_its_own_ranks_is_no_copy() -> None:
 
 def test_a_job_that_never_wanted_copies_is_told_nothing() -> None:
     spec = {"checkpoint": {"memory": "64Mi"}}
-    assert peers(snapshot(["a", "b"], spec=spec), membership(["a", "b"])) is None
+    assert peers(snapshot(["a", "b"], spec=spec), membership(["a", "b"]), RecoveryState()) is None
     ended = telling(snapshot(["a", "b"], spec=spec), {0: CopiesReport(port=1)})
-    found = peers(ended, membership(["a", "b"]))
+    found = peers(ended, membership(["a", "b"]), RecoveryState())
     assert found is not None
     assert holders(found) == ["", ""], "it wants none any more"
 
 
 def test_while_a_generation_gathers_nothing_is_sent_that_each_report_would_change() -> None:
     gathering = replace(membership(["a", "b"]), phase="Stop")
-    assert peers(telling(snapshot(["a", "b"]), {0: CopiesReport(port=4000)}), gathering) is None
+    assert peers(telling(snapshot(["a", "b"]), {0: CopiesReport(port=4000)}), gathering, RecoveryState()) is None
 
 
 def test_the_report_crosses_the_bus() -> None:

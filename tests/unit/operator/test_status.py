@@ -97,6 +97,16 @@ def test_a_rank_that_was_never_well_reads_as_such() -> None:
     assert note.since == "2026-11-20T12:04:10Z (from the first iteration of generation 1)"
 
 
+def test_what_all_ranks_have_in_common_is_part_of_the_jobs_slowdown_and_kept_apart_from_the_ranks() -> None:
+    shared = replace(SLOW, common_ns=round(0.8 * SLOW.healthy_ns))
+    note = describe_slowdown(shared, POLICY, None)
+    assert note is not None
+    assert note.slowdown == "job 2.6x, 1.8x without this rank; rank 2.9x"
+    hardly = describe_slowdown(replace(SLOW, common_ns=round(0.04 * SLOW.healthy_ns)), POLICY, None)
+    assert hardly is not None
+    assert hardly.slowdown == "job 2.6x; rank 2.9x"
+
+
 def test_what_was_done_and_what_it_cost() -> None:
     replaced = replace(
         SLOW, phase="Checking", applied=[*SLOW.applied, ACTED], switched_at=NOON + 34, replaced_by="spare-1"

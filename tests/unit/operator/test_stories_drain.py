@@ -131,6 +131,7 @@ async def test_in_a_restart_for_a_failure_a_cordoned_node_is_left_where_a_spare_
     assert world.node_of(2).name.startswith("spare-"), "one spare is left for the rank that has failed"
 
 
+@pytest.mark.slow
 async def test_without_a_spare_the_job_stays_says_so_and_evictions_wait_for_ten_minutes() -> None:
     world = World()
     await trained(world)

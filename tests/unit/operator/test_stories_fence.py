@@ -112,6 +112,7 @@ async def test_a_test_without_peers_waits_for_the_score_of_a_spare() -> None:
     await run(world, operator, lambda _: TAINT_FENCED in slow.taints, seconds=60)
 
 
+@pytest.mark.slow
 async def test_a_node_in_trouble_is_not_released_from_its_fence_before_the_trouble_is_over() -> None:
     """A short test passes on a node whose link is broken."""
     world = World()

@@ -70,6 +70,7 @@ async def test_two_slow_nodes_no_longer_compute_one_after_the_other(tensor: int,
     assert world.generation == 2
 
 
+@pytest.mark.slow
 async def test_what_is_left_of_the_loss_pays_for_a_replacement() -> None:
     world = training(REPLACE)
     await slow_stages(world)
@@ -82,6 +83,7 @@ async def test_what_is_left_of_the_loss_pays_for_a_replacement() -> None:
     assert len({"node-a", "node-c"} & set(nodes(world))) == 1, "there is one spare"
 
 
+@pytest.mark.slow
 async def test_a_dear_exchange_comes_after_a_cheap_replacement() -> None:
     """It would remove half of the loss, so that it counts twice its price."""
     world = training(REPLACE, exchange=70)

@@ -41,6 +41,7 @@ async def test_shares_move_away_from_a_slow_rank_and_come_back_with_its_relief()
         " iteration 450ms before, 295ms since, 295ms by the plan, the best that there is"
     )
     assert note.state == "Open"
+    assert note.slowdown == "job 1.2x with micro-batches moved; rank 2.0x"
     assert "the node is replaced when the loss reaches" in note.next
     assert "micro-batches moved to other ranks" in world.status.summary
     assert ("MicrobatchesMoved", "by rank, of 4 in the even split: 5, 5, 2") in world.events
@@ -82,6 +83,23 @@ async def test_what_is_lost_all_the_same_pays_for_a_replacement_and_a_restart_be
     note = world.status.diagnoses[0]
     assert "micro-batches moved" in steps(note)
     assert "all ranks restarted" in steps(note)
+
+
+async def test_the_split_outlives_a_process_that_is_restarted_in_its_pod() -> None:
+    world = sharing()
+    await trained(world)
+    world.node_of(2).slow = 2.0
+    await run(world, operator, lambda w: moved(w) and "since" in steps(w.status.diagnoses[0]))
+    world.end_rank(1, signal=9)
+    await run(world, operator, lambda w: w.generation == 2 and w.shares == [5, 5, 2])
+    begun = world.clock.seconds
+    assert world.orders == [(1, [5, 5, 2]), (2, [5, 5, 2])]
+    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    assert world.orders == [(1, [5, 5, 2]), (2, [5, 5, 2])], "it is good, and stays"
+    slow = next(note for note in world.status.diagnoses if note.rank == 2)
+    assert (slow.state, "micro-batches moved" in steps(slow)) == ("Open", True)
+    world.node_of(2).slow = 1.0
+    await run(world, operator, lambda w: w.shares == EVEN, seconds=120)
 
 
 async def test_the_split_follows_the_ranks() -> None:
@@ -147,6 +165,7 @@ async def test_a_spec_without_the_strategy_moves_nothing_and_says_nothing_of_it(
     assert "micro-batches" not in str(world.status.diagnoses)
 
 
+@pytest.mark.slow
 async def test_who_is_slow_again_each_time_has_to_stay_well_for_longer() -> None:
     world = sharing()
     await trained(world)

@@ -83,6 +83,7 @@ async def test_a_node_whose_links_are_all_slow_is_named() -> None:
     assert note.where.startswith("the link of node node-b: ")
 
 
+@pytest.mark.slow
 async def test_links_that_are_alike_name_nobody_and_are_not_measured_again_soon() -> None:
     world = training()
     await congested(world)
@@ -114,6 +115,7 @@ async def test_nobody_is_stopped_where_that_is_not_allowed(spec: dict[str, Any])
     assert world.paused.orders == []
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_paused_is_said_and_tried_three_times() -> None:
     world = training()
     world.paused.why = "its calls are not regular now"

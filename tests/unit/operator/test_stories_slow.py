@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from falcon_core.model import Cause
 from falcon_core.recovery.remembered import Lasted
@@ -89,6 +90,7 @@ async def test_over_the_pools_limit_the_replacement_waits_and_names_the_field() 
     assert [entry.namespace for entry in world.pool.status.recent_claims] == ["ml"]
 
 
+@pytest.mark.slow
 async def test_observe_only_writes_down_what_it_would_have_done() -> None:
     world = World(spec={"mitigation": {"mode": "Observe"}})
     await trained(world)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_core.wire.checkpoint import Held
-from tests.unit.operator.flows import Flows, ring, two_by_two
+from tests.unit.operator.flows import MB, Flows, ring, two_by_two
 from tests.unit.operator.telling import operator, reasons, run, runs, state, steps, trained
 from tests.unit.operator.world import World
 
@@ -56,6 +56,18 @@ async def test_the_slow_link_gets_the_lightest_traffic() -> None:
     assert "cost" in note.result
     assert reasons(world) == ["Started", "SlowLink", "RolesExchanged", "Started", "Resolved"]
     assert world.status.counters.replacements == 0
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+async def test_a_second_exchange_does_not_bring_the_first_slow_link_back(stage: int) -> None:
+    world = training()
+    await congested(world)
+    await run(world, operator, lambda w: "Resolved" in reasons(w), seconds=120)
+    await congested(world, 2 * stage, 2 * stage + 1)
+    await run(world, operator, lambda w: reasons(w).count("Resolved") == 2, seconds=240)
+    assert reasons(world).count("RolesExchanged") == 2
+    light = world.flows.extra_seconds(dict(enumerate(nodes(world))))
+    assert light <= 1.1 * MB * SLOW, "gradients cross neither of them"
 
 
 async def test_a_link_that_carries_little_moves_nobody() -> None:

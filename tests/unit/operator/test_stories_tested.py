@@ -87,6 +87,7 @@ async def test_a_machine_that_was_slow_from_the_start_is_left_when_it_is_slow_by
     assert "MachineSlow" in reasons(world)
 
 
+@pytest.mark.slow
 async def test_a_machine_that_computes_as_fast_as_its_peers_is_kept() -> None:
     world = moving()
     await trained(world)

@@ -65,6 +65,25 @@ def test_ranks_that_mean_something_else_have_no_common_start(change: dict[int, K
         agreed(MEMBERS, {**{rank: _known(rank) for rank in range(3)}, **change})
 
 
+def _of_world(starts: list[int]) -> dict[int, Known | None]:
+    return {rank: Known({WORLD: start}, {WORLD: 2}) for rank, start in enumerate(starts)}
+
+
+def test_ranks_with_a_single_channel_may_stop_before_any_call_and_most_of_them_decide() -> None:
+    """A ring of data-parallel ranks, of which some take another call of the iteration for its first."""
+    for starts, most in (([11, 14, 12], 0), ([10, 15, 13], 1)):
+        found = agreed({WORLD: (0, 1, 2)}, _of_world(starts))
+        assert (found.counts[WORLD] % 2, found.calls) == (most, {WORLD: 2})
+
+
+def test_a_rank_with_a_single_channel_follows_those_with_several() -> None:
+    known = {0: _known(0, 5), 1: _known(1, 6), 2: Known({WORLD: ORIGIN[WORLD] + 9}, {WORLD: 2})}
+    members = {WORLD: (0, 1, 2), LEFT: (0, 1), FORWARD: (0, 1)}
+    known[1] = Known(*({c: n for c, n in each.items() if c != RIGHT} for each in (known[1].starts, known[1].calls)))
+    found = agreed(members, known)
+    assert found.counts == {channel: ORIGIN[channel] + 5 * CALLS[channel] for channel in members}
+
+
 def test_where_the_receiver_does_not_know_the_order_the_sender_does() -> None:
     receiver = _known(1)
     unordered = Known({c: n for c, n in receiver.starts.items() if c != FORWARD}, receiver.calls)

@@ -14,6 +14,9 @@ WORLD, DATA = 1, 2  # ids of a process's communicators
 LAYOUT = Parallelism(data=2, pipeline=2)
 
 
+ALONE = ChannelStart(8, 1, 0, Traffic.COLLECTIVE, 0, 5, 2)
+
+
 def world(start: int, calls: int = 3, place: int = 0, size: int = 4) -> ChannelStart:
     return ChannelStart(WORLD, size, place, Traffic.COLLECTIVE, 0, start, calls)
 
@@ -26,7 +29,9 @@ def reported(rank: int, iteration: int, *more: ChannelStart, begun: int = 0, age
 def cut(
     ranks: list[Reported], lead: float = 0.5, iteration: float = 1.0, layout: Parallelism | None = None
 ) -> dict[int, int]:
-    return stops(ranks, len(ranks), layout, lead_seconds=lead, iteration_seconds=iteration)
+    found = stops(ranks, len(ranks), layout, lead_seconds=lead, iteration_seconds=iteration)
+    assert found.calls_before == {}
+    return found.iterations
 
 
 def test_ranks_that_have_named_different_iterations_stand_still_at_the_same_one() -> None:
@@ -41,6 +46,21 @@ def test_the_cut_lies_beyond_whoever_is_farthest_by_as_much_as_the_order_takes()
     assert cut(ranks, lead=0.0)[0] == 6
     assert cut(ranks, lead=2.5)[0] == 9
     assert cut(ranks, lead=2.5, iteration=10.0)[0] == 6
+
+
+def test_a_rank_with_a_single_channel_that_takes_another_call_for_its_iterations_first_stops_where_the_others_do() -> (
+    None
+):
+    odd = Reported(
+        RankStart(2, [world(14, place=2)], begun=3)
+    )  # 4 calls after the others' start: one iteration and one
+    found = stops(
+        [reported(0, 0), reported(1, 0), odd, reported(3, 0)], 4, None, lead_seconds=0.5, iteration_seconds=1.0
+    )
+    counts = {rank: 10 + 3 * found.iterations[rank] for rank in (0, 1, 3)}
+    counts[2] = 14 + 3 * found.iterations[2] - found.calls_before[2]
+    assert set(counts.values()) == {10 + 3 * 5}, "the rank may be 13 calls after the others' start"
+    assert found.calls_before == {2: 1}
 
 
 def test_sends_and_receives_are_counted_by_their_ends() -> None:
@@ -60,8 +80,7 @@ def test_sends_and_receives_are_counted_by_their_ends() -> None:
 
 def test_what_a_rank_calls_by_itself_binds_nobody() -> None:
     graph = ChannelStart(9, 0, -1, Traffic.GRAPH, 0, 77, 1)
-    alone = ChannelStart(8, 1, 0, Traffic.COLLECTIVE, 0, 5, 2)
-    assert set(cut([reported(0, 0, graph, alone), *(reported(rank, 0) for rank in range(1, 4))]).values()) == {1}
+    assert set(cut([reported(0, 0, graph, ALONE), *(reported(rank, 0) for rank in range(1, 4))]).values()) == {1}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +92,7 @@ def test_what_a_rank_calls_by_itself_binds_nobody() -> None:
             "rank 2: its calls are not",
         ),
         ([reported(0, 0), reported(1, 0), Reported(RankStart(2))], "rank 2: it makes no calls"),
-        ([reported(0, 0), reported(1, 0), Reported(RankStart(2, [world(11, place=2)]))], "differently"),
+        ([reported(0, 0), reported(1, 0, ALONE), Reported(RankStart(2, [world(11, place=2), ALONE]))], "differently"),
         ([reported(0, 0), reported(1, 0), Reported(RankStart(2, [world(10, calls=4, place=2)]))], "calls of"),
         ([reported(0, 0), reported(1, 0), Reported(RankStart(2, [world(10, place=0, size=2)]))], "not known who calls"),
         (

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.detail import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, wanted_detail
+from falcon_core.recovery.asking import OWN_JUDGEMENT_SECONDS, TURN_SECONDS
+from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.wire.messages import MAX_DETAILED, RankSignals

@@ -48,6 +48,12 @@ def test_each_stage_has_its_own_part() -> None:
     assert computed(obs) == pytest.approx([HEALTHY] * 4, rel=1e-4)
 
 
+def test_a_stage_where_it_does_not_show_is_as_the_others_are() -> None:
+    obs = job(0.4, (6, 10, 6, 10))
+    helper = replace(obs.ranks[1], sent=replace(obs.ranks[1].sent, healthy_compute_ns=None))
+    assert computed(replace(obs, ranks=[obs.ranks[0], helper, *obs.ranks[2:]])) == pytest.approx([HEALTHY] * 4)
+
+
 def test_where_it_does_not_show_nothing_changes() -> None:
     even = job(0.5, (8, 8, 8, 8))
     assert evened(even, PIPELINE) is even

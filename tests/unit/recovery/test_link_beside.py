@@ -24,10 +24,11 @@ MOVED = Moved(per_rank=4, share=2, most=5, before_ns=430 * MS, expected_ns=295 *
 SHARING = Sharing(generation=1, shares=list(SHARES), per_rank=4, at=NOW - 60, taken_iteration=80)
 S2 = Applied(strategy="AdjustMicrobatches", at=NOW - 60, loss_seconds=1.0, overhead_seconds=1.0)
 IGNORED = Applied(strategy="Ignore", at=NOW - 60, loss_seconds=0.0, overhead_seconds=0.0)
+LOSS = Loss(seconds=3.0, generation=1, counted_iterations=100)
 LINK = SlowLink(ranks=[], members=3, comm="all ranks", excess_ns=100 * MS, compute_growth=1.0)
 
 
-def job(iteration_ms: int) -> Observation:
+def job(iteration_ms: int, **fields: Any) -> Observation:
     """Return a job whose iterations take so long; by the shares alone, they would take 295 ms."""
     return seen(
         ranks={
@@ -35,6 +36,7 @@ def job(iteration_ms: int) -> Observation:
                 "compute_ns": [(20 + 4 * each) * MS] * 16,
                 "iteration_ns": [iteration_ms * MS] * 16,
                 "micro": MicroShare(per_rank=4, share=share, micro_ns=each * MS),
+                **fields,
             }
             for number, (share, each) in enumerate(zip(SHARES, MICRO_MS, strict=True))
         }
@@ -49,7 +51,8 @@ def suspicion(**fields: Any) -> SlowIncident:
 @pytest.mark.parametrize(
     ("iteration_ms", "change", "measured"),
     [
-        (600, {}, True),
+        (600, {"loss": LOSS}, True),
+        (600, {"loss": replace(LOSS, seconds=2.9)}, False),  # less than a pause costs
         (320, {}, False),  # the shares explain it
         (600, {"moved": None}, False),
         (600, {"link": LINK, "id": "gpt2-1", "phase": "Detected"}, True),  # known, but for its ends
@@ -65,7 +68,7 @@ def test_links_are_measured_where_moved_shares_explain_too_little(
 
 
 def test_too_few_iterations_of_the_new_shares_show_nothing() -> None:
-    state = RecoveryState(slow=suspicion(), sharing=replace(SHARING, taken_iteration=95))
+    state = RecoveryState(slow=suspicion(), sharing=replace(SHARING, taken_iteration=86))
     assert probe_targets.wanted(state, job(600), LADDER) is None
 
 
@@ -84,3 +87,27 @@ def test_a_link_that_was_measured_stays_beside_the_rank_that_is_named_now() -> N
     swapped = replace(slow, swapped=Swapped(pods=[], total=0, before_ns=600 * MS, expected_ns=300 * MS))
     for unknown in (replace(slow, probed=None), swapped):
         assert link_beside.put_beside(RecoveryState(), unknown, culprit) == (RecoveryState(), unknown)
+
+
+@pytest.mark.parametrize(
+    ("changes", "iterations", "failed"),
+    [
+        ({}, 10, link_beside.NOT_ENOUGH),
+        ({}, 9, ""),  # two windows of the new generation
+        ({"switched_at": NOW - 50}, 10, ""),  # the generation is still that of before
+        ({"swapped": None}, 10, None),
+    ],
+)
+def test_an_exchange_is_not_enough_where_ranks_do_not_explain_the_new_generation(
+    changes: dict[str, Any], iterations: int, failed: str | None
+) -> None:
+    exchanged = Swapped(pods=[], total=2, before_ns=700 * MS, expected_ns=300 * MS)
+    fields = {"link": LINK, "phase": "Detected", "swapped": exchanged, "switched_at": NOW - 101, **changes}
+    beside = replace(unnamed(550 * MS), **fields)
+    first = located(moved=MOVED, slow_ns=600 * MS)
+    obs = job(600, iterations=iterations)
+    state, closed = link_beside.look(RecoveryState(slow=first, link_beside=beside), first, obs, LADDER)
+    assert closed == []
+    assert state.link_beside is not None
+    swapped = state.link_beside.swapped
+    assert (None if swapped is None else swapped.failed) == failed

@@ -10,14 +10,13 @@ from falcon_core.recovery import onsets, sharing
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Sharing
 from falcon_core.recovery.state import RecoveryState
-from falcon_core.signals.sudden import is_suddenly_slow
+from falcon_core.signals.sudden import NEWEST, is_suddenly_slow
 from falcon_core.wire.messages import RankSignals
 from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
 
 LADDER = replace(POLICY, strategies=[("Ignore", None), ("AdjustMicrobatches", None), ("ReplaceNode", 60.0)])
 WELL, LONG, COMPUTES, COMPUTES_LONG = 4000 * MS, 6000 * MS, 3900 * MS, 5900 * MS
-NEWEST = 3  # long iterations: the first of them may be partly healthy
 
 
 def ranks(long: int, **slow: Any) -> dict[int, dict[str, Any]]:
@@ -60,6 +59,11 @@ def test_micro_batches_move_away_from_a_rank_that_is_suddenly_slow() -> None:
     assert shares[2] < 8 < min(shares[:2])
 
 
+def test_the_split_is_planned_by_the_newest_iteration_since_the_one_before_may_be_partly_healthy() -> None:
+    half = (COMPUTES + COMPUTES_LONG) // 2
+    assert asked_for(job(compute_ns=[COMPUTES] * 14 + [half, COMPUTES_LONG])) == asked_for(job())
+
+
 def test_the_slowdown_counts_from_the_first_long_iteration() -> None:
     state = onsets.look(RecoveryState(), job(), LADDER)
     assert state.slow is not None
@@ -73,7 +77,6 @@ def test_the_slowdown_counts_from_the_first_long_iteration() -> None:
     ("obs", "policy", "before", "why"),
     [
         (job(1), LADDER, None, "a spike"),
-        (job(NEWEST - 1), LADDER, None, "the first of them may be partly healthy"),
         (job(healthy_noise=0.2), LADDER, None, "the job is that noisy"),
         (job(healthy_noise=None), LADDER, None, "its noise is not known"),
         (job(compute_ns=[COMPUTES] * 16), LADDER, None, "it waits for something else"),

@@ -107,14 +107,21 @@ class Stage:
         self._turns: list[Turn] = []
 
     def step(self, times: int, share: int = PER_RANK, micro: int = MICRO, wait: int = 2 * MS) -> RankSignals:
+        self.unread(times, share, micro, wait)
+        return self.read()
+
+    def unread(self, times: int, share: int = PER_RANK, micro: int = MICRO, wait: int = 2 * MS) -> None:
+        """Train so many steps of which the agent has not read anything yet."""
         if not self._turns or self._turns[-1].share != share:
             self._turns.append(Turn(self.script.now_ns, share, even=share == PER_RANK))
-        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=self._turns, timed=False)
         for _ in range(times):
             for _ in range(share):
                 self.script.call(Call(Op.RECV, 1024, 0, 2 * MS))
                 self.script.call(Call(Op.SEND, 2048, micro))
             self.script.call(Call(Op.ALL_REDUCE, 4096, 0, wait))
+
+    def read(self) -> RankSignals:
+        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=list(self._turns), timed=False)
         self.chain.feed(self.script.records[self._fed :])
         self._fed = len(self.script.records)
         return self.chain.signals(0, 0)
@@ -161,3 +168,17 @@ def test_a_rank_whose_share_stays_makes_the_same_calls_and_is_followed_on() -> N
     after = stage.step(5)
     assert after.iterations == before.iterations + 5
     assert after.wait_ns
+
+
+@pytest.mark.parametrize("unread", [1, 6, 12])
+def test_steps_of_the_share_before_that_are_read_with_its_end_are_not_taken_for_the_new_ones(unread: int) -> None:
+    """An agent reads a busy rank's calls each second, and a quiet one's less often: many steps at a time."""
+    stage = Stage()
+    before = stage.step(60)
+    stage.unread(unread)
+    stage.unread(8, share=6)
+    stage.unread(unread, share=3)
+    moved = stage.step(20, share=3)
+    assert stage.chain.period_calls == 2 * 3 + 1
+    assert moved.healthy_compute_ns == before.healthy_compute_ns
+    assert abs(moved.iterations - (60 + 2 * unread + 28)) <= 6

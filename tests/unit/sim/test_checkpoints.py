@@ -39,6 +39,7 @@ def _run(seed: int, at: float, **mitigation: Any) -> Goodput:
 
 
 @pytest.mark.parametrize("interval", [None, 600.0], ids=["not declared", "declared"])
+@pytest.mark.slow
 def test_falcon_is_no_worse_than_fail_stop_alone(interval: float | None) -> None:
     starts = [(seed, 400.0 + 150 * seed) for seed in range(4)]  # all over the interval between two checkpoints
     alone = sum(_run(seed, at, falcon="FailStop").ettr for seed, at in starts)

@@ -18,7 +18,7 @@ what the change costs: one second of loss keeps mere noise from moving anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import compress
 
 import msgspec
@@ -64,29 +64,91 @@ class _Speeds(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, obs: Observation, policy: Policy) -> _Speeds:
         """Take each stage of a replica by its slowest rank that is measured; there is no ``hindrance``."""
-        ranks, table = sorted(obs.ranks, key=lambda rank: rank.rank), replicas(policy)
-        said = [rank.sent.micro for rank in ranks if rank.sent.micro is not None]
-        per_rank, measured = said[0].per_rank, _are_measured(ranks, policy)
+        shares, by_rank = _measured(obs, policy)
+        overlap = _overlaps(by_rank, shares, obs, policy)
+        return cls(by_rank.per_rank, shares, *by_rank.of_replicas(replicas(policy), overlap=overlap))
+
+    @property
+    def even_seconds(self) -> Floats:
+        """Return what each replica takes with the even share [s]: [replicas]."""
+        return self.fixed + self.per_rank * self.micro
+
+    def seconds(self, shares: Sequence[int]) -> float:
+        """Return what the slowest replica takes with these shares [s]."""
+        return predict(shares, self.micro.tolist(), self.fixed.tolist())
+
+
+class _ByRank(msgspec.Struct, frozen=True):
+    """What the ranks take, in the order of their numbers, seconds."""
+
+    per_rank: int  # in the even split
+    micro: Floats  # for a micro-batch; -inf: not known: [ranks]
+    fixed: Floats  # whatever their share is: [ranks]
+
+    @classmethod
+    def of(cls, ranks: Sequence[RankSeen], per_rank: int, policy: Policy) -> _ByRank:
+        """Take what is measured. ``per_rank``: micro-batches in the even split."""
+        measured = _are_measured(ranks, policy)
         micro, fixed = np.full(len(ranks), -np.inf), np.zeros(len(ranks))
         even = medians([rank.sent.compute_ns for rank in compress(ranks, measured)], policy.consecutive) / 1e9
-        passes = np.array([each.micro_ns or 0 if each.timed else np.nan for each in said])[measured] / 1e9
-        micro[measured] = np.where(np.isnan(passes), even / per_rank, passes)
+        said = [rank.sent.micro for rank in ranks]
+        passes = [np.nan if each is None or not each.timed else each.micro_ns or 0 for each in said]
+        timed = np.array(passes)[measured] / 1e9
+        micro[measured] = np.where(np.isnan(timed), even / per_rank, timed)
         fixed[measured] = np.maximum(0.0, even - per_rank * micro[measured])
-        of_stages = micro[table].max(axis=2)  # [replicas, stages]
-        besides = fixed[table].max(axis=(1, 2))
-        shares = np.array([said[first].share for first in table[:, 0, 0].tolist()])
+        return cls(per_rank, micro, fixed)
+
+    def of_replicas(self, table: Ints, *, overlap: bool) -> tuple[Floats, Floats]:
+        """Return for each replica what a micro-batch takes, and what its share does not change: [replicas], twice.
+
+        ``overlap``: the stages of a pipeline work at the same time.
+        """
+        of_stages = self.micro[table].max(axis=2)  # [replicas, stages]
+        besides = self.fixed[table].max(axis=(1, 2))
         slowest, whole = of_stages.max(axis=1), of_stages.sum(axis=1)
-        overlapped, alternating = (besides + shares * slowest + whole - slowest).max(), (besides + shares * whole).max()
-        level = (obs.iteration_ns(policy.consecutive) or 0.0) / 1e9
-        if level - overlapped < alternating - level:
-            return cls(per_rank, shares.tolist(), slowest, besides + whole - slowest)
-        return cls(per_rank, shares.tolist(), whole, besides)
+        return (slowest, besides + whole - slowest) if overlap else (whole, besides)
+
+    def seated(self, pods_of: Sequence[int], new: Collection[int], table: Ints) -> _ByRank:
+        """Return what ranks take when their pods have other roles: a pod is as slow beside its peers as it was.
+
+        ``pods_of``: for each replica of the job's pods, whose pod takes its role. ``new``: those that get a new pod,
+        which is taken to be well.
+        """
+        ranks = np.arange(self.micro.size)
+        of_pod = self.micro.size // len(pods_of)
+        before = np.array(pods_of)[ranks // of_pod] * of_pod + ranks % of_pod
+        usual, fixed = np.empty_like(self.micro), np.empty_like(self.micro)
+        for stage in range(table.shape[1]):
+            members = table[:, stage].ravel()
+            known = members[np.isfinite(self.micro[members])]
+            usual[members], fixed[members] = healthy_seconds(self.micro[known]), healthy_seconds(self.fixed[known])
+        unknown = ~np.isfinite(self.micro[before]) | np.isin(ranks // of_pod, list(new))
+        slowdown = np.where(unknown, 1.0, self.micro[before] / usual[before])
+        longer = np.where(unknown, 0.0, self.fixed[before] - fixed[before])
+        return _ByRank(self.per_rank, slowdown * usual, np.maximum(0.0, fixed + longer))
+
+
+def _measured(obs: Observation, policy: Policy) -> tuple[list[int], _ByRank]:
+    """Return the replicas' present shares, and what the ranks take; there is no ``hindrance``."""
+    ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
+    said = [rank.sent.micro for rank in ranks if rank.sent.micro is not None]
+    shares = [said[first].share for first in replicas(policy)[:, 0, 0].tolist()]
+    return shares, _ByRank.of(ranks, said[0].per_rank, policy)
+
+
+def _overlaps(by_rank: _ByRank, shares: Sequence[int], obs: Observation, policy: Policy) -> bool:
+    """Check whether the stages work at the same time: whether the iteration's time is nearer to that."""
+    level, table = (obs.iteration_ns(policy.consecutive) or 0.0) / 1e9, replicas(policy)
+    overlapped, alternating = (
+        float((fixed + np.array(shares) * micro).max())
+        for micro, fixed in (by_rank.of_replicas(table, overlap=overlap) for overlap in (True, False))
+    )
+    return level - overlapped < alternating - level
 
 
 def even_seconds(obs: Observation, policy: Policy) -> Floats:
     """Return what each replica would take with the even share [s]: [replicas]. There is no ``hindrance``."""
-    speeds = _Speeds.of(obs, policy)
-    return speeds.fixed + speeds.per_rank * speeds.micro
+    return _Speeds.of(obs, policy).even_seconds
 
 
 def left_ns(obs: Observation, policy: Policy) -> float:
@@ -95,8 +157,8 @@ def left_ns(obs: Observation, policy: Policy) -> float:
     So long iterations are because of slow ranks, after micro-batches were moved. There is no ``hindrance``.
     """
     speeds = _Speeds.of(obs, policy)
-    slowest = predict(speeds.shares, speeds.micro.tolist(), speeds.fixed.tolist())
-    return 1e9 * max(0.0, slowest - healthy_seconds(speeds.fixed + speeds.per_rank * speeds.micro))
+    slowest = speeds.seconds(speeds.shares)
+    return 1e9 * max(0.0, slowest - healthy_seconds(speeds.even_seconds))
 
 
 def healthy_seconds(times: Floats) -> float:
@@ -168,9 +230,28 @@ def plan(obs: Observation, policy: Policy, *, gives_back: bool = True) -> Plan |
     There is no ``hindrance``. ``gives_back``: whether who has fewer than in the even split may get some of them back.
     """
     level = obs.iteration_ns(policy.consecutive)
-    if level is None:
-        return None
-    speeds, more = _Speeds.of(obs, policy), KEPT - 1
+    return None if level is None else _planned(_Speeds.of(obs, policy), level, policy, gives_back=gives_back)
+
+
+def plan_seated(
+    obs: Observation, policy: Policy, pods_of: Sequence[int], new: Collection[int], healthy_ns: float
+) -> tuple[Plan | None, float]:
+    """Return the best split of a generation in which pods have other roles, and its iteration time without it [ns].
+
+    There is no ``hindrance``. ``pods_of``, ``new``: as of ``_ByRank.seated``. ``healthy_ns``: iteration time.
+    """
+    table, (shares, by_rank) = replicas(policy), _measured(obs, policy)
+    overlap = _overlaps(by_rank, shares, obs, policy)
+    seated = by_rank.seated(pods_of, new, table).of_replicas(table, overlap=overlap)
+    then = _Speeds(by_rank.per_rank, [by_rank.per_rank] * len(table), *seated)
+    times = then.even_seconds
+    level = healthy_ns + 1e9 * (float(times.max()) - healthy_seconds(times))
+    return _planned(then, level, policy, gives_back=True), level
+
+
+def _planned(speeds: _Speeds, level_ns: float, policy: Policy, *, gives_back: bool) -> Plan | None:
+    """Return the best split; None where it is hardly better. ``level_ns``: iteration time with the present one."""
+    more = KEPT - 1
     found = share_out(
         speeds.micro.tolist(),
         (speeds.per_rank - more) * len(speeds.shares),
@@ -183,9 +264,9 @@ def plan(obs: Observation, policy: Policy, *, gives_back: bool = True) -> Plan |
     counts, seconds = np.array(found.counts) + more, found.seconds
     if not gives_back:
         counts = _without_returns(speeds, counts)
-        seconds = predict(counts.tolist(), speeds.micro.tolist(), speeds.fixed.tolist())
+        seconds = speeds.seconds(counts.tolist())
     gained_ns = (now_seconds - seconds) * 1e9
-    if gained_ns < MIN_GAIN * level:
+    if gained_ns < MIN_GAIN * level_ns:
         return None
     table = replicas(policy)
     shares = np.empty(policy.world_size, dtype=np.int64)
@@ -193,7 +274,8 @@ def plan(obs: Observation, policy: Policy, *, gives_back: bool = True) -> Plan |
     return Plan(
         shares=shares.tolist(),
         per_rank=speeds.per_rank,
-        expected_ns=round(level - gained_ns),
+        # The newest passes may be slow already, and the iterations not yet.
+        expected_ns=round(max(level_ns - gained_ns, seconds * 1e9)),
         slowest_ns=round(seconds * 1e9),
     )
 
@@ -233,5 +315,5 @@ def did_not_help(moved: Moved, after_ns: float, obs: Observation, policy: Policy
     if after_ns <= moved.before_ns * (1 - MIN_GAIN) or hindrance(obs, policy):
         return False
     speeds = _Speeds.of(obs, policy)
-    slowest_ns = 1e9 * predict(speeds.shares, speeds.micro.tolist(), speeds.fixed.tolist())
+    slowest_ns = 1e9 * speeds.seconds(speeds.shares)
     return slowest_ns <= moved.slowest_ns * (1 + policy.verify)

@@ -149,6 +149,20 @@ def micro_batches(computed_ns: list[float], healthy_ns: int, obs: Observation) -
     return max(1, min(_MOST_MICRO_BATCHES, round(fitted)))
 
 
+def all_seated(state: RecoveryState, pods_of: tuple[int, ...], obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state whose incidents follow their nodes to the roles that these get in an exchange."""
+    computed, named = stage_computation(state, obs, policy), state.culprits
+
+    def followed(slow: SlowIncident) -> SlowIncident:
+        if slow.culprit is None:
+            return slow
+        culprit = seated(slow.culprit, pods_of, computed, named, policy)
+        return replace(slow, culprit=culprit, outlook=None, passed_over="")
+
+    slow = state.slow
+    return replace(state, slow=None if slow is None else followed(slow), beside=list(map(followed, state.beside)))
+
+
 def seated(
     culprit: Culprit, pods_of: tuple[int, ...], computed_ns: dict[int, float], named: list[Culprit], policy: Policy
 ) -> Culprit:

@@ -68,14 +68,23 @@ def has_ends(link: SlowLink) -> bool:
     return bool(link.node or link.pair) or is_one
 
 
+def end_nodes(link: SlowLink) -> frozenset[str]:
+    """Return the nodes at the ends of the slow link: one for a node's own adapter; none where it is not known."""
+    if not has_ends(link):
+        return frozenset()
+    return frozenset({link.node} if link.node else {place.node for place in link.pair or link.ranks})
+
+
 def _ends(link: SlowLink, obs: Observation) -> tuple[int, ...]:
     """Return the replicas at the ends of the slow link: one for a node's own adapter; none where it is not known."""
-    if not has_ends(link):
-        return ()
-    if link.node:
-        return tuple(member.replica for member in obs.members if member.node == link.node)[:1]
-    nodes = {place.node for place in link.pair or link.ranks}
+    return _at(end_nodes(link), obs, is_adapter=bool(link.node))
+
+
+def _at(nodes: frozenset[str], obs: Observation, *, is_adapter: bool) -> tuple[int, ...]:
+    """Return the replicas on these nodes: one for a node's adapter, or the two at a link's ends; else none."""
     found = tuple(member.replica for member in obs.members if member.node in nodes)
+    if is_adapter:
+        return found[:1]
     return found if len(found) == 2 else ()
 
 
@@ -101,19 +110,21 @@ def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
     return sum(most.values())
 
 
-def plan(link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy) -> Plan | None:
+def plan(
+    link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy, known: Sequence[frozenset[str]] = ()
+) -> Plan | None:
     """Return the best assignment of the running pods to roles; None where today's is as good, all but noise.
 
-    There is no ``hindrance``. ``healthy_ns``: iteration time.
+    There is no ``hindrance``. ``healthy_ns``: iteration time. ``known``: the end nodes of further slow links
+    (``slow_pairs``), which are taken to be as slow as this one.
     """
     level = obs.iteration_ns(policy.consecutive)
     names = communicators(obs, policy)
     slow_bytes, at, count = _slow_bytes(link, obs, names), _ends(link, obs), len(obs.members)
     if level is None or level <= healthy_ns or not slow_bytes:
         return None
-    adapters = [1.0] * count
-    if len(at) == 1:
-        adapters[at[0]] = _SLOW
+    slow = [at, *(_at(nodes, obs, is_adapter=len(nodes) == 1) for nodes in known)]
+    adapters = {ends[0] for ends in slow if len(ends) == 1}
     roles = Roles(
         cells=(((0, 0),),) * count,  # whoever plays a role computes equally fast
         stage_seconds=(level / 1e9,),
@@ -123,8 +134,8 @@ def plan(link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy) -> P
     )
     cluster = Cluster(
         compute_slowdown=(1.0,) * count,
-        link_slowdown=tuple(adapters),
-        pair_slowdown={(min(at), max(at)): _SLOW} if len(at) == 2 else {},
+        link_slowdown=tuple(_SLOW if place in adapters else 1.0 for place in range(count)),
+        pair_slowdown={(min(ends), max(ends)): _SLOW for ends in slow if len(ends) == 2},
         seconds_per_byte=link.excess_ns / 1e9 / slow_bytes / _SLOW,
     )
     found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))

@@ -1,4 +1,7 @@
-"""Plain PyTorch, data-parallel: ring.py FOLDER. It trains until the file FOLDER/goal holds a step that it has done.
+"""Plain PyTorch, data-parallel: ring.py FOLDER [MEMBERS].
+
+It trains until the file FOLDER/goal holds a step that it has done. ``MEMBERS``: ranks of a group that reduces its
+gradients together; all, if it is left out.
 
 A step's loss depends on the step alone. Each rank writes a line for each step: its loss, exactly, and when it ended.
 """
@@ -28,7 +31,10 @@ def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    size = int(sys.argv[2]) if len(sys.argv) > 2 else ranks
+    groups = [dist.new_group(range(first, first + size)) for first in range(0, ranks, size)] if size < ranks else []
+    own = groups[rank // size] if groups else None
     torch.manual_seed(0)
     model = nn.Sequential(*(part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.Tanh())))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -42,7 +48,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             gradients = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
-            dist.all_reduce(gradients)
+            dist.all_reduce(gradients, group=own)
             at = 0
             for each in model.parameters():
                 if each.grad is not None:

@@ -1,0 +1,15 @@
+"""For how long ranks are asked for their detail before a slowdown without a name is what it looks like."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from falcon_core.wire.messages import MAX_DETAILED
+
+OWN_JUDGEMENT_SECONDS: Final = 3.0  # for the ranks to come forward by themselves
+TURN_SECONDS: Final = 5.0
+
+
+def turns(ranks: int) -> int:
+    """Return in how many turns so many ranks are asked."""
+    return max(1, -(-ranks // MAX_DETAILED))

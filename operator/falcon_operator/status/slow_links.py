@@ -1,0 +1,73 @@
+"""Slow links in the words of ``kubectl describe``."""
+
+from __future__ import annotations
+
+from falcon_core.model import Cause
+from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery.network import NetworkSeen
+from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.state import SlowIncident, SlowLink
+from falcon_operator.api import DiagnosisStatus
+from falcon_operator.status.exchanges import link_done, link_next
+from falcon_operator.status.probes import probe_evidence
+from falcon_operator.status.words import link_where, milliseconds, op_name, since_words
+
+
+def describe_link(
+    slow: SlowIncident, link: SlowLink, policy: Policy, next_strategy: Candidate | None
+) -> DiagnosisStatus:
+    """Describe a slowdown for which a link is named; the evidence says what its transfers are held against."""
+    growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
+    others = "nobody computes slower or lacks CPU"
+    if link.compute_growth > 1 + policy.verify:
+        others = "no computation, though slower as well, accounts for it"
+    evidence = f"iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now"
+    if not link.comm:
+        why = "a slow link, by measuring all of them: what the ranks compute would fit into the iteration of before"
+    elif link.siblings:
+        others = "the other group" if link.siblings == 1 else f"the {link.siblings} other groups"
+        why = f"a slow link: {op_name(link.op)} in {_comms(link)} takes longer than in {others} of its kind"
+        evidence = (
+            f"transfers last at least {link.excess_ns / 1e9:.2f} s an iteration longer than in {others}, since the"
+            f" first iteration; iteration {milliseconds(slow.healthy_ns)} without that,"
+            f" {milliseconds(slow.slow_ns)} now"
+        )
+    else:
+        why = f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}"
+        evidence = (
+            f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
+            f" members; {evidence}; computation of the rank whose own grew most: {growth}"
+        )
+    return DiagnosisStatus(
+        id=slow.id,
+        what="fail-slow, communication",
+        where=link_where(link),
+        since=since_words(slow),
+        slowdown=f"job {slow.slow_ns / slow.healthy_ns:.1f}x",
+        why=why,
+        cause=Cause.SLOW_LINK.value,
+        evidence=f"{evidence}{network_words(link.network)}{probe_evidence(slow)}",
+        done=link_done(slow),
+        next=link_next(slow, policy, next_strategy),
+        state="Mitigating" if slow.phase == "Checking" else "Open",
+        node=link.node,
+    )
+
+
+def network_words(seen: NetworkSeen | None) -> str:
+    """Say what the members' networks show; nothing where none is known."""
+    if seen is None:
+        return ""
+    before = "" if seen.healthy_again_ppm < 0 else f" ({seen.healthy_again_ppm / 1e4:.2f} % before)"
+    words = f"; TCP segments sent again: {seen.again_ppm / 1e4:.2f} %{before} by pod {seen.pod_name} (node {seen.node})"
+    if seen.congested:
+        words += f"; RDMA adapters slowed down by {seen.congested} congestion notices a second"
+    if seen.faulty:
+        words += f"; {seen.faulty} RDMA packets a second lost or out of order"
+    return words
+
+
+def _comms(link: SlowLink) -> str:
+    if link.comm == "all ranks":
+        return f"the communicator of all {link.members} ranks"
+    return link.comm

@@ -1,0 +1,49 @@
+"""What a diagnosis says of a slow link: beside its own healthy transfers, beside its kind, and by measuring alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.recovery.state import SlowLink
+from falcon_core.wire.ring import Op
+from falcon_operator.status.slow_links import describe_link
+from tests.unit.recovery.seen import MS, replace
+from tests.unit.recovery.test_swap_nodes import LINK, POLICY, incident
+
+ALL_REDUCE = replace(LINK, op=int(Op.ALL_REDUCE), compute_growth=1.02)
+
+
+@pytest.mark.parametrize(
+    ("link", "why", "evidence"),
+    [
+        (
+            ALL_REDUCE,
+            "a slow link: every member's all-reduce takes longer, in data group of rank 0, and nobody computes slower"
+            " or lacks CPU",
+            "transfers last 0.20 s an iteration longer than in healthy ones, in sum and at all members; iteration 250ms"
+            " before, 450ms now; computation of the rank whose own grew most: +2 %",
+        ),
+        (
+            replace(ALL_REDUCE, siblings=1),
+            "a slow link: all-reduce in data group of rank 0 takes longer than in the other group of its kind",
+            "transfers last at least 0.20 s an iteration longer than in the other group, since the first"
+            " iteration; iteration 250ms without that, 450ms now",
+        ),
+        (
+            replace(ALL_REDUCE, siblings=7),
+            "a slow link: all-reduce in data group of rank 0 takes longer than in the 7 other groups of its kind",
+            "transfers last at least 0.20 s an iteration longer than in the 7 other groups, since the first"
+            " iteration; iteration 250ms without that, 450ms now",
+        ),
+        (
+            replace(LINK, comm=""),
+            "a slow link, by measuring all of them: what the ranks compute would fit into the iteration of before",
+            "iteration 250ms before, 450ms now",
+        ),
+    ],
+    ids=["grown", "a sibling", "siblings", "measured"],
+)
+def test_what_a_slow_link_is_held_against(link: SlowLink, why: str, evidence: str) -> None:
+    slow = incident(link=link, healthy_ns=250 * MS, slow_ns=450 * MS)
+    note = describe_link(slow, link, POLICY, None)
+    assert (note.why, note.evidence, note.cause) == (why, evidence, "SlowLink")
