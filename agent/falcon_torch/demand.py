@@ -63,8 +63,10 @@ class Demand:
             due = self._agreement.look(new)
         if new:
             self._done = wanted
-        self._saving = wanted if due else None
-        self._trains, self._elsewhere, self._saved_at = threading.get_ident(), False, None
+        if due:
+            self._saving, self._saved_at = wanted, None
+            self._trains, self._elsewhere = threading.get_ident(), False
+        # If another thread saves it and has not begun yet, the step that sees it begin holds.
         return due
 
     def begin(self) -> None:

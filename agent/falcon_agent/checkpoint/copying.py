@@ -47,15 +47,25 @@ class Certificate:
         """Read the job's Secret. Raises OSError."""
         self._folder = folder
         self._stamp = self._read_at()
+        self._unreadable = False
         self.context = peers.server_context(*credentials(folder))
 
     def renew(self) -> None:
-        """Read it again if it has changed: connections that are made from now on see the new one. Raises OSError."""
-        if (stamp := self._read_at()) != self._stamp:
-            ca, cert, key = credentials(self._folder)
-            self.context.load_verify_locations(ca)
-            self.context.load_cert_chain(cert, key)
-            self._stamp = stamp
+        """Read it again if it has changed: connections that are made from now on see the new one.
+
+        A certificate that cannot be read is tried again at the next call; the former stays until then.
+        """
+        try:
+            if (stamp := self._read_at()) != self._stamp:
+                ca, cert, key = credentials(self._folder)
+                self.context.load_verify_locations(ca)
+                self.context.load_cert_chain(cert, key)
+                self._stamp = stamp
+            self._unreadable = False
+        except OSError as error:  # the files may be seen in the middle of their renewal
+            if not self._unreadable:
+                _log.warning("the job's renewed certificate cannot be read", error=str(error))
+            self._unreadable = True
 
     def _read_at(self) -> int:
         return credentials(self._folder)[1].stat().st_mtime_ns

@@ -4,14 +4,15 @@ Ranks whose own computation grew, or that are silent, send it by themselves. The
 has no culprit yet: a rank that was slow from its first iteration has no healthy past to be compared with by its agent,
 and a slow link shows in the waits of all its communicator's members. Then the ranks are asked, all at once in a small
 job, in turns in a large job. The culprits of open incidents are asked as long as these are open, so that relief is
-seen at once; all ranks, where the culprits do not explain the slowdown (``link_beside``). Without a slowdown, only
+seen at once; all ranks, where the culprits do not explain the slowdown (``link_beside``), or where what they send to
+each other decides which nodes may exchange their roles (``gathering``). Without a slowdown, only
 ranks are asked that are about to be named without an onset (``from_start``, ``without_onset``), and all ranks where one
 has printed an error (``said``), and once a generation, to compare its groups (``sibling_groups``).
 """
 
 from __future__ import annotations
 
-from falcon_core.recovery import from_start, link_beside, said, sibling_groups, without_onset
+from falcon_core.recovery import from_start, gathering, link_beside, said, sibling_groups, without_onset
 from falcon_core.recovery.asking import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import RecoveryState
@@ -27,7 +28,7 @@ def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> lis
         slower = from_start.asked(state, obs), without_onset.asked(state, obs), sibling_groups.asked(state, obs, policy)
         return sorted({*said.asked(obs)}.union(*slower))
     beside = state.link_beside is not None or link_beside.is_suspected(state, obs, policy)
-    if slow.culprit is not None and not beside:
+    if slow.culprit is not None and not beside and not gathering.needs_traffic(state, obs, policy):
         return sorted(culprit.rank for culprit in state.culprits)
     if obs.now - slow.onset_at < OWN_JUDGEMENT_SECONDS:
         return []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import checking, confidence, durations, swapping, together
+from falcon_core.recovery import checking, confidence, durations, slow_pairs, swapping, together
 from falcon_core.recovery.applied import in_force
 from falcon_core.recovery.figures import computes_as_before
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
@@ -41,9 +41,16 @@ def _planned(
     """Return the incident with the outlook on an exchange, and its plan; None where there is none, or one was made."""
     if any(applied.strategy == swap_nodes.TYPE for applied in in_force(slow, policy)):
         return replace(slow, outlook=Outlook(at=obs.now)), None
-    why = gather_stragglers.hindrance(state, obs, policy)
-    plan = None if why else gather_stragglers.plan(state, slow, obs, policy)
+    known = slow_pairs.standing(state, obs)
+    why = gather_stragglers.hindrance(state, obs, policy, known)
+    plan = None if why else gather_stragglers.plan(state, slow, obs, policy, known)
     return replace(slow, outlook=swapping.outlook_on(plan, why or gather_stragglers.NO_GAIN, obs.now)), plan
+
+
+def needs_traffic(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether what ranks send to each other decides over an exchange: slow links are known, to be kept off."""
+    several_stages = policy.layout is not None and policy.layout.pipeline > 1
+    return several_stages and policy.names(swap_nodes.TYPE) and bool(slow_pairs.standing(state, obs))
 
 
 def exchange(

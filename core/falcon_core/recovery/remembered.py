@@ -195,6 +195,7 @@ class SlowPair(_State, frozen=True, kw_only=True):
 
     nodes: list[str]  # at its ends; one for a node's adapter
     at: float  # of the exchange, unix seconds
+    seconds_per_byte: float = 0.0  # what a byte that crossed it in an iteration had cost; 0: not known
 
 
 class Lasted(_State, frozen=True, kw_only=True):

@@ -11,22 +11,22 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.observation import Observation
+from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import SlowPair
 from falcon_core.recovery.state import RecoveryState, SlowLink
-from falcon_core.recovery.strategies.swap_nodes import end_nodes
+from falcon_core.recovery.strategies.swap_nodes import end_nodes, seconds_per_byte
 
 KEPT_SECONDS: Final = 3600.0
 MOST: Final = 8  # the newest
 replace = msgspec.structs.replace
 
 
-def remembered(state: RecoveryState, link: SlowLink, obs: Observation) -> RecoveryState:
+def remembered(state: RecoveryState, link: SlowLink, obs: Observation, policy: Policy) -> RecoveryState:
     """Return the state that knows the link against which roles are exchanged now."""
     ends = end_nodes(link)
     if len(ends) != (1 if link.node else 2):
         return state  # between two pods of one node
-    pair = SlowPair(nodes=sorted(ends), at=obs.now)
+    pair = SlowPair(nodes=sorted(ends), at=obs.now, seconds_per_byte=seconds_per_byte(link, obs, policy))
     return replace(state, slow_pairs=[*_others(state, ends), pair][-MOST:])
 
 
@@ -35,15 +35,19 @@ def forgotten(state: RecoveryState, link: SlowLink) -> RecoveryState:
     return replace(state, slow_pairs=_others(state, end_nodes(link)))
 
 
-def standing(state: RecoveryState, obs: Observation) -> list[frozenset[str]]:
-    """Return the end nodes of the links that still count as slow: one node for a slow adapter."""
+def standing(state: RecoveryState, obs: Observation) -> list[SlowPair]:
+    """Return the links between the job's present nodes that still count as slow."""
     members = {member.node for member in obs.members}
-    return [ends for ends in recent(state, obs.now) if ends <= members]
+    return [pair for pair in _recent(state, obs.now) if members.issuperset(pair.nodes)]
 
 
 def recent(state: RecoveryState, now: float) -> list[frozenset[str]]:
     """Return the end nodes of the links that still count as slow, wherever the job runs now."""
-    return [frozenset(pair.nodes) for pair in state.slow_pairs if 0 <= now - pair.at < KEPT_SECONDS]
+    return [frozenset(pair.nodes) for pair in _recent(state, now)]
+
+
+def _recent(state: RecoveryState, now: float) -> list[SlowPair]:
+    return [pair for pair in state.slow_pairs if 0 <= now - pair.at < KEPT_SECONDS]
 
 
 def _others(state: RecoveryState, ends: frozenset[str]) -> list[SlowPair]:

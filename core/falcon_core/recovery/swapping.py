@@ -95,7 +95,7 @@ def _exchanged(
     if not policy.enforce:
         return state, slow, []
     slow = replace(slow, phase="Checking", switched_at=obs.now, trained_at=None)
-    return slow_pairs.remembered(state, link, obs), slow, [Swap(plan.pods_of)]
+    return slow_pairs.remembered(state, link, obs, policy), slow, [Swap(plan.pods_of)]
 
 
 def is_checked(slow: SlowIncident) -> bool:

@@ -45,7 +45,7 @@ def climb(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recov
     link = replace(link, applied=applied, blocked="", swapped=swap_nodes.described(plan, obs))
     if not policy.enforce:
         return replace(state, link_beside=link), []
-    state = slow_pairs.remembered(replace(state, link_beside=replace(link, switched_at=obs.now)), where, obs)
+    state = slow_pairs.remembered(replace(state, link_beside=replace(link, switched_at=obs.now)), where, obs, policy)
     return gather_stragglers.all_seated(state, plan.pods_of, obs, policy), [Swap(plan.pods_of)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_operator.api import DiagnosisStatus
+from tests.unit.operator.flows import two_by_two
 from tests.unit.operator.telling import operator, reasons, run, steps, trained
 from tests.unit.operator.world import World
 
@@ -68,6 +69,23 @@ async def test_two_slow_nodes_no_longer_compute_one_after_the_other(tensor: int,
     world.nodes["node-a"].slow = world.nodes["node-c"].slow = 1.0
     await run(world, operator, lambda w: {n.state for n in w.status.diagnoses} == {"Resolved"}, seconds=60)
     assert world.generation == 2
+
+
+async def test_the_traffic_is_not_put_back_on_a_link_that_an_exchange_left() -> None:
+    """Two nodes with a slow link got roles of two tensor groups, and become slow: one group would have both of them."""
+    world = training(tensor=2)
+    world.flows = two_by_two()
+    await trained(world)
+    ends = [world.node_of(0), world.node_of(1)]
+    world.flows.congested[frozenset(end.name for end in ends)] = 5e-9
+    await run(world, operator, lambda w: "Resolved" in reasons(w), seconds=120)
+    for end in ends:
+        end.slow = 2.0
+    await run(world, operator, lambda w: {end.name for end in ends} <= by_node(w).keys(), seconds=60)
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.clock.seconds > begun + 120, seconds=150)
+    assert world.generation == 2
+    assert "roles are not exchanged: slow nodes are where they cost least" in by_node(world)[ends[0].name].next
 
 
 @pytest.mark.slow

@@ -11,8 +11,11 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.asking import OWN_JUDGEMENT_SECONDS, TURN_SECONDS
 from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.remembered import SlowPair
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import MAX_DETAILED, RankSignals
+from tests.unit.recovery.seen import member
 
 ONSET_AT = 1_000_000.0
 POLICY = Policy(job="j", strategies=[])
@@ -63,6 +66,17 @@ def test_all_ranks_of_a_small_job_are_asked_while_nobody_is_named() -> None:
 
 def test_the_culprit_alone_is_asked_once_it_is_named() -> None:
     assert wanted_detail(slow(culprit=3), job(4, 60), POLICY) == [3]
+
+
+def test_all_ranks_are_asked_where_what_they_send_decides_over_an_exchange() -> None:
+    """A slow link is known between two of the job's nodes, and slow ranks may exchange their roles."""
+    pair = SlowPair(nodes=["node-0", "node-1"], at=ONSET_AT)
+    state = msgspec.structs.replace(slow(culprit=3), slow_pairs=[pair])
+    obs = msgspec.structs.replace(job(4, 60), members=[member(number) for number in range(4)])
+    staged = Policy(job="j", strategies=[("SwapNodes", None)], layout=Parallelism(data=2, pipeline=2))
+    assert wanted_detail(state, obs, staged) == [0, 1, 2, 3]
+    assert wanted_detail(state, obs, msgspec.structs.replace(staged, strategies=[])) == [3]
+    assert wanted_detail(state, obs, msgspec.structs.replace(staged, layout=Parallelism(data=4))) == [3]
 
 
 def test_the_ranks_of_a_large_job_are_asked_in_turns() -> None:

@@ -9,11 +9,12 @@ import pytest
 from falcon_core.model import Evidence
 from falcon_core.recovery import confidence, gathering
 from falcon_core.recovery.observation import Observation, Policy, PreparedSeen, RankSeen, SlowClosed, Swap
-from falcon_core.recovery.remembered import LeavingNode
+from falcon_core.recovery.remembered import LeavingNode, SlowPair
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import gather_stragglers, swap_nodes
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import MicroShare
+from tests.unit.operator.flows import two_by_two
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, four_pods, member, rank, replace
 
@@ -138,6 +139,31 @@ def test_micro_batches_are_fitted_to_the_healthy_iteration(computed: list[float]
     obs = job({}, HEALTHY)
     times = [ns * MS for ns in computed]
     assert gather_stragglers.micro_batches(times, round(healthy * MS), obs) == count
+
+
+@pytest.mark.parametrize(("pair", "gathers"), [((0, 3), True), ((1, 2), True), ((1, 3), False), ((0, 2), False)])
+def test_traffic_is_not_put_back_on_a_link_that_is_known_to_be_slow(pair: tuple[int, int], gathers: bool) -> None:
+    """Slow nodes 0 and 2 belong into one tensor group, and 1 and 3 into the other, whose traffic takes 0.2 s there."""
+    flows, on = two_by_two(), {number: f"node-{number}" for number in range(4)}
+    obs = job({0: 2.0, 2: 2.0}, 850 * MS)
+    said = [replace(seen.sent, comms=flows.comms(seen.rank, on), sends=flows.sends(seen.rank)) for seen in obs.ranks]
+    obs = replace(obs, ranks=[replace(seen, sent=sent) for seen, sent in zip(obs.ranks, said, strict=True)])
+    state, groups = two_slow(), policy(tensor=2, data=1)
+    assert state.slow is not None
+    known = [SlowPair(nodes=sorted(on[end] for end in pair), at=NOW, seconds_per_byte=5e-9)]
+    assert gather_stragglers.hindrance(state, obs, groups, known) == ""
+    assert bool(gather_stragglers.plan(state, state.slow, obs, groups, known)) == gathers
+    assert gather_stragglers.plan(state, state.slow, obs, groups), "nothing is known of slow links"
+
+
+def test_where_a_slow_link_is_known_the_ranks_traffic_has_to_be() -> None:
+    obs = job({0: 2.0, 2: 2.0}, 850 * MS)
+    brief = replace(obs.ranks[0], sent=replace(obs.ranks[0].sent, detailed=False))
+    obs = replace(obs, ranks=[brief, *obs.ranks[1:]])
+    known = [SlowPair(nodes=["node-1", "node-3"], at=NOW, seconds_per_byte=5e-9)]
+    words = "it is not known what rank 0 sends to whom"
+    assert gather_stragglers.hindrance(two_slow(), obs, policy(), known) == words
+    assert gather_stragglers.hindrance(two_slow(), obs, policy()) == ""
 
 
 # -- when it applies ---------------------------------------------------------------------------------------------------

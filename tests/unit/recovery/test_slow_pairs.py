@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from falcon_core.recovery import slow_pairs
+from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Place, SlowPair
 from falcon_core.recovery.state import RecoveryState, SlowLink
 from tests.unit.recovery.seen import NOW, four_pods, rank, replace
 
 OBS = four_pods([rank(number) for number in range(4)])  # on node-0 … node-3
+POLICY = Policy(job="gpt2", strategies=[], world_size=4)
 
 
 def link(*nodes: str, adapter: str = "") -> SlowLink:
@@ -15,34 +17,36 @@ def link(*nodes: str, adapter: str = "") -> SlowLink:
     return SlowLink(ranks=ends, members=9, comm="", excess_ns=1, compute_growth=1.0, pair=ends, node=adapter)
 
 
+def ends(state: RecoveryState, obs: Observation = OBS) -> list[frozenset[str]]:
+    return [frozenset(pair.nodes) for pair in slow_pairs.standing(state, obs)]
+
+
 def test_a_link_is_known_until_an_hour_has_passed_or_a_node_is_left() -> None:
-    state = slow_pairs.remembered(RecoveryState(), link("node-2", "node-0"), OBS)
+    state = slow_pairs.remembered(RecoveryState(), link("node-2", "node-0"), OBS, POLICY)
     assert state.slow_pairs == [SlowPair(nodes=["node-0", "node-2"], at=NOW)]
-    assert slow_pairs.standing(state, OBS) == [frozenset(("node-0", "node-2"))]
-    assert slow_pairs.standing(state, replace(OBS, now=NOW + slow_pairs.KEPT_SECONDS)) == []
-    away = slow_pairs.remembered(RecoveryState(), link("node-2", "node-9"), OBS)
-    assert slow_pairs.standing(away, OBS) == []
+    assert ends(state) == [frozenset(("node-0", "node-2"))]
+    assert ends(state, replace(OBS, now=NOW + slow_pairs.KEPT_SECONDS)) == []
+    away = slow_pairs.remembered(RecoveryState(), link("node-2", "node-9"), OBS, POLICY)
+    assert ends(away) == []
     assert slow_pairs.recent(away, NOW) == [frozenset(("node-2", "node-9"))], "copies of old roles may lie there"
 
 
 def test_a_slow_adapter_has_one_node_and_two_pods_of_a_node_have_no_link_that_others_share() -> None:
-    state = slow_pairs.remembered(RecoveryState(), link("node-1", adapter="node-1"), OBS)
-    assert slow_pairs.standing(state, OBS) == [frozenset(("node-1",))]
-    assert slow_pairs.remembered(RecoveryState(), link("node-1", "node-1"), OBS).slow_pairs == []
+    state = slow_pairs.remembered(RecoveryState(), link("node-1", adapter="node-1"), OBS, POLICY)
+    assert ends(state) == [frozenset(("node-1",))]
+    assert slow_pairs.remembered(RecoveryState(), link("node-1", "node-1"), OBS, POLICY).slow_pairs == []
 
 
 def test_the_same_link_is_known_once_and_the_newest_are_kept() -> None:
     state = RecoveryState()
     for number in range(12):
-        state = slow_pairs.remembered(state, link("node-0", f"node-{number % 10 + 1}"), OBS)
+        state = slow_pairs.remembered(state, link("node-0", f"node-{number % 10 + 1}"), OBS, POLICY)
     assert len(state.slow_pairs) == slow_pairs.MOST
     assert state.slow_pairs[-1].nodes == ["node-0", "node-2"]
     assert len({tuple(pair.nodes) for pair in state.slow_pairs}) == slow_pairs.MOST
 
 
 def test_an_exchange_that_did_not_help_was_not_against_a_slow_link() -> None:
-    state = slow_pairs.remembered(RecoveryState(), link("node-0", "node-1"), OBS)
-    state = slow_pairs.remembered(state, link("node-2", "node-3"), OBS)
-    assert slow_pairs.standing(slow_pairs.forgotten(state, link("node-1", "node-0")), OBS) == [
-        frozenset(("node-2", "node-3"))
-    ]
+    state = slow_pairs.remembered(RecoveryState(), link("node-0", "node-1"), OBS, POLICY)
+    state = slow_pairs.remembered(state, link("node-2", "node-3"), OBS, POLICY)
+    assert ends(slow_pairs.forgotten(state, link("node-1", "node-0"))) == [frozenset(("node-2", "node-3"))]

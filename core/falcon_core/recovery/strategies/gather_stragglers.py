@@ -12,20 +12,26 @@ do not overlap, m is the number that explains the healthy iteration time T_h:
 
 So a schedule without overlap has m = 1, however many micro-batches it has. An exchange is expected to remove the share
 of the slowdown that it removes in the model: what the model leaves out (communication, loading) is no part of either.
+Of communication, only that is counted which links cost that are known to be slow (``slow_pairs``): an exchange against
+slow nodes does not put the traffic back on them from which an earlier exchange took it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from falcon_core.planning import placement
-from falcon_core.planning.placement_model import Cluster, Roles, predict
+from falcon_core.planning.placement_model import Roles, predict
 from falcon_core.recovery.observation import Observation, Policy
+from falcon_core.recovery.progress import communicators
+from falcon_core.recovery.remembered import SlowPair
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import carried
 from falcon_core.recovery.strategies.swap_nodes import MIN_GAIN, Plan
 
 NOT_DESCRIBED: Final = "spec.parallelism does not describe all ranks"
@@ -34,8 +40,8 @@ _MOST_MICRO_BATCHES: Final = 1024  # beyond, only the slowest stage counts
 replace = msgspec.structs.replace
 
 
-def hindrance(state: RecoveryState, obs: Observation, policy: Policy) -> str:
-    """Return why roles cannot be exchanged against slow nodes now; "" if they can."""
+def hindrance(state: RecoveryState, obs: Observation, policy: Policy, known: Sequence[SlowPair] = ()) -> str:
+    """Return why roles cannot be exchanged against slow nodes now; "" if they can. ``known``: slow links."""
     if not _is_described(obs, policy):
         return NOT_DESCRIBED
     if policy.layout is not None and policy.layout.pipeline < 2:
@@ -50,7 +56,12 @@ def hindrance(state: RecoveryState, obs: Observation, policy: Policy) -> str:
         return "micro-batches are shared out unevenly"
     if any(slow.from_start for slow in (state.slow, *state.beside) if slow is not None):
         return "a rank was never seen well"
-    return unseated(state, obs, policy)
+    return _untold(known, obs, policy) or unseated(state, obs, policy)
+
+
+def _untold(known: Sequence[SlowPair], obs: Observation, policy: Policy) -> str:
+    """Return why it is not known what would cross the slow links; "" if it is, or there are none."""
+    return carried.hindrance(obs, communicators(obs, policy)) if known else ""
 
 
 def unseated(state: RecoveryState, obs: Observation, policy: Policy) -> str:
@@ -89,10 +100,12 @@ def _stage(rank: int, policy: Policy) -> int:
     return policy.layout.coordinates(rank).pipeline
 
 
-def plan(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Plan | None:
+def plan(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, known: Sequence[SlowPair] = ()
+) -> Plan | None:
     """Return the best assignment of the running pods to roles; None where today's is as good, all but noise.
 
-    There is no ``hindrance``. ``slow``: the first of the incidents.
+    There is no ``hindrance``. ``slow``: the first of the incidents. ``known``: slow links.
     """
     level = obs.iteration_ns(policy.consecutive)
     well_ns = slow.healthy_ns + slow.common_ns
@@ -102,11 +115,11 @@ def plan(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Pol
     slowdowns = [1.0] * len(obs.members)
     for culprit in state.culprits:
         slowdowns[culprit.replica] = max(slowdowns[culprit.replica], culprit.slowdown)
-    alike = (1.0,) * len(slowdowns)
-    found = placement.plan(
-        roles, Cluster(compute_slowdown=tuple(slowdowns), link_slowdown=alike), cost=placement.Cost(iterations=1.0)
-    )
-    healthy = predict(roles, Cluster(compute_slowdown=alike, link_slowdown=alike), range(len(alike)))
+    if known:
+        roles = replace(roles, communicators=tuple(carried.traffic(obs, communicators(obs, policy))))
+    cluster = carried.cluster_of(slowdowns, carried.slow_ends(known, obs))
+    found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))
+    healthy = predict(roles, carried.cluster_of([1.0] * len(slowdowns), []), range(len(slowdowns)))
     slower = found.current_seconds - healthy
     share = (found.current_seconds - found.seconds) / slower if slower > 0 else 0.0
     gained_ns = share * (level - well_ns)

@@ -16,18 +16,18 @@ larger than the model says.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from falcon_core.planning import placement
-from falcon_core.planning.placement_model import Cluster, Communicator, Roles, links
-from falcon_core.recovery.observation import Observation, Policy, RankSeen
+from falcon_core.planning.placement_model import Roles, links
+from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.progress import Names, communicators
-from falcon_core.recovery.remembered import Exchanged, Swapped
+from falcon_core.recovery.remembered import Exchanged, SlowPair, Swapped
 from falcon_core.recovery.state import RecoveryState, SlowLink
+from falcon_core.recovery.strategies import carried
 
 TYPE = "SwapNodes"
 DEFAULT_OVERHEAD_SECONDS = 13.0  # a guess of the standstill; the first exchange measures the job's own
@@ -35,7 +35,6 @@ LEAST_PODS: Final = 3  # with fewer there is a single link
 MIN_GAIN: Final = 0.03  # of an iteration: below it an exchange is not worth a restart, and has not helped
 MOST_NAMED: Final = 8  # pods of an exchange that are named
 NO_GAIN = "no other assignment of pods to roles would be faster"
-_SLOW: Final = 1e6  # times a healthy link's seconds a byte: what the healthy transfer takes is in the iteration already
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +55,9 @@ def hindrance(state: RecoveryState, link: SlowLink, obs: Observation, policy: Po
     if not _ends(link, obs):
         return f"the link is one of several between {link.members} ranks, and it is not known which"
     names = communicators(obs, policy)
-    unknown = next((rank.rank for rank in obs.ranks if not _is_known(rank, names)), None)
-    if unknown is not None:
-        return f"it is not known what rank {unknown} sends to whom"
+    why = carried.hindrance(obs, names)
+    if why:
+        return why
     return "" if _slow_bytes(link, obs, names) else "it is not known how much the slow link carries"
 
 
@@ -77,22 +76,7 @@ def end_nodes(link: SlowLink) -> frozenset[str]:
 
 def _ends(link: SlowLink, obs: Observation) -> tuple[int, ...]:
     """Return the replicas at the ends of the slow link: one for a node's own adapter; none where it is not known."""
-    return _at(end_nodes(link), obs, is_adapter=bool(link.node))
-
-
-def _at(nodes: frozenset[str], obs: Observation, *, is_adapter: bool) -> tuple[int, ...]:
-    """Return the replicas on these nodes: one for a node's adapter, or the two at a link's ends; else none."""
-    found = tuple(member.replica for member in obs.members if member.node in nodes)
-    if is_adapter:
-        return found[:1]
-    return found if len(found) == 2 else ()
-
-
-def _is_known(rank: RankSeen, names: Names) -> bool:
-    """Check whether the traffic of a rank is reported, and all peers are known."""
-    carried = [comm.comm for comm in rank.sent.comms if comm.link_bytes] + [sent.comm for sent in rank.sent.sends]
-    measured = all(comm.link_bytes is not None for comm in rank.sent.comms if comm.excess_ns)
-    return rank.fresh and rank.sent.detailed and measured and all((rank.rank, comm) in names for comm in carried)
+    return carried.replicas_on(end_nodes(link), obs, is_adapter=bool(link.node))
 
 
 def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
@@ -101,43 +85,41 @@ def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
     Where none is known: all that crosses the link, of communicators of one kind the one that puts most.
     """
     if link.comm:
-        carried = (put for rank in obs.ranks for name, put in _put(rank, names) if name in link.comm)
-        return max(carried, default=0)
+        puts = (put for rank in obs.ranks for name, put in carried.by_collectives(rank, names) if name in link.comm)
+        return max(puts, default=0)
     ends, most = set(_ends(link, obs)), defaultdict[str, int](int)
-    for communicator in _traffic(obs, names):
+    for communicator in carried.traffic(obs, names):
         if any(ends <= set(pair) for pair in links(communicator)):
             most[communicator.kind] = max(most[communicator.kind], round(communicator.bytes_per_link))
     return sum(most.values())
 
 
+def seconds_per_byte(link: SlowLink, obs: Observation, policy: Policy) -> float:
+    """Return what each byte costs that crosses the slow link in an iteration [s]; 0: it is not known."""
+    slow_bytes = _slow_bytes(link, obs, communicators(obs, policy))
+    return link.excess_ns / 1e9 / slow_bytes if slow_bytes else 0.0
+
+
 def plan(
-    link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy, known: Sequence[frozenset[str]] = ()
+    link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy, known: Sequence[SlowPair] = ()
 ) -> Plan | None:
     """Return the best assignment of the running pods to roles; None where today's is as good, all but noise.
 
-    There is no ``hindrance``. ``healthy_ns``: iteration time. ``known``: the end nodes of further slow links
-    (``slow_pairs``), which are taken to be as slow as this one.
+    There is no ``hindrance``. ``healthy_ns``: iteration time. ``known``: further slow links (``slow_pairs``).
     """
     level = obs.iteration_ns(policy.consecutive)
-    names = communicators(obs, policy)
-    slow_bytes, at, count = _slow_bytes(link, obs, names), _ends(link, obs), len(obs.members)
-    if level is None or level <= healthy_ns or not slow_bytes:
+    rate, count = seconds_per_byte(link, obs, policy), len(obs.members)
+    if level is None or level <= healthy_ns or not rate:
         return None
-    slow = [at, *(_at(nodes, obs, is_adapter=len(nodes) == 1) for nodes in known)]
-    adapters = {ends[0] for ends in slow if len(ends) == 1}
     roles = Roles(
         cells=(((0, 0),),) * count,  # whoever plays a role computes equally fast
         stage_seconds=(level / 1e9,),
         microbatches=(1,),
-        communicators=tuple(_traffic(obs, names)),
+        communicators=tuple(carried.traffic(obs, communicators(obs, policy))),
         ranks_per_role=max(1, policy.world_size // count),
     )
-    cluster = Cluster(
-        compute_slowdown=(1.0,) * count,
-        link_slowdown=tuple(_SLOW if place in adapters else 1.0 for place in range(count)),
-        pair_slowdown={(min(ends), max(ends)): _SLOW for ends in slow if len(ends) == 2},
-        seconds_per_byte=link.excess_ns / 1e9 / slow_bytes / _SLOW,
-    )
+    slow = [(_ends(link, obs), rate), *carried.slow_ends(known, obs, otherwise=rate)]
+    cluster = carried.cluster_of((1.0,) * count, slow)
     found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))
     gained_ns = 1e9 * (found.current_seconds - found.seconds)
     if not found.moved_roles or gained_ns < MIN_GAIN * level:
@@ -148,50 +130,6 @@ def plan(
         expected_ns=round(max(healthy_ns, level - gained_ns)),
         removed_share=min(1.0, gained_ns / (level - healthy_ns)),
     )
-
-
-def _traffic(obs: Observation, names: Names) -> Iterable[Communicator]:
-    """Return what crosses the links between pods in an iteration, by the pods' roles."""
-    role_of = {rank.rank: rank.replica for rank in obs.ranks}
-    carried: dict[str, int] = {}
-    sent: defaultdict[tuple[int, int], int] = defaultdict(int)
-    for rank in obs.ranks:
-        for name, put in _put(rank, names):
-            carried[name] = max(put, carried.get(name, 0))
-        for peer, size in _sent(rank, names):
-            sent[min(rank.replica, role_of[peer]), max(rank.replica, role_of[peer])] += size
-    paths = {named.name: _path([role_of[member] for member in named.members]) for named in names.values()}
-    # Those of one kind run at the same time: "data group of rank 0" and "data group of rank 2".
-    for name, size in carried.items():
-        if len(paths[name]) > 1:
-            yield Communicator(kind=name.partition(" group of ")[0], roles=paths[name], bytes_per_link=size)
-    for pair, size in sent.items():
-        if pair[0] != pair[1]:
-            yield Communicator(kind="sends", roles=pair, bytes_per_link=size, ring=False)
-
-
-def _put(rank: RankSeen, names: Names) -> Iterable[tuple[str, int]]:
-    """Return what a rank's collectives put on a link, by communicator."""
-    for comm in rank.sent.comms:
-        named = names.get((rank.rank, comm.comm))
-        if named is not None and comm.link_bytes:
-            yield named.name, comm.link_bytes
-
-
-def _sent(rank: RankSeen, names: Names) -> Iterable[tuple[int, int]]:
-    """Return to which ranks a rank sends, and how many bytes."""
-    for sent in rank.sent.sends:
-        named = names.get((rank.rank, sent.comm))
-        if named is not None and 0 <= sent.peer < len(named.members):
-            yield named.members[sent.peer], sent.bytes
-
-
-def _path(roles: Sequence[int]) -> tuple[int, ...]:
-    """Leave out the steps of a ring that stay within a pod, and its return to the first."""
-    path = [role for role, _ in groupby(roles)]
-    if len(path) > 1 and path[0] == path[-1]:
-        path.pop()
-    return tuple(path)
 
 
 def described(found: Plan, obs: Observation) -> Swapped:

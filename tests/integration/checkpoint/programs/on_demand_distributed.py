@@ -1,6 +1,7 @@
 """An FSDP2 job that asks in each step whether a checkpoint is wanted: on_demand_distributed.py FOLDER.
 
-It saves by ``dcp.save``; with HOW=async by ``dcp.async_save``, with HOW=stager by the latter and a stager of its own.
+It saves by ``dcp.save``; with HOW=async by ``dcp.async_save``, with HOW=stager by the latter and a stager of its own,
+with HOW=late by such a stager and a thread that begins to save after many steps.
 """
 
 import os
@@ -40,14 +41,22 @@ def state():
     return {"model": weights, "optimizer": moments}
 
 
+class LateWriter(falcon_torch.dcp.Writer):
+    """Plans for as long as ranks of a large job do."""
+
+    def prepare_local_plan(self, plan):
+        time.sleep(0.5)
+        return plan
+
+
 def save(step):
-    writer = falcon_torch.dcp.Writer(checkpoint, step)
+    writer = (LateWriter if HOW == "late" else falcon_torch.dcp.Writer)(checkpoint, step)
     if not HOW:
         dcp.save(state(), storage_writer=writer)
         return
     if saving:
         saving.pop().result()
-    own = {"async_stager": BlockingAsyncStager()} if HOW == "stager" else {}
+    own = {"async_stager": BlockingAsyncStager()} if HOW in ("stager", "late") else {}
     saving.append(dcp.async_save(state(), storage_writer=writer, **own))
 
 
