@@ -80,9 +80,13 @@ def compute_ns(iteration: Iteration) -> int | None:
         if not inside[calls.has(Trait.SYNCHRONISING)].all():
             return None
         starts, ends = starts[inside], ends[inside]
+    return outside_calls_ns(starts, ends, iteration.start_ns, iteration.end_ns)
+
+
+def outside_calls_ns(starts: Ints, ends: Ints, begin_ns: int, end_ns: int) -> int:
+    """Return the nanoseconds from ``begin_ns`` to ``end_ns`` in which no call runs: [n], [n], in any order."""
     # A send that was begun in one iteration may be waited for at any time, even before the call that begins the next.
-    own_starts, own_ends = np.maximum(starts, iteration.start_ns), np.minimum(ends, iteration.end_ns)
-    return iteration.duration_ns - _union_ns(own_starts, own_ends)
+    return end_ns - begin_ns - _union_ns(np.maximum(starts, begin_ns), np.minimum(ends, end_ns))
 
 
 def work_of(records: RecordArray) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from functools import cached_property
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -13,6 +15,8 @@ from falcon_core.signals.calls import Floats
 from falcon_core.signals.expected import LEAST_SAMPLES, SAMPLES, ExpectedTime, Slope
 from falcon_core.signals.iteration import Iteration
 from falcon_core.signals.shares import Shares
+
+_LEAST_MICRO_NS: Final = 1_000  # below a stage computes nothing
 
 
 class Measured(msgspec.Struct, frozen=True, dict=True):
@@ -30,6 +34,7 @@ class Measured(msgspec.Struct, frozen=True, dict=True):
     healthy: Floats | None = None  # the same when the rank was healthy; None while that is being learned
     load: float = 1.0  # computation that the iteration's bytes explain ÷ that of the usual bytes
     moved: bool = False  # micro-batches: the ranks do not have the even shares
+    micro_ns: int | None = None  # of a micro-batch, where the calls show it and the script does not say it
 
     @cached_property
     def excess(self) -> Excess | None:
@@ -60,6 +65,13 @@ def newest_known(values: Iterable[int | None]) -> list[int]:
         else:
             known.append(value)
     return known
+
+
+def median_micro_ns(newest: Iterable[Measured]) -> int | None:
+    """Return what a micro-batch takes by the calls of these iterations; None where they do not show it."""
+    known = [each.micro_ns for each in newest if each.micro_ns is not None]
+    found = round(statistics.median(known)) if known else 0
+    return found if found >= _LEAST_MICRO_NS else None
 
 
 class Measurer:
@@ -111,8 +123,9 @@ class Measurer:
             times = None if times is None else times * (whole_ns / max(1, iteration.duration_ns))
             own = None if own is None else min(whole_ns, self._compute.corrected_ns(iteration.sizes, own))
             load = self._compute.load(iteration.sizes)
-        own = self._shares.evened_ns(own, iteration.end_ns)
-        return Measured(iteration, whole_ns, own, times, healthy, load, self._shares.moved(iteration.end_ns))
+        micro_ns = self._shares.micro_ns(iteration)
+        own = self._shares.evened_ns(own, iteration.end_ns, micro_ns)
+        return Measured(iteration, whole_ns, own, times, healthy, load, self._shares.moved(iteration.end_ns), micro_ns)
 
     def learn(self, healthy: Measured) -> None:
         """Learn from a healthy, uninterrupted iteration."""

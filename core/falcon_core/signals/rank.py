@@ -22,7 +22,7 @@ from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline
 from falcon_core.signals.healthy_compute import HealthyComputation
 from falcon_core.signals.iteration import Iteration, IterationTracker
 from falcon_core.signals.kept_waits import KeptWaits, kept
-from falcon_core.signals.measured import Measured, Measurer, newest_known
+from falcon_core.signals.measured import Measured, Measurer, median_micro_ns, newest_known
 from falcon_core.signals.memory import RankMemory, levels
 from falcon_core.signals.onset import onset_of
 from falcon_core.signals.shares import Shares
@@ -394,5 +394,5 @@ class RankChain:
             size_class=None if sizes_vary else usual_size([measured.iteration for measured in recent]),
             load=statistics.median(measured.load for measured in recent) if sizes_vary and recent else None,
             stall_share=None if slowdown is None else self._stall_share(),
-            micro=self.shares.reported(),
+            micro=self.shares.reported(median_micro_ns(self._newest_window())),
         )

@@ -3,7 +3,8 @@
 Whoever compares computations has to compare equal work. A ratio of shares would be wrong by what does not depend on
 the share, such as the optimizer. So a rank's script says what one of its micro-batches takes, and what the rank has
 more or fewer than the even share is added or taken away. Where the script cannot time its passes (they contain waiting
-for other ranks, or run on a device), the ratio of shares has to do.
+for other ranks, or run on a device), the calls of a pipeline may show it (``passes``); else the ratio of shares has to
+do.
 
 An iteration ends where its cycle of calls begins anew, and calls are made in a rank's last micro-batch or between two
 steps. So the micro-batches in an iteration are nearly all of the step that began last before the iteration's end.
@@ -15,6 +16,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from falcon_core.signals.iteration import Iteration
+from falcon_core.signals.passes import micro_batch_ns
 from falcon_core.wire.microbatches import MicroShare, Said, Turn
 from falcon_core.wire.ring import RecordArray
 
@@ -28,16 +31,25 @@ class Shares:
         self.said: Said | None = None
         self._cut_at: Turn | None = None  # the turn of the newest records
 
-    def evened_ns(self, compute_ns: int | None, end_ns: int) -> int | None:
-        """Return what the even share would have taken, for an iteration that ended at ``end_ns``."""
+    def micro_ns(self, iteration: Iteration) -> int | None:
+        """Return what a micro-batch took in an iteration, by its calls; None where the script times its passes."""
+        said = self.said
+        if said is None or said.timed:
+            return None
+        return micro_batch_ns(iteration, _turn(said, iteration.end_ns).share)
+
+    def evened_ns(self, compute_ns: int | None, end_ns: int, micro_ns: int | None = None) -> int | None:
+        """Return what the even share would have taken, for an iteration that ended at ``end_ns``.
+
+        ``micro_ns``: what a micro-batch took in it, by its calls.
+        """
         said = self.said
         if said is None or compute_ns is None:
             return compute_ns
-        if not said.timed:
-            return min(_MOST_NS, compute_ns * said.per_rank // _turn(said, end_ns).share)
-        if said.micro_ns is None:
-            return compute_ns
-        missing_ns = (said.per_rank - _turn(said, end_ns).share) * said.micro_ns
+        share, micro_ns = _turn(said, end_ns).share, said.micro_ns if said.timed else micro_ns
+        if micro_ns is None:
+            return compute_ns if said.timed else min(_MOST_NS, compute_ns * said.per_rank // share)
+        missing_ns = (said.per_rank - share) * micro_ns
         return max(0, compute_ns + max(-_MOST_NS, min(_MOST_NS, missing_ns)))
 
     def moved(self, end_ns: int) -> bool:
@@ -61,16 +73,16 @@ class Shares:
                 self._cut_at, records = turn, records[before:]
         yield records
 
-    def reported(self) -> MicroShare | None:
-        """Return what is reported of the newest step."""
+    def reported(self, by_calls_ns: int | None = None) -> MicroShare | None:
+        """Return what is reported of the newest step. ``by_calls_ns``: what a micro-batch took in the newest ones."""
         said = self.said
         if said is None:
             return None
         return MicroShare(
             per_rank=said.per_rank,
             share=said.turns[-1].share,
-            micro_ns=said.micro_ns,
-            timed=said.timed,
+            micro_ns=said.micro_ns if said.timed else by_calls_ns,
+            timed=said.timed or by_calls_ns is not None,
             hindrance=said.hindrance,
         )
 

@@ -68,7 +68,7 @@ _WORK: Final[tuple[Work, ...]] = ("Fixed", "InBytes", "Hidden")
 _SIGHTS: Final[tuple[Sight, ...]] = get_args(Sight)
 _US: Final = 1_000
 _MS: Final = 1_000_000
-_UNTIMED: Final = -2  # µs of a micro-batch, where the script cannot time its passes
+_UNTIMED: Final = -2  # µs of a micro-batch, where neither the script nor its calls time it
 
 
 class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -9,8 +9,8 @@ is a replica. Each keeps two micro-batches: the last contains the exchange of gr
 stage, t is its slowest rank's time of a micro-batch, and what that rank computes besides is fixed. In a pipeline
 t_s is that time of stage s; a replica takes (m − 1) · max_s t_s + Σ_s t_s: t is that of the slowest stage, and the
 filling by the others, Σ_s t_s − max_s t_s, is fixed. A schedule without overlap takes m · Σ_s t_s; the schedule is the
-one of the two whose time is nearer to the iteration's. Where a script cannot time its passes, t is a rank's computation
-in an iteration, as with the even share, ÷ its micro-batches there.
+one of the two whose time is nearer to the iteration's. Where neither the script nor its calls time the passes, t is a
+rank's computation in an iteration, as with the even share, ÷ its micro-batches there.
 
 It takes no node and stops nobody, so neither evidence against a node nor a spare is needed. Its price is a guess of
 what the change costs: one second of loss keeps mere noise from moving anything.
