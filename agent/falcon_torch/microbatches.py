@@ -116,8 +116,9 @@ class MicroBatches:
         self._said: Said | None = None
         if run_dir() and here.local_rank is not None:
             path = os.path.join(run_dir(), "launch", f"microbatches.{here.local_rank}")
-            timed = _can_be_timed(model, alone=replicas == here.world_size)
-            self._said = Said(path, here.generation, per_rank, self.hindrance, timed)
+            alone = replicas == here.world_size
+            timed = _can_be_timed(model, alone=alone)
+            self._said = Said(path, here.generation, per_rank, self.hindrance, timed=timed, same_calls=alone)
 
     @property
     def total(self) -> int:

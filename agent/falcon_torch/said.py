@@ -26,10 +26,23 @@ CHANGE = 0.02
 class Said:
     """One rank's file. Times are those of ``time.monotonic_ns``, the clock of the shim's rings."""
 
-    def __init__(self, path: str, generation: int, per_rank: int, hindrance: str, timed: bool = True) -> None:
-        """Begin with the even split. ``timed``: what a micro-batch takes shows on this clock."""
+    def __init__(
+        self,
+        path: str,
+        generation: int,
+        per_rank: int,
+        hindrance: str,
+        *,
+        timed: bool = True,
+        same_calls: bool = True,
+    ) -> None:
+        """Begin with the even split.
+
+        ``timed``: what a micro-batch takes shows on this clock. ``same_calls``: a step has the same collective calls,
+        whatever the rank's share is.
+        """
         self._path, self._generation, self._per_rank, self._hindrance = path, generation, per_rank, hindrance
-        self._timed = timed
+        self._timed, self._same_calls = timed, same_calls
         self._turns: List[Tuple[int, int, bool]] = [(time.monotonic_ns(), per_rank, True)]
         self._newest: List[float] = []  # what a micro-batch took, by step, ns
         self._written_ns = 0  # the time that was written
@@ -66,6 +79,7 @@ class Said:
             "turns": self._turns,
             "micro_ns": self._written_ns or None,
             "timed": self._timed,
+            "same_calls": self._same_calls,
             "hindrance": self._hindrance,
         }
         fresh = f"{self._path}.new"

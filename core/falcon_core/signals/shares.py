@@ -59,10 +59,10 @@ class Shares:
     def cut(self, records: RecordArray) -> Iterator[RecordArray]:
         """Cut the next records where the share has changed, however late they are read; yield at least one part.
 
-        Only where another share means other calls in an iteration. Where each rank is a replica, it makes the same
-        calls whatever its share is, and its script times its passes.
+        Only where another share means other calls in an iteration: where each rank is a replica, it does not.
         """
-        turns = [] if self.said is None or self.said.timed else self.said.turns
+        said = self.said
+        turns = [] if said is None or said.timed or said.same_calls else said.turns
         if self._cut_at is None:
             self._cut_at = turns[-1] if turns else None
         for turn in turns:

@@ -53,6 +53,9 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     micro_ns: Annotated[int, Meta(ge=0, le=MAX_MICRO_NS)] | None = None
     # False: that time cannot be taken, since passes contain waiting, or run on a device while the host goes on.
     timed: bool = True
+    # The rank makes as many calls in an iteration, whatever its share is: it is a replica by itself. A script of an
+    # earlier version says nothing of it; where it times its passes, it is one.
+    same_calls: bool = False
     hindrance: Annotated[str, Meta(max_length=MAX_HINDRANCE)] = ""  # why its micro-batches cannot move
 
 

@@ -71,10 +71,12 @@ def test_single_steps_do_not_count_but_every_other_one_does(tmp_path: Path, cloc
 
 def test_passes_that_cannot_be_timed_are_not(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "microbatches.0"
-    script = said.Said(str(path), 3, 4, "", timed=False)
-    steps(script, clock, 10.0, times=said.STEPS)
-    script.turn(2, even=False)
-    assert (read(path).micro_ns, read(path).timed) == (None, False)
+    for same_calls in (True, False):
+        script = said.Said(str(path), 3, 4, "", timed=False, same_calls=same_calls)
+        steps(script, clock, 10.0, times=said.STEPS)
+        script.turn(2, even=False)
+        words = read(path)
+        assert (words.micro_ns, words.timed, words.same_calls) == (None, False, same_calls)
 
 
 def test_each_turn_is_said_at_once_and_the_oldest_are_forgotten(tmp_path: Path, clock: Clock) -> None:

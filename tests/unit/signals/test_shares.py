@@ -17,7 +17,8 @@ PER_RANK, MICRO, FIXED = 4, 40 * MS, 20 * MS
 class Rank:
     """A rank that makes two calls a step, in its last micro-batch and behind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, **said: bool) -> None:
+        self._words = said
         self.script = Script()
         self.chain = RankChain(Detection())
         self._fed = 0
@@ -30,7 +31,9 @@ class Rank:
         for _ in range(times):
             self.script.call(Call(Op.ALL_REDUCE, 4096, share * micro, 2 * MS + wait))
             self.script.call(Call(Op.ALL_REDUCE, 4, FIXED))
-        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=self._turns, micro_ns=micro)
+        micro_ns = micro if self._words.get("timed", True) else None
+        turns = list(self._turns)
+        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=turns, micro_ns=micro_ns, **self._words)
         self.chain.feed(self.script.records[self._fed :])
         self._fed = len(self.script.records)
         return self.chain.signals(0, 0)
@@ -168,6 +171,17 @@ def test_a_rank_whose_share_stays_makes_the_same_calls_and_is_followed_on() -> N
     after = stage.step(5)
     assert after.iterations == before.iterations + 5
     assert after.wait_ns
+
+
+def test_a_rank_that_is_a_replica_makes_the_same_calls_and_is_followed_on_though_nobody_times_its_passes() -> None:
+    """On a device, or with sharded parameters."""
+    rank = Rank(timed=False, same_calls=True)
+    before = rank.step(60)
+    after = rank.step(8, share=2)
+    assert (after.iterations, after.period_calls) == (before.iterations + 8, before.period_calls)
+    assert after.compute_ns[-1] == (2 * MICRO + FIXED) * PER_RANK // 2, "by the ratio of shares"
+    rank.step(1, share=6)
+    assert rank.chain.iterations == before.iterations + 9
 
 
 @pytest.mark.parametrize("unread", [1, 6, 12])
