@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,21 +14,42 @@ from typing import Any
 import pytest
 
 import falcon_bench
+from falcon_bench import load
 from falcon_bench.load import TURNS, Work, measure
 
 AGENT = Path(falcon_bench.__file__).parents[1]
 
 
-def sleeping(seconds: float, problem: str = "") -> Work:
+class Clock(threading.local):
+    """The clock of a device's thread, which only the device's work moves: nothing else on the machine shows in it."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(load, "time", made)
+    return made
+
+
+def sleeping(seconds: float, problem: str = "", sleep: Callable[[float], None] = time.sleep) -> Work:
     """Return a work whose repetition takes so long, and which does one unit."""
-    return Work(1.0, lambda times: time.sleep(seconds * times), lambda: problem)
+    return Work(1.0, lambda times: sleep(seconds * times), lambda: problem)
 
 
-def _once(begin: Callable[[int], None]) -> Callable[[int], None]:
+def _once(begin: Callable[[int], None], clock: Clock) -> Callable[[int], None]:
     """Return a repetition that does it at a turn's first call alone: at each turn there are four."""
     calls = iter(range(4 * TURNS))
 
     def repeat(times: int) -> None:
+        clock.sleep(0.001)
         if next(calls) % 4 == 0:
             begin(times)
 
@@ -43,26 +65,26 @@ def bench(*options: str, program: str = "") -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(lines[-1]) if lines else {}, done.stderr
 
 
-def test_each_device_has_its_own_rate_and_its_own_problem() -> None:
-    works = [sleeping(0.01), sleeping(0.04, "its results are wrong")]
+def test_each_device_has_its_own_rate_and_its_own_problem(clock: Clock) -> None:
+    works = [sleeping(0.01, sleep=clock.sleep), sleeping(0.04, "its results are wrong", clock.sleep)]
     fast, slow = measure({"sleep": works}, {"sleep": 1.0})["sleep"]
-    assert 50 < fast.steady <= 100
-    assert 12 < slow.steady <= 25
+    assert fast.steady == pytest.approx(100)
+    assert slow.steady == pytest.approx(25)
     assert (fast.problem, slow.problem) == ("", "its results are wrong")
 
 
-def test_what_takes_a_device_away_now_and_then_lowers_its_rate() -> None:
+def test_what_takes_a_device_away_now_and_then_lowers_its_rate(clock: Clock) -> None:
     """As a CPU quota does: most blocks are as fast as ever."""
     calls = iter(range(10**9))
 
     def work(times: int) -> None:
-        time.sleep(0.05 if next(calls) % 10 == 0 else 0.005)
+        clock.sleep(0.05 if next(calls) % 10 == 0 else 0.005)
 
     (rate,) = measure({"work": [Work(1.0, work)]}, {"work": 2.0})["work"]
     assert rate.steady < 0.75 / 0.005
 
 
-def test_what_disturbs_one_turn_does_not_lower_a_rate() -> None:
+def test_what_disturbs_one_turn_does_not_lower_a_rate(clock: Clock) -> None:
     """As other work on a shared machine does: the kind's last turn is slow as a whole."""
     turns = iter(range(TURNS))
     now = [0]
@@ -71,9 +93,9 @@ def test_what_disturbs_one_turn_does_not_lower_a_rate() -> None:
         now[0] = next(turns)
 
     def work(times: int) -> None:
-        time.sleep(times * (0.05 if now[0] == TURNS - 1 else 0.005))
+        clock.sleep(times * (0.05 if now[0] == TURNS - 1 else 0.005))
 
-    found = measure({"turn": [Work(1.0, _once(begin))], "work": [Work(1.0, work)]}, {"turn": 1e-6, "work": 2.0})
+    found = measure({"turn": [Work(1.0, _once(begin, clock))], "work": [Work(1.0, work)]}, {"turn": 1e-6, "work": 2.0})
     assert found["work"][0].steady > 0.5 / 0.005
 
 
