@@ -11,6 +11,8 @@ UV := $(FALCON_CACHE)/uv/bin/uv
 PY := $(VENV)/bin/python
 export FALCON_CACHE VENV UV
 export PATH := $(VENV)/bin:$(FALCON_CACHE)/bin:$(PATH)
+# Where it is set, as in many images, each of the tests' thousand processes compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## this list
