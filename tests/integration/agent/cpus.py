@@ -20,6 +20,7 @@ def machines_with(cores: Sequence[float]) -> Iterator[list[Path]]:
     """Yield a cgroup for each machine's processes: write a pid to its ``cgroup.procs``. They have to end before."""
     with contextlib.ExitStack() as made:
         top = made.enter_context(cgroup((ROOT if V2 else ROOT / "cpu") / f"falcon-machines-{os.getpid()}"))
+        weigh(top, len(cores))
         folders = []
         for place, share in enumerate(cores):
             folders.append(made.enter_context(cgroup(top / f"machine-{place}")))
@@ -40,6 +41,15 @@ def cgroup(path: Path) -> Iterator[Path]:
         while (path / "cgroup.procs").read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
         path.rmdir()
+
+
+def weigh(path: Path, machines: int) -> None:
+    """Let so many machines in a cgroup weigh more than the test's own processes, which no machine would have."""
+    times = 16 * machines
+    if V2:
+        (path / "cpu.weight").write_text(str(100 * times))
+        return
+    (path / "cpu.shares").write_text(str(1024 * times))
 
 
 def limit(path: Path, cores: float) -> None:
