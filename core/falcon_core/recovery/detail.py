@@ -5,9 +5,9 @@ has no culprit yet: a rank that was slow from its first iteration has no healthy
 and a slow link shows in the waits of all its communicator's members. Then the ranks are asked, all at once in a small
 job, in turns in a large job. The culprits of open incidents are asked as long as these are open, so that relief is
 seen at once; all ranks, where the culprits do not explain the slowdown (``link_beside``), or where what they send to
-each other decides which nodes may exchange their roles (``gathering``). Without a slowdown, only
-ranks are asked that are about to be named without an onset (``from_start``, ``without_onset``), and all ranks where one
-has printed an error (``said``), and once a generation, to compare its groups (``sibling_groups``).
+each other decides which nodes may exchange their roles (``gathering``). Without a slowdown, only ranks are asked that
+are about to be named without an onset (``from_start``, ``without_onset``), and all ranks where one has printed an error
+(``said``), and once a generation, to compare its groups (``sibling_groups``).
 """
 
 from __future__ import annotations

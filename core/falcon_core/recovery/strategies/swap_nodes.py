@@ -96,7 +96,11 @@ def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
 
 def seconds_per_byte(link: SlowLink, obs: Observation, policy: Policy) -> float:
     """Return what each byte costs that crosses the slow link in an iteration [s]; 0: it is not known."""
-    slow_bytes = _slow_bytes(link, obs, communicators(obs, policy))
+    return _seconds_per_byte(link, obs, communicators(obs, policy))
+
+
+def _seconds_per_byte(link: SlowLink, obs: Observation, names: Names) -> float:
+    slow_bytes = _slow_bytes(link, obs, names)
     return link.excess_ns / 1e9 / slow_bytes if slow_bytes else 0.0
 
 
@@ -108,14 +112,15 @@ def plan(
     There is no ``hindrance``. ``healthy_ns``: iteration time. ``known``: further slow links (``slow_pairs``).
     """
     level = obs.iteration_ns(policy.consecutive)
-    rate, count = seconds_per_byte(link, obs, policy), len(obs.members)
+    names = communicators(obs, policy)
+    rate, count = _seconds_per_byte(link, obs, names), len(obs.members)
     if level is None or level <= healthy_ns or not rate:
         return None
     roles = Roles(
         cells=(((0, 0),),) * count,  # whoever plays a role computes equally fast
         stage_seconds=(level / 1e9,),
         microbatches=(1,),
-        communicators=tuple(carried.traffic(obs, communicators(obs, policy))),
+        communicators=tuple(carried.traffic(obs, names)),
         ranks_per_role=max(1, policy.world_size // count),
     )
     slow = [(_ends(link, obs), rate), *carried.slow_ends(known, obs, otherwise=rate)]
