@@ -100,10 +100,12 @@ TABLES: dict[str, Callable[[Path | None], list[str]]] = {
     "fidelity": lambda _: fidelity.table(),
     "strategies": lambda _: strategies.tables(),
     "clusters": lambda _: [*clusters.cases(), "", *clusters.traces(), "", *clusters.spot_table()],
-    "falcon64": lambda _: falcon.table("falcon64", [(1, None), (2, None), (4, None), (1, 15.0)], range(1, 2)),
+    "falcon64": lambda _: falcon.table(
+        "falcon64", [(1, None), *((times, policies.OWN_SECONDS) for times in (1, 2, 4))], range(1, 2)
+    ),
     "policies": lambda _: policies.few(),
     "falcon17": lambda _: compound.table(),
-    "falcon256": lambda _: falcon.table("falcon256", [(1, None), (2, None)], range(1, 2)),
+    "falcon256": lambda _: falcon.table("falcon256", [(1, None), (1, policies.OWN_SECONDS)], range(1, 2)),
     "calls": lambda _: calls.table(),
     "sensitivity": sensitivity_table,
     "pools": lambda _: sensitivity.modes(),

@@ -8,9 +8,11 @@ command line.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 ELLIPSIS = "…"
 REDACTED = "[redacted]"
+_SHORT = 512  # characters: a longer text is not remembered
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]+")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _SECRETS = (
@@ -38,12 +40,20 @@ _SECRETS = (
 
 def clean(text: str) -> str:
     """Return the text without what cannot be printed and with what looks like a secret replaced. Line breaks stay."""
+    return _remembered(text) if len(text) <= _SHORT else _cleaned(text)
+
+
+def _cleaned(text: str) -> str:
     text = _CONTROL.sub(" ", _ANSI.sub("", text))
     if not text.replace("\n", "").isprintable():  # marks of direction, surrogates, code points without a character
         text = "".join(each if each.isprintable() or each == "\n" else " " for each in text)
     for pattern, put in _SECRETS:
         text = pattern.sub(put, text)
     return text
+
+
+# Most of a job's texts are the same at each look.
+_remembered = lru_cache(maxsize=4096)(_cleaned)
 
 
 def clip(text: str, most: int) -> str:

@@ -34,8 +34,9 @@ def test_control_characters_go(text: str, shown: str) -> None:
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
     ],
 )
-def test_what_looks_like_a_secret_is_replaced(secret: str) -> None:
-    shown = clean(f"failed with {secret} at step 3")
+@pytest.mark.parametrize("before", ["", "a long text " * 50], ids=["short", "long"])
+def test_what_looks_like_a_secret_is_replaced(secret: str, before: str) -> None:
+    shown = clean(f"{before}failed with {secret} at step 3")
     assert REDACTED in shown
     for part in ("hunter22", "0123456789abcdef", "correct", "abcdef012345", "abcdef.ghi", "eyJhb", "AKIAAB", "hf_abc"):
         assert part not in shown

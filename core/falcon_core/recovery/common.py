@@ -24,6 +24,7 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, Ints
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
+from falcon_core.signals.order import median_of, medians_of
 
 MAX_STAGES = 64  # whose growth is measured apart; the ranks of a longer pipeline count as a single group
 _LEAST_GROUP = 3  # ranks
@@ -50,7 +51,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         Without a pipeline the ranks compute at the same time. Stages also wait for each other's computation, so that
         the whole iteration grows in proportion.
         """
-        growth = float(np.median(self.by_stage[:, -1]))
+        growth = median_of(self.by_stage[:, -1])
         if growth <= 1 + policy.verify / 2:
             return 0
         return round((growth - 1) * (healthy_iteration_ns if policy.stages > 1 else self.healthy_ns))
@@ -78,16 +79,16 @@ def common(ranks: Sequence[RankSeen], obs: Observation, policy: Policy) -> Commo
     compute_ns: Floats = np.fromiter(newest, dtype=np.float64, count=len(known) * windows * width)
     healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in known], dtype=np.float64)
     growth = compute_ns.reshape(len(known), windows, width) / healthy_ns[:, np.newaxis, np.newaxis]
-    by_window = np.median(growth, axis=2)
+    by_window = medians_of(growth, axis=2)
     of = np.array([stage(rank.rank, policy) for rank in known], dtype=np.int64)
     whole = _lower_quartile(by_window)
     rows = [np.flatnonzero(of == number) for number in range(stages(policy))]
     return Common(
-        by_rank=np.median(growth.reshape(len(known), windows * width), axis=1),
+        by_rank=medians_of(growth.reshape(len(known), windows * width), axis=1),
         stages=of,
         by_stage=np.array([_lower_quartile(by_window[row]) if len(row) >= _LEAST_GROUP else whole for row in rows]),
         load=np.array([rank.sent.load or math.nan for rank in known]),
-        healthy_ns=float(np.median(healthy_ns)),
+        healthy_ns=median_of(healthy_ns),
         everybody=len(known) == len(obs.ranks),
     )
 

@@ -37,9 +37,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from falcon_core.model import Cause, Evidence
+from falcon_core.recovery.medians import median
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Stay
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
@@ -250,7 +250,7 @@ def did_not_help(state: RecoveryState, slow: SlowIncident, obs: Observation, pol
     if culprit is None or rank is None or not rank.sent.compute_ns:
         return state
     reference_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
-    newest_ns = float(np.median(rank.sent.compute_ns[-policy.consecutive :]))
+    newest_ns = median(rank.sent.compute_ns[-policy.consecutive :])
     return _ended(state, slow, "NotHelped", obs) if newest_ns > reference_ns * (1 + policy.verify) else state
 
 

@@ -8,11 +8,11 @@ as well, whose agents may have learned the slow level as healthy.
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.locate import reference_ns
+from falcon_core.recovery.medians import median
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import Culprit, SlowIncident
 
@@ -42,13 +42,13 @@ def computes_as_before(named: Culprit, obs: Observation, policy: Policy) -> bool
     """Check whether the rank typically computes as fast as before it was slow, wherever it runs now."""
     newest = _newest_ns(named, obs, policy.consecutive)
     well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
-    return len(newest) == policy.consecutive and float(np.median(newest)) <= well_ns
+    return len(newest) == policy.consecutive and median(newest) <= well_ns
 
 
 def excess_ns(named: Culprit, obs: Observation, newest: int, policy: Policy) -> float | None:
     """Return by how much the rank's newest iterations compute longer than while it was well, ns; None: not known."""
     known = _newest_ns(named, obs, newest)
-    return float(np.median(known)) - reference_ns(named, obs, policy) if known else None
+    return median(known) - reference_ns(named, obs, policy) if known else None
 
 
 def slow_iterations(named: Culprit, obs: Observation, policy: Policy) -> tuple[int, bool]:

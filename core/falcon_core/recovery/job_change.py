@@ -37,6 +37,7 @@ from falcon_core.recovery.medians import Floats, median
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import JobChange, OtherWork, RecoveryState, SlowIncident
 from falcon_core.signals.level import SETTLED_ITERATIONS, Level, same_work
+from falcon_core.signals.order import median_of, medians_of
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals
 
 MOST_PHASES = 8
@@ -65,7 +66,7 @@ def found(
     growth = _typical(shared)
     if before is not None:
         growth = growth * np.array(before.growth)
-    load = float(np.median(more)) * (before.load if before is not None else 1.0)
+    load = median_of(more) * (before.load if before is not None else 1.0)
     size = after_ns / slow.healthy_ns
     return JobChange(
         since=slow.onset_at,
@@ -89,9 +90,9 @@ def _most_windows(policy: Policy) -> int:
 def _typical(shared: Common) -> Floats:
     """Return the growth of each stage's typical rank: [stages]."""
     count = len(shared.by_stage)
-    of_all = float(np.median(shared.by_rank))
+    of_all = median_of(shared.by_rank)
     rows = [shared.by_rank[shared.stages == number] for number in range(count)]
-    return np.array([float(np.median(row)) if len(row) else of_all for row in rows])
+    return np.array([median_of(row) if len(row) else of_all for row in rows])
 
 
 def _more_to_do(shared: Common, before: JobChange | None) -> Floats:
@@ -100,7 +101,7 @@ def _more_to_do(shared: Common, before: JobChange | None) -> Floats:
     A rank that did not say is taken for the typical one of those that did.
     """
     known = shared.load[~np.isnan(shared.load)]
-    usual = float(np.median(known)) if len(known) else 1.0
+    usual = median_of(known) if len(known) else 1.0
     return np.nan_to_num(shared.load, nan=usual) / (before.load if before is not None else 1.0)
 
 
@@ -116,16 +117,16 @@ def _is_alike(shared: Common, more: Floats, policy: Policy) -> bool:
     in_all = np.abs(whole.by_rank / _typical(whole)[whole.stages] - 1)
     if np.any(np.minimum(by_bytes, in_all) > policy.verify):
         return False
-    gains = typical * float(np.median(more)) - 1
+    gains = typical * median_of(more) - 1
     if gains.min() < JUDGEMENT.alike_share * gains.max() or gains.min() <= policy.verify / 2:
         return False
-    windows = np.median(shared.by_stage, axis=0)
+    windows = medians_of(shared.by_stage, axis=0)
     return bool(windows.max() <= windows.min() * (1 + policy.verify / 2))
 
 
 def _explains(shared: Common, more: Floats, slower: float, policy: Policy) -> bool:
     """Check that the ranks' gain explains that iterations take ``slower`` times as long."""
-    growth = float(np.median(shared.by_rank * more))
+    growth = median_of(shared.by_rank * more)
     return growth - 1 >= JUDGEMENT.action_share * (slower - 1) and slower <= growth * (1 + policy.verify)
 
 
@@ -284,15 +285,15 @@ def follow_down(state: RecoveryState, obs: Observation, policy: Policy, shared: 
     if shared is None or shared.by_stage.shape[1] < _most_windows(policy):
         return state
     now = shared.by_stage.max(axis=1)
-    more = float(np.median(_more_to_do(shared, change)))
-    if float(np.median(now)) * more * (1 + policy.verify / 2) > 1:
+    more = median_of(_more_to_do(shared, change))
+    if median_of(now) * more * (1 + policy.verify / 2) > 1:
         return state
     growth = np.maximum(1.0, now * np.array(change.growth))
     load = max(1.0, change.load * min(1.0, more))
-    lost = float(np.median(np.array(change.growth) * change.load - growth * load))
-    base_ns = change.reference_ns if policy.stages > 1 else shared.healthy_ns / float(np.median(change.growth))
+    lost = median_of(np.array(change.growth) * change.load - growth * load)
+    base_ns = change.reference_ns if policy.stages > 1 else shared.healthy_ns / median(change.growth)
     level_ns = max(change.reference_ns, round(change.after_ns - lost * base_ns))
-    over = float(np.median(growth)) * load <= 1 + policy.verify / 2
+    over = median_of(growth) * load <= 1 + policy.verify / 2
     if over:
         level_ns = change.reference_ns
     lower = (

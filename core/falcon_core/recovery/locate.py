@@ -20,6 +20,7 @@ from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident
 from falcon_core.recovery.waited_for import Straggler, waited_for
 from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.signals.culprits import least_excess_ns, median_of_others
+from falcon_core.signals.order import median_of
 from falcon_core.signals.outliers import Outlier, Series, outliers
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
@@ -308,7 +309,7 @@ def _typical_cpu(ranks: list[RankSeen]) -> CpuEvidence:
 def _wait_ns(ranks: list[RankSeen], policy: Policy) -> int | None:
     """Return the median of the ranks' newest waits, ns; None where none is known."""
     newest = medians([rank.sent.wait_ns for rank in ranks if rank.sent.wait_ns], policy.consecutive)
-    return int(np.median(np.floor(newest))) if len(newest) else None
+    return int(median_of(np.floor(newest))) if len(newest) else None
 
 
 def no_longer_slow(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:

@@ -10,6 +10,8 @@ from operator import itemgetter
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.signals.order import median_of
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -50,7 +52,7 @@ def medians(rows: Sequence[Sequence[int]], newest: int | None = None) -> Floats:
 
 def median(values: Sequence[float]) -> float:
     """Return the median of many numbers."""
-    return float(np.median(np.fromiter(values, dtype=np.float64, count=len(values))))
+    return median_of(np.fromiter(values, dtype=np.float64, count=len(values)))
 
 
 def median_without(ordered: Sequence[float], gone: Sequence[float]) -> float:

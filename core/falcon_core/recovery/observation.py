@@ -20,6 +20,7 @@ from falcon_core.recovery.medians import Floats, Ints, Table, medians
 from falcon_core.recovery.remembered import Lasted, PlannedMove, RetryIncident
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
+from falcon_core.signals.order import median_of
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RankSignals, ThrottleSignals
 from falcon_core.wire.network import NetworkSignals
@@ -205,7 +206,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if fresh:
             timed &= np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))
         rows = np.flatnonzero(timed)
-        return float(np.median(self.iteration_times.medians(newest, rows))) if len(rows) else None
+        return median_of(self.iteration_times.medians(newest, rows)) if len(rows) else None
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

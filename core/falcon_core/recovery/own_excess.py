@@ -19,6 +19,7 @@ from falcon_core.recovery.medians import Floats, Ints
 from falcon_core.recovery.observation import Policy, RankSeen
 from falcon_core.recovery.state import MOST_BESIDE
 from falcon_core.signals.culprits import median_of_others, own_excess_ns
+from falcon_core.signals.order import medians_of, quantile_of
 
 Flags = npt.NDArray[np.bool_]
 
@@ -38,7 +39,7 @@ class OwnExcess(msgspec.Struct, frozen=True):
             return set()
         own = np.array([own_excess_ns(growth * self.healthy_ns, self.healthy_ns, self.rows) for growth in self.growth])
         slow = np.all(own >= least_ns, axis=0)
-        common = np.median(self.growth, axis=1) > 1 + policy.verify / 2
+        common = medians_of(self.growth, axis=1) > 1 + policy.verify / 2
         if slow.any() and common.any():
             slow = self._apart(slow, own[common] / self.healthy_ns, self.growth[common])
         return {self.ranks[place] for place in np.flatnonzero(slow).tolist()}
@@ -68,7 +69,7 @@ class OwnExcess(msgspec.Struct, frozen=True):
             alike = rows[others[rows]]
             if len(rows) > 2 and len(alike) > 1:  # as in ``own_excess_ns``
                 typical[alike] = median_of_others(growth[alike])
-        return float(np.quantile(np.abs(growth - typical)[others], JUDGEMENT.apart_share))
+        return quantile_of(np.sort(np.abs(growth - typical)[others]), JUDGEMENT.apart_share)
 
 
 def measured(groups: list[list[RankSeen]], windows: int, policy: Policy) -> OwnExcess:

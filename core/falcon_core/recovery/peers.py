@@ -15,6 +15,7 @@ from falcon_core.recovery.medians import medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.waited_for import Straggler
 from falcon_core.signals.level import SETTLED_ITERATIONS
+from falcon_core.signals.order import median_of
 from falcon_core.signals.outliers import Outlier
 
 LEAST_GROUP = 3  # ranks, for a median of the others
@@ -53,7 +54,7 @@ def held_against_peers(groups: list[Group], slow: Collection[int]) -> list[Strag
         is_slow = np.array([rank.rank in slow for rank in group], dtype=np.bool_)
         if not is_slow.any() or is_slow.all():
             continue
-        peers_ns = max(1, int(np.median(levels[~is_slow])))
+        peers_ns = max(1, int(median_of(levels[~is_slow])))
         found += [
             (
                 Outlier(

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
+from falcon_core.signals.order import median_of
 from falcon_core.signals.outliers import Series, outliers
 
 Floats = npt.NDArray[np.float64]
@@ -116,7 +117,7 @@ def least_excess_ns(iteration_ns: Floats, loss_ns: float) -> float:
     """Return what a culprit has to account for at least, ns an iteration; ``iteration_ns`` by rank: [n]."""
     if not len(iteration_ns):
         return JUDGEMENT.culprit_share * loss_ns
-    least_ns = JUDGEMENT.culprit_iteration_share * float(np.median(iteration_ns))
+    least_ns = JUDGEMENT.culprit_iteration_share * median_of(iteration_ns)
     return max(JUDGEMENT.culprit_share * loss_ns, least_ns)
 
 

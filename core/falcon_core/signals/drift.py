@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from falcon_core.signals.calls import Floats
+from falcon_core.signals.order import median_of
 from falcon_core.signals.reference import DEVIATIONS, Reference
 from falcon_core.signals.settled import SettledBlocks, SettledLevel
 
@@ -99,7 +100,7 @@ class Drift:
         """Check whether the level, of the newest ``WINDOW`` samples, has not moved for very long."""
         if newest.shape[0] < WINDOW:
             return False
-        level = float(np.median(newest))
+        level = median_of(newest)
         if self._held is None or abs(level - self._held[0]) > WANDER_SHARE * self._verify:
             self._held = (level, middle)
         since = self._held[1]

@@ -13,6 +13,15 @@ def median_of(values: npt.NDArray[np.generic]) -> float:
     return middle if values.shape[0] % 2 else (float(ordered[half - 1]) + middle) / 2
 
 
+def medians_of(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+    """Return the medians along an axis as ``np.median`` does: [n, …], n > 0 along that axis → [the other axes]."""
+    ordered, count = np.sort(values, axis=axis), values.shape[axis]
+    middle = ordered.take(count // 2, axis=axis)
+    if not count % 2:
+        middle = (ordered.take(count // 2 - 1, axis=axis) + middle) / 2
+    return np.asarray(middle)
+
+
 def counts_of(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the values that occur, ascending, and how often, as ``np.unique`` does: [n], n > 0 → [k], [k]."""
     ordered = np.sort(values)

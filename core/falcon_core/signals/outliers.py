@@ -23,6 +23,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.signals.order import median_of, medians_of
+
 Matrix = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
@@ -100,13 +102,13 @@ def outliers(series: Sequence[Series], *, factor: float, consecutive: int) -> li
         if not len(slow):
             break
         left = np.delete(left, slow)
-    slow = np.setdiff1d(np.arange(len(ranks)), left)
-    if not len(slow):
+    if len(left) == len(ranks):
         return []
-    peers = np.median(values[left], axis=0)
-    peers_ns = int(np.median(peers))
-    ratios = np.median(values[slow] / np.maximum(peers, 1.0), axis=1)
-    levels = np.median(values[slow], axis=1)
+    slow = np.setdiff1d(np.arange(len(ranks)), left)
+    peers = medians_of(values[left], axis=0)
+    peers_ns = int(median_of(peers))
+    ratios = medians_of(values[slow] / np.maximum(peers, 1.0), axis=1)
+    levels = medians_of(values[slow], axis=1)
     return [
         Outlier(rank=ranks[slow[index]], ratio=float(ratios[index]), value_ns=int(levels[index]), peers_ns=peers_ns)
         for index in np.argsort(-ratios, kind="stable").tolist()

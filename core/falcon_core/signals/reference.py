@@ -16,6 +16,7 @@ import math
 import numpy as np
 
 from falcon_core.signals.calls import Floats
+from falcon_core.signals.order import median_of
 
 NOISE_FLOOR = 0.01
 DEVIATIONS = 5.0  # of a median, by which a change must exceed noise
@@ -61,7 +62,7 @@ class Reference:
 
         The noise is their mean deviation without the farthest sample, mixed with a usual noise.
         """
-        level = float(np.median(levels))
+        level = median_of(levels)
         deviations = np.sort(np.abs(levels - level))[:-1]
         count = levels.shape[0]
         spread = _TO_DEVIATION * float(deviations.mean())

@@ -119,6 +119,7 @@ async def test_they_move_between_ranks_that_share_the_parameters(pod: Pod) -> No
     assert in_step(pod) == EVEN
 
 
+@pytest.mark.slow  # e2e and unit tests restart processes, too
 async def test_a_restart_begins_with_the_even_split(pod: Pod) -> None:
     await settled(pod, "a healthy job", EVEN, 1.0)
     pod.order(MOVED)

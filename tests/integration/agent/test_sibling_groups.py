@@ -14,6 +14,7 @@ from tests.integration.gateway.gateways import Site
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not()),
     pytest.mark.alone,  # ratios of times
+    pytest.mark.slow,  # unit recovery/test_sibling_groups and signals/test_transfers show the rules
     pytest.mark.timeout(400),
 ]
 
@@ -26,7 +27,7 @@ SPEC = {
 }
 
 
-@pytest.mark.parametrize("slow", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["a slow link", "well"])
+@pytest.mark.parametrize("slow", [True, False], ids=["a slow link", "well"])
 async def test_a_link_that_was_slow_from_the_start_is_found_by_the_other_group(
     slow: bool, tmp_path: Path, site: Site
 ) -> None:

@@ -95,6 +95,7 @@ def test_ranks_that_were_killed_before_lose_nothing_by_the_pods_end(pods: Pods) 
     assert stop(first).count("of step 2 is brought") == RANKS
 
 
+@pytest.mark.slow
 def test_what_is_on_the_volume_is_not_written_again(pods: Pods) -> None:
     first = pods.start(BEHIND="1")
     pods.await_said(first, "saved 2")

@@ -89,7 +89,7 @@ def test_what_came_from_a_folder_needs_no_copy(make: Callable[..., Job]) -> None
     await_("they go on", lambda: len(goes_on(job, 5, generation=2)) == RANKS)
 
 
-@pytest.mark.parametrize("environ", [{}, {"WITHOUT_COPIES": "1"}])
+@pytest.mark.parametrize("environ", [pytest.param({}, marks=pytest.mark.slow), {"WITHOUT_COPIES": "1"}])
 def test_nobody_waits_where_no_copies_are_made(make: Callable[..., Job], environ: dict[str, str]) -> None:
     job = make(**environ)
     if environ:

@@ -65,7 +65,7 @@ def test_a_wish_that_is_withdrawn_lets_them_go_on_and_another_generations_counts
 
 
 @pytest.mark.parametrize(
-    "how", [*(pytest.param(how, marks=pytest.mark.slow) for how in ("", "async")), "stager", "late"]
+    "how", [*(pytest.param(how, marks=pytest.mark.slow) for how in ("", "async", "stager")), "late"]
 )
 def test_so_do_ranks_that_save_by_pytorchs_distributed_checkpoint(make: Callable[..., Job], how: str) -> None:
     """A stager of the script's own does not wait until the save has begun: steps are trained beside it until then."""

@@ -81,11 +81,24 @@ def wanted(shares: list[int], generation: int = 5) -> dict[str, Any]:
     return {"generation": generation, "shares": shares}
 
 
+NOT_OF_THE_AGENT = {
+    2: "{",
+    4: wanted([2, 5, 5], generation=4),
+    6: wanted([0, 6, 6]),
+    8: wanted([2, 5, 6]),
+    10: wanted([6, 6]),
+    12: {"generation": 5, "shares": ["2", 5, 5]},
+    14: [2, 5, 5],
+    16: " " * 70000 + json.dumps(wanted([2, 5, 5])),
+}
+
+
 def test_shares_change_in_the_middle_and_back_and_every_step_has_the_same_global_batch(tmp_path: Path) -> None:
     orders = {5: wanted([1, 6, 5]), 20: wanted([5, 2, 5]), 21: wanted(EVEN)}
     shared = train(tmp_path / "shared", orders)
-    even = train(tmp_path / "even", {})
-    assert {tuple(entry[0]) for entry in even[0].values()} == {tuple(EVEN)}
+    even = train(tmp_path / "even", NOT_OF_THE_AGENT)
+    seen_even = {tuple(entry[0]) for of_rank in even for entry in of_rank.values()}
+    assert seen_even == {tuple(EVEN)}, "what the agent does not write changes nothing"
     for step in range(STEPS):
         seen = [of_rank[step] for of_rank in shared]
         assert seen[0][0] == seen[1][0] == seen[2][0], "all ranks change at the same step"
@@ -114,7 +127,10 @@ def test_sharded_parameters_are_gathered_once_a_step_and_the_losses_are_those_of
     uneven = [1, 6, 5] if ranks == 3 else [1, 6, 5, 4]
     even = [PER_RANK] * ranks
     shared = train(tmp_path / "shared", {5: wanted(uneven), 20: wanted(even)}, ranks=ranks, more={"MESH": mesh})
-    plain = train(tmp_path / "even", {}, ranks=ranks)
+    plain = train(tmp_path / "even", {5: wanted(uneven)}, ranks=ranks, falcon=False)
+    assert [of_rank[STEPS - 1][1] for of_rank in plain] == [
+        list(range(rank * PER_RANK, (rank + 1) * PER_RANK)) for rank in range(ranks)
+    ], "without Falcon the same script computes the even split"
     changed = [(step, shares) for step, shares, before in in_turn(shared) if shares != before]
     assert [shares for _, shares in changed] == [uneven, even]
     for step in range(STEPS):
@@ -138,26 +154,6 @@ def test_replicas_of_several_ranks_change_together_and_the_losses_stay(tmp_path:
         assert seen[0][1] == seen[2][1]
         assert seen[0][1] + seen[1][1] == list(range(8))
         assert seen[2][2] == pytest.approx(even[2][step][2], rel=1e-9), "the loss curve is the even split's"
-
-
-def test_what_the_agent_does_not_write_changes_nothing(tmp_path: Path) -> None:
-    orders = {
-        2: "{",
-        4: wanted([2, 5, 5], generation=4),
-        6: wanted([0, 6, 6]),
-        8: wanted([2, 5, 6]),
-        10: wanted([6, 6]),
-        12: {"generation": 5, "shares": ["2", 5, 5]},
-        14: [2, 5, 5],
-        16: " " * 70000 + json.dumps(wanted([2, 5, 5])),
-    }
-    seen = train(tmp_path / "run", orders)
-    assert {tuple(entry[0]) for of_rank in seen for entry in of_rank.values()} == {tuple(EVEN)}
-
-
-def test_without_falcon_the_same_script_computes_the_even_split(tmp_path: Path) -> None:
-    seen = train(tmp_path / "run", {5: wanted([2, 5, 5])}, falcon=False)
-    assert [of_rank[STEPS - 1][1] for of_rank in seen] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
 def test_a_model_whose_passes_differ_between_ranks_keeps_the_even_split_and_says_why() -> None:

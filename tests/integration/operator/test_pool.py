@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from falcon_operator.api import TAINT_SPARE
 from tests.integration.operator.cluster import NOT_READY, READY, Installation, node, until
 
@@ -112,6 +114,7 @@ def test_a_claim_of_a_job_that_is_gone_is_taken_back(installation: Installation)
     until(lambda: cluster.states() == {"s1": "Ready"})
 
 
+@pytest.mark.slow
 def test_a_spare_on_which_a_tenant_runs_cannot_be_claimed_and_is_made_up_for(installation: Installation) -> None:
     cluster = Cluster(installation)
     installation.operator("op-a")

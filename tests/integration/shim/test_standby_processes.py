@@ -186,13 +186,17 @@ def _words(path: Path) -> bytes:
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
-        ("if rank == 1 and os.environ.get('FALCON_HOLD'): sys.exit(0)", "ended before it met the other ranks"),
+        pytest.param(
+            "if rank == 1 and os.environ.get('FALCON_HOLD'): sys.exit(0)",
+            "ended before it met the other ranks",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "if os.environ.get('FALCON_HOLD'): os.execlp('sleep', 'sleep', '99')",
             "ended before it met",
             marks=pytest.mark.slow,
         ),
-        ("socket.create_server(('', port - 1)).close()", "binds port"),
+        pytest.param("socket.create_server(('', port - 1)).close()", "binds port", marks=pytest.mark.slow),
         pytest.param(
             "socket.socket().connect_ex((os.environ['MASTER_ADDR'], port - 1))",
             "connects to port",

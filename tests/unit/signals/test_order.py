@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.signals.order import are_among, counts_of, median_of, tenths_of
+from falcon_core.signals.order import are_among, counts_of, median_of, medians_of, tenths_of
 
 VALUES = st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=40).map(np.array)
 
@@ -16,6 +16,13 @@ VALUES = st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=40).map(np.array)
 def test_a_median_and_tenths_are_as_numpy_has_them(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
     assert median_of(values) == pytest.approx(float(np.median(values)))
     assert tenths_of(values) == pytest.approx(tuple(np.quantile(values, (0.1, 0.9))), abs=1e-3)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 1), st.data())
+def test_medians_along_an_axis_are_as_numpy_has_them(rows: int, columns: int, axis: int, data: st.DataObject) -> None:
+    row = st.lists(st.floats(-1e12, 1e12), min_size=columns, max_size=columns)
+    values = np.array(data.draw(st.lists(row, min_size=rows, max_size=rows)))
+    assert medians_of(values, axis).tolist() == pytest.approx(np.median(values, axis=axis).tolist())
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40).map(np.array))
