@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from dev.kubectl import wait_for
 from falcon_agent.checkpoint.store import Store
 from falcon_agent.run_dir import RunDir
 from falcon_core.wire.launch import CONTROL_FILE
+from tests.integration.forking import Rank, Ranks
 from tests.integration.ports import free_port
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
@@ -31,11 +29,9 @@ class Job:
         self.store.make()
         self._place, self._folder = place, folder
         self._program, self._environ = PROGRAMS / program, environ
-        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._ranks: Ranks | None = None
 
     def start(self, generation: int) -> None:
-        if not PYTHON.is_file():
-            pytest.fail("PyTorch is not installed: run the tests through make test-integration")
         common = {
             "WORLD_SIZE": str(RANKS),
             "MASTER_ADDR": "127.0.0.1",
@@ -46,17 +42,22 @@ class Job:
             "FALCON_GENERATION": str(generation),
             **self._environ,
         }
-        self._ranks = [
-            subprocess.Popen(
-                [str(PYTHON), "-W", "ignore", str(self._program), str(self._folder)],
-                env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=(self._place / f"said-{generation}-{rank}").open("wb"),
+        ranks = [
+            Rank(
+                {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=self._said(generation, rank),
             )
             for rank in range(RANKS)
         ]
+        self._ranks = Ranks([str(self._program), str(self._folder)], ranks, common)
+
+    def _said(self, generation: int, rank: int) -> Path:
+        return self._place / f"said-{generation}-{rank}"
 
     def said(self, generation: int, rank: int) -> list[str]:
-        return (self._place / f"said-{generation}-{rank}").read_text().splitlines()
+        """Return the lines that a rank has printed; none before it has begun."""
+        file = self._said(generation, rank)
+        return file.read_text().splitlines() if file.exists() else []
 
     def saved(self, generation: int) -> list[list[int]]:
         """Return the steps that each rank has begun to save."""
@@ -75,10 +76,8 @@ class Job:
         self.store.make()
 
     def end(self) -> None:
-        for rank in self._ranks:
-            rank.kill()
-        for rank in self._ranks:
-            rank.wait()
+        if self._ranks is not None:
+            self._ranks.kill()
 
 
 def await_(what: str, look: Callable[[], object]) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from falcon_agent.checkpoint.store import Store
+from tests.integration import forking
 from tests.integration.ports import free_port
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAM = Path(__file__).parent / "programs" / "distributed.py"
 AGENT = Path(__file__).parents[3] / "agent"
 MIB = 1 << 20
@@ -22,28 +20,18 @@ pytestmark = pytest.mark.timeout(300)
 
 def run(name: str, folder: Path, ranks: int) -> str:
     """Run a story on so many ranks, in buffers of their own; return what they logged."""
-    if not PYTHON.is_file():
-        pytest.fail("PyTorch is not installed: run the tests through make test-integration")
     store = Path(tempfile.mkdtemp(prefix="falcon-checkpoint-", dir="/dev/shm"))
     try:
         Store(store, ranks=ranks, memory_bytes=ranks * 32 * MIB).make()
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        own = {"PYTHONPATH": str(AGENT), "FALCON_CHECKPOINT_DIR": str(store)}
-        processes = [
-            subprocess.Popen(
-                [str(PYTHON), "-W", "ignore", str(PROGRAM), name, str(folder)],
-                env={**os.environ, **place, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(ranks)
-        ]
-        said = [process.communicate(timeout=200)[1] for process in processes]
+        common = {**place, "PYTHONPATH": str(AGENT), "FALCON_CHECKPOINT_DIR": str(store)}
+        own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+        ended = forking.run([str(PROGRAM), name, str(folder)], own, common, timeout_seconds=200)
     finally:
         shutil.rmtree(store)
-    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(said)
-    return "\n".join(said)
+    said = "\n".join(ended.stderr)
+    assert ended.codes == [0] * ranks, said
+    return said
 
 
 STORIES = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.checkpoint.store import Store
-from tests.integration.checkpoint.ranks import AGENT, MIB, PROGRAMS, PYTHON
+from tests.integration import forking
+from tests.integration.checkpoint.ranks import AGENT, MIB, PROGRAMS
 from tests.integration.ports import free_port
 
 PER_POD = 2
@@ -31,8 +30,6 @@ class Pods:
 
     def run(self, name: str, pods: int = 2, **environ: str) -> str:
         """Run a story in so many pods; return what the ranks logged."""
-        if not PYTHON.is_file():
-            pytest.fail("PyTorch is not installed: run the tests through make test-integration")
         for pod in range(pods):
             memory = self._base / f"pod{pod}"
             memory.mkdir(exist_ok=True)
@@ -46,24 +43,17 @@ class Pods:
             "PYTHONPATH": str(AGENT),
             **environ,
         }
-        processes = [
-            subprocess.Popen(
-                [str(PYTHON), "-W", "ignore", str(PROGRAMS / "replicated.py"), name, str(self._volume)],
-                env={
-                    **os.environ,
-                    **place,
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank % PER_POD),
-                    "FALCON_CHECKPOINT_DIR": str(self._base / f"pod{rank // PER_POD}"),
-                },
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+        own = [
+            {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank % PER_POD),
+                "FALCON_CHECKPOINT_DIR": str(self._base / f"pod{rank // PER_POD}"),
+            }
             for rank in range(ranks)
         ]
-        said = "\n".join(process.communicate(timeout=500)[1] for process in processes)
-        assert [process.returncode for process in processes] == [0] * ranks, said
+        ended = forking.run([str(PROGRAMS / "replicated.py"), name, str(self._volume)], own, place, timeout_seconds=500)
+        said = "\n".join(ended.stderr)
+        assert ended.codes == [0] * ranks, said
         return said
 
     def held(self, pod: int) -> set[tuple[int, int]]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.shim.jobs import PYTHON
+from tests.integration import forking
 from tests.integration.ports import free_port
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -24,35 +22,18 @@ pytestmark = pytest.mark.timeout(300)
 
 def run(program: str, arguments: list[str], ranks: int, environment: Mapping[str, str]) -> list[list[Any]]:
     """Run a program's ranks on Gloo; return each rank's lines, which are JSON."""
-    if not PYTHON.is_file():
-        pytest.fail("PyTorch is not installed: run the tests through make test-integration")
-    port = str(free_port())
-    processes = [
-        subprocess.Popen(
-            [str(PYTHON), "-W", "ignore", str(PROGRAMS / program), *arguments],
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{AGENT}:{JOB}",
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "FALCON_GENERATION": "5",
-                **environment,
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        printed = [process.communicate(timeout=200)[0].splitlines() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * ranks
-    return [[json.loads(line) for line in of_rank] for of_rank in printed]
+    common = {
+        "PYTHONPATH": f"{AGENT}:{JOB}",
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "FALCON_GENERATION": "5",
+        **environment,
+    }
+    own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    ended = forking.run([str(PROGRAMS / program), *arguments], own, common, timeout_seconds=200)
+    assert ended.codes == [0] * ranks, "\n".join(ended.stderr)
+    return [[json.loads(line) for line in of_rank.splitlines()] for of_rank in ended.stdout]
 
 
 def train(
