@@ -92,6 +92,7 @@ def test_storage_that_is_away_for_a_minute_fails_no_job(
     assert {note["errorClass"] for note in job.diagnoses(status)} == {"StorageUnavailable"}
 
 
+@pytest.mark.long  # test_fail_stop shows an error that fails the job at once
 def test_a_model_that_does_not_fit_fails_the_job_in_one_attempt(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_noisy_neighbour_is_named(
     job.wait("relieved by itself", lambda s: s["diagnoses"][0].get("state") == "Resolved", 120)
 
 
+@pytest.mark.long  # a minute and a half; unit signals/test_cause tells causes apart
 def test_a_competing_pod_is_named_and_not_called_throttling(nodes: None, start: Callable[[Json], Job]) -> None:
     job = start(training_job("compete", steps=MANY, spec={"mitigation": {"mode": "Observe"}}))
     job.wait_settled()

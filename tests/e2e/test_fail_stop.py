@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import Callable
 
+import pytest
+
 from dev.cluster import faults
 from dev.install import SYSTEM_NAMESPACE
 from dev.kubectl import Json, Kubectl, wait_for
@@ -55,6 +57,7 @@ def test_a_killed_rank_is_restarted_in_its_pod(nodes: None, start: Callable[[Jso
     assert (note["rank"], note["cause"], note["severity"]) == (1, "ProcessKilled", "SEV2")
 
 
+@pytest.mark.long  # test_output shows the words of a rank that raised
 def test_an_exception_is_told_as_its_own_ranks(nodes: None, namespace: Kubectl, start: Callable[[Json], Job]) -> None:
     """The ranks of its tensor, pipeline and data groups end a moment later with broken connections."""
     job = start(layout_job(namespace, "raises", "--fail", "raise", "--rank", "5"))
@@ -77,6 +80,7 @@ def test_an_error_of_the_program_fails_the_job_at_once_with_its_last_words(
     assert "no restart mends that" in message
 
 
+@pytest.mark.long  # test_copies loses a node, too
 def test_a_killed_node_is_replaced_by_the_spare(nodes: None, start: Callable[[Json], Job], checkpoints: str) -> None:
     job = start(training_job("lost", steps=MANY, checkpoints=checkpoints, spec={"warmPoolRef": {"name": "spares"}}))
     job.wait_training()
@@ -112,6 +116,7 @@ def test_an_agent_that_dies_alone_is_reported_and_training_is_untouched(
     assert job.diagnoses() == []
 
 
+@pytest.mark.long  # unit operator/test_stories_stop tells them apart
 def test_an_agent_that_dies_with_its_rank_is_no_lost_node(nodes: None, start: Callable[[Json], Job]) -> None:
     """The peers break off their collectives, and the agent is silent, as if the node were dead: its kubelet speaks."""
     job = start(training_job("both", steps=MANY, spec={"warmPoolRef": {"name": "spares"}}))
@@ -127,6 +132,7 @@ def test_an_agent_that_dies_with_its_rank_is_no_lost_node(nodes: None, start: Ca
     assert job.diagnoses(status)[0]["cause"] != "NodeLost"
 
 
+@pytest.mark.long  # two minutes; unit operator/test_crashes crashes after any call
 def test_the_operator_killed_in_a_replacement_finishes_it_once(
     nodes: None, start: Callable[[Json], Job], system: Kubectl, checkpoints: str
 ) -> None:

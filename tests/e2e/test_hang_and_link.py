@@ -53,6 +53,7 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
     assert {note["cause"] for note in job.diagnoses(after)} == {"Hang"}
 
 
+@pytest.mark.long  # three minutes; integration/agent/test_stacks reads stacks of silent ranks
 def test_a_rank_that_sleeps_is_found_by_its_stack_and_all_ranks_are_restarted(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
