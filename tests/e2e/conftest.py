@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dev.cluster import faults
 from dev.install import CACHE, KUBECONFIG, ROOT, SYSTEM_NAMESPACE, heal_nodes, prepare_cluster, wait_for_spare
 from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job
@@ -86,6 +87,8 @@ def start(namespace: Kubectl) -> Iterator[Callable[[Json], Job]]:
 
     yield apply
     REST.begin()
+    for node in faults.active():
+        faults.heal(node)  # a dead node's kubelet confirms no deletion, and a test that failed healed none
     for job in started:
         job.delete()
 
