@@ -13,12 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.integration.ports import free_port
+
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 FORKED = Path(__file__).parent / "forked_ranks.py"
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """A rank's own environment, and the files of its output; ``stderr``: None leaves it to the test's."""
+    """The files of a rank's output (``stderr``: None leaves it to the test's), and what only its environment has."""
 
     environment: dict[str, str]
     stdout: Path
@@ -26,20 +28,33 @@ class Rank(msgspec.Struct, frozen=True):
 
 
 class Ranks:
-    """The ranks of one training. ``environment`` is what they have in common."""
+    """The ranks of one training on this machine; where they meet is known to them.
+
+    ``environment``: what else they have in common.
+    """
 
     def __init__(self, command: Sequence[str], ranks: Sequence[Rank], environment: Mapping[str, str]) -> None:
         if not PYTHON.is_file():
             pytest.fail("PyTorch is not installed: run the tests through make test-integration")
         self._process = subprocess.Popen(
             [str(PYTHON), "-W", "ignore", str(FORKED), *command],
-            env={**os.environ, **environment},
+            env={
+                **os.environ,
+                "WORLD_SIZE": str(len(ranks)),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(free_port()),
+                **environment,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(ranks, enc_hook=str))
+        placed = [
+            msgspec.structs.replace(each, environment={"RANK": str(rank), "LOCAL_RANK": str(rank), **each.environment})
+            for rank, each in enumerate(ranks)
+        ]
+        self._process.stdin.write(msgspec.json.encode(placed, enc_hook=str))
         self._process.stdin.close()
 
     def wait(self, timeout_seconds: float) -> list[int]:
@@ -70,7 +85,10 @@ class Ended(msgspec.Struct, frozen=True):
 def run(
     command: Sequence[str], own: Sequence[Mapping[str, str]], environment: Mapping[str, str], timeout_seconds: float
 ) -> Ended:
-    """Run ranks to their end: each rank's own environment, and what they have in common. Raises TimeoutExpired."""
+    """Run ranks to their end: what only a rank's environment has, and what they have in common.
+
+    Raises TimeoutExpired.
+    """
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder) / f"output-{rank}" for rank in range(len(own))]
         errors = [Path(folder) / f"errors-{rank}" for rank in range(len(own))]

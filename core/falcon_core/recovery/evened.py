@@ -20,8 +20,8 @@ from collections import defaultdict
 from typing import Final
 
 import msgspec
-import numpy as np
 
+from falcon_core.recovery.medians import median
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 
 _MOST_FIXED: Final = 0.9
@@ -35,7 +35,7 @@ def evened(obs: Observation, policy: Policy) -> Observation:
     fixed = _fixed(obs, policy)
     if not fixed:
         return obs
-    usual = float(np.median(list(fixed.values())))
+    usual = median(list(fixed.values()))
     ranks = [_corrected(rank, fixed.get(policy.stage_of(rank.rank), usual)) for rank in obs.ranks]
     return replace(obs, ranks=ranks)
 
@@ -53,9 +53,9 @@ def _fixed(obs: Observation, policy: Policy) -> dict[int, float]:
         micro, healthy_ns = rank.sent.micro, rank.sent.healthy_compute_ns
         if micro is None or micro.timed or micro.share <= micro.per_rank or not healthy_ns or not rank.sent.compute_ns:
             continue
-        seen = float(np.median(rank.sent.compute_ns)) / healthy_ns
+        seen = median(rank.sent.compute_ns) / healthy_ns
         found[policy.stage_of(rank.rank)].append((1 - seen) / (1 - micro.per_rank / micro.share))
-    return {stage: min(_MOST_FIXED, max(0.0, float(np.median(parts)))) for stage, parts in found.items()}
+    return {stage: min(_MOST_FIXED, max(0.0, median(parts))) for stage, parts in found.items()}
 
 
 def _corrected(rank: RankSeen, fixed: float) -> RankSeen:
@@ -65,6 +65,6 @@ def _corrected(rank: RankSeen, fixed: float) -> RankSeen:
     share = micro.share / micro.per_rank
     factor = share / (fixed + (1 - fixed) * share)
     compute_ns = [round(each * factor) for each in rank.sent.compute_ns]
-    micro_ns = round((1 - fixed) * float(np.median(compute_ns)) / micro.per_rank)
+    micro_ns = round((1 - fixed) * median(compute_ns) / micro.per_rank)
     micro = replace(micro, micro_ns=micro_ns, timed=True)
     return replace(rank, sent=replace(rank.sent, compute_ns=compute_ns, micro=micro))

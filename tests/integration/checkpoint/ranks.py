@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +10,7 @@ from falcon_agent.checkpoint.store import Store
 from falcon_agent.run_dir import RunDir
 from falcon_core.wire.launch import CONTROL_FILE
 from tests.integration.forking import Rank, Ranks
-from tests.integration.ports import free_port
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAMS = Path(__file__).parent / "programs"
 AGENT = Path(__file__).parents[3] / "agent"
 RANKS = 3
@@ -33,9 +30,6 @@ class Job:
 
     def start(self, generation: int) -> None:
         common = {
-            "WORLD_SIZE": str(RANKS),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
             "PYTHONPATH": str(AGENT),
             "FALCON_CHECKPOINT_DIR": str(self._place),
             "FALCON_CONTROL": str(self.run_dir.path / CONTROL_FILE),
@@ -44,7 +38,7 @@ class Job:
         }
         ranks = [
             Rank(
-                {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                {},
                 stdout=self._said(generation, rank),
             )
             for rank in range(RANKS)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.checkpoint.store import Store
+from tests.integration.forking import PYTHON
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAMS = Path(__file__).parent / "programs"
 AGENT = Path(__file__).parents[3] / "agent"
 LIVES = 200

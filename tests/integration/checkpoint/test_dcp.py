@@ -10,7 +10,6 @@ import pytest
 
 from falcon_agent.checkpoint.store import Store
 from tests.integration import forking
-from tests.integration.ports import free_port
 
 PROGRAM = Path(__file__).parent / "programs" / "distributed.py"
 AGENT = Path(__file__).parents[3] / "agent"
@@ -23,10 +22,8 @@ def run(name: str, folder: Path, ranks: int) -> str:
     store = Path(tempfile.mkdtemp(prefix="falcon-checkpoint-", dir="/dev/shm"))
     try:
         Store(store, ranks=ranks, memory_bytes=ranks * 32 * MIB).make()
-        place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        common = {**place, "PYTHONPATH": str(AGENT), "FALCON_CHECKPOINT_DIR": str(store)}
-        own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-        ended = forking.run([str(PROGRAM), name, str(folder)], own, common, timeout_seconds=200)
+        common = {"PYTHONPATH": str(AGENT), "FALCON_CHECKPOINT_DIR": str(store)}
+        ended = forking.run([str(PROGRAM), name, str(folder)], [{}] * ranks, common, timeout_seconds=200)
     finally:
         shutil.rmtree(store)
     said = "\n".join(ended.stderr)

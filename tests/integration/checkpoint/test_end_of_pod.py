@@ -12,7 +12,8 @@ import pytest
 
 from falcon_agent.checkpoint.store import Store
 from falcon_core.wire.launch import LaunchPlan
-from tests.integration.checkpoint.ranks import AGENT, MIB, PROGRAMS, PYTHON, RANKS, await_
+from tests.integration.checkpoint.ranks import AGENT, MIB, PROGRAMS, RANKS, await_
+from tests.integration.forking import PYTHON
 from tests.integration.ports import free_port
 from tests.integration.shim.launching import SHIM, Launcher
 

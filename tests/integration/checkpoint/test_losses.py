@@ -19,7 +19,8 @@ import pytest
 from falcon_core.wire.peers import PeerPod, Peers
 from tests.integration.agent.test_copying import Pod, ready, tell, until
 from tests.integration.agent.test_copying import make as make
-from tests.integration.checkpoint.ranks import AGENT, PROGRAMS, PYTHON
+from tests.integration.checkpoint.ranks import AGENT, PROGRAMS
+from tests.integration.forking import PYTHON
 from tests.integration.ports import free_port
 from tests.integration.shim.memory import memory_cgroup, oom_kills
 

@@ -12,7 +12,6 @@ import pytest
 from falcon_agent.checkpoint.store import Store
 from tests.integration import forking
 from tests.integration.checkpoint.ranks import AGENT, MIB, PROGRAMS
-from tests.integration.ports import free_port
 
 PER_POD = 2
 pytestmark = pytest.mark.timeout(600)
@@ -36,16 +35,12 @@ class Pods:
             Store(memory, ranks=PER_POD, memory_bytes=PER_POD * 16 * MIB).make()
         ranks = pods * PER_POD
         place = {
-            "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(PER_POD),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
             "PYTHONPATH": str(AGENT),
             **environ,
         }
         own = [
             {
-                "RANK": str(rank),
                 "LOCAL_RANK": str(rank % PER_POD),
                 "FALCON_CHECKPOINT_DIR": str(self._base / f"pod{rank // PER_POD}"),
             }

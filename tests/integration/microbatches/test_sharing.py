@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.integration import forking
-from tests.integration.ports import free_port
 
 PROGRAMS = Path(__file__).parent / "programs"
 AGENT = Path(__file__).parents[3] / "agent"
@@ -24,14 +23,10 @@ def run(program: str, arguments: list[str], ranks: int, environment: Mapping[str
     """Run a program's ranks on Gloo; return each rank's lines, which are JSON."""
     common = {
         "PYTHONPATH": f"{AGENT}:{JOB}",
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
         "FALCON_GENERATION": "5",
         **environment,
     }
-    own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-    ended = forking.run([str(PROGRAMS / program), *arguments], own, common, timeout_seconds=200)
+    ended = forking.run([str(PROGRAMS / program), *arguments], [{}] * ranks, common, timeout_seconds=200)
     assert ended.codes == [0] * ranks, "\n".join(ended.stderr)
     return [[json.loads(line) for line in of_rank.splitlines()] for of_rank in ended.stdout]
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from falcon_core.planning import placement
 from falcon_core.planning.placement_model import Roles, predict
+from falcon_core.recovery.medians import median
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.progress import communicators
 from falcon_core.recovery.remembered import SlowPair
@@ -88,7 +89,7 @@ def stage_computation(state: RecoveryState, obs: Observation, policy: Policy) ->
     for rank, level in zip(*map(np.ndarray.tolist, obs.compute_levels), strict=True):
         if replica_of[rank] not in slow:
             well[_stage(rank, policy)].append(level)
-    found = {stage: float(np.median(levels)) for stage, levels in well.items()}
+    found = {stage: median(levels) for stage, levels in well.items()}
     for culprit in state.culprits:
         if culprit.healthy_compute_ns:
             found.setdefault(_stage(culprit.rank, policy), float(culprit.healthy_compute_ns))
