@@ -110,6 +110,6 @@ def wait_for_spare(kubectl: Kubectl) -> None:
             for pool in kubectl.items("warmpools")
             for spare in pool.get("status", {}).get("spares", [])
         ),
-        timeout_seconds=90,
+        timeout_seconds=180,  # with PATIENCE, longer than a pool waits with a node that was slow in two tests
         last_seen=lambda: str([pool.get("status") for pool in kubectl.items("warmpools")]),
     )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 Json = dict[str, Any]
 T = TypeVar("T")
+MOST_FAILED = 3  # looks: an API server or a kubelet that is busy may drop one
 PATIENCE = 4.0  # a busy or slow machine must not fail a test: what is awaited has to come, however late
 
 
@@ -87,11 +88,19 @@ def wait_for(
 
     Raises:
         WaitTimeoutError: names what was awaited, for how long, and what ``last_seen`` says.
+        KubectlError: and other errors of commands, where ``MOST_FAILED`` looks after each other fail.
     """
     timeout_seconds *= PATIENCE
     started = time.monotonic()
+    failed = 0
     while True:
-        found = look()
+        try:
+            found = look()
+            failed = 0
+        except (KubectlError, subprocess.SubprocessError):
+            found, failed = None, failed + 1
+            if failed == MOST_FAILED:
+                raise
         if found:
             return found
         if time.monotonic() - started > timeout_seconds:

@@ -13,6 +13,7 @@ import time
 import msgspec
 import structlog
 
+from falcon_agent.checkpoint.answer import Answer
 from falcon_agent.checkpoint.copying import Copying
 from falcon_agent.checkpoint.store import Store
 from falcon_agent.checks import Checks, Smoke
@@ -34,7 +35,7 @@ from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.signals.warm import warm_up
-from falcon_core.wire.checkpoint import Loaded
+from falcon_core.wire.checkpoint import Held, Loaded
 from falcon_core.wire.directory import DirectoryReport, report_of
 from falcon_core.wire.imports import Imports
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchCounters, LaunchPlan, LaunchStatus
@@ -73,6 +74,7 @@ class Agent:
             if settings.checkpoint_bytes
             else None
         )
+        self._answer = Answer()
         self._store_made = self._store is None
         self._copying = self._copies_of(self._store) if self._store is not None and settings.copies_bytes else None
         self._fetched_for = 0  # the newest generation that may run as far as copies go
@@ -288,6 +290,7 @@ class Agent:
             self._smoke.look(status, now),
             self._look_at_probe(status, reads=reads),
             self._look_at_directory(status),
+            reads and self._answer.look(self._plan, self._held, now),
         )
         self._last_status = status
         return any(news)
@@ -381,6 +384,11 @@ class Agent:
             directory=self._directory,
             imported=self._imports.asked(self._plan, self._settings.pod_uid, status),
         )
+
+    def _held(self) -> list[Held]:
+        """Return the checkpoints in the pod's memory, of its own ranks and of other pods'."""
+        own = self._store.held() if self._store is not None else []
+        return own if self._copying is None else [*own, *self._copying.report.held]
 
     def _loaded(self, generation: int) -> list[Loaded]:
         """Return from what the generation's ranks have begun."""

@@ -1,7 +1,7 @@
 """When the pod's agent reports, and with the detail of which ranks: little while nothing is wrong. Pure.
 
 - At once, when something has changed: a process or its launcher, a slowdown's begin or end, a rank that falls silent
-  for longer than its deadline or moves again, the first iteration.
+  for longer than its deadline or moves again, the first iteration, a checkpoint that Falcon asked for.
 - Each ``DETAIL_SECONDS`` while the detail of some rank matters. It matters where the rank's own computation has grown,
   or is suddenly far out of its noise (``signals.sudden``), and where the operator asks for it, which alone can compare
   the ranks with each other.

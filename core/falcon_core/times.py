@@ -39,6 +39,10 @@ SILENT_SECONDS = 20.0
 # Likewise where the agent lives, beyond the pod's own grace: the launcher may take as long to say that it is stuck.
 OBSTINATE_SECONDS = 45.0
 
+# -- a checkpoint that is asked for before a planned restart: the ranks save it, and stand still until they are ended
+
+SAVE_SECONDS = 60.0  # for the step, the copy of a large state in memory, and that copy's way to the folder
+
 # -- a pause in which links are measured: ranks stand still until the operator's word, or until nobody gives it
 
 PAUSE_UNENDED_SECONDS = 4.0  # after a pod's last result it lets its ranks go on by itself

@@ -47,7 +47,12 @@ def test_a_check_says_that_all_is_well_and_then_which_node_is_slow(nodes: None, 
     assert f"slow: {victim['node']} (pod {victim['podName']}): computes" in found.stdout
     faults.heal(victim["node"])
 
-    status = job.status()
+    # The check is done when its results are there; the pause is counted when every pod's gates are open again.
+    status = job.wait(
+        "both pauses are counted",
+        lambda s: s["pauses"]["count"] >= 2 and s["check"].get("standstillMilliseconds"),
+        30,
+    )
     assert status["check"]["state"] == "Done"
     assert 0 < status["check"]["standstillMilliseconds"] < MOST_MILLISECONDS
     assert status["pauses"]["count"] in (2, 3), "a check of a job that has just become slow may need a second order"

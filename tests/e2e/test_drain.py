@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dev.install import KUBECONFIG
-from dev.kubectl import Json, Kubectl
+from dev.kubectl import PATIENCE, Json, Kubectl
 from tests.e2e.jobs import Job, condition, training_job
 
 MANY = 100_000
@@ -72,10 +72,10 @@ def test_a_drain_waits_for_the_job_and_goes_through(
     undo("uncordon", victim["node"])
     pods = f"falcon.dev/job={job.name}"  # not CoreDNS and the like: the test is about the job
     command = ["kubectl", f"--kubeconfig={KUBECONFIG}", "drain", victim["node"], f"--pod-selector={pods}"]
-    options = ["--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s"]
+    options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={180 * PATIENCE:.0f}s"]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as drain:
         status = job.wait("the job has moved", _moved, 150)
-        said, _ = drain.communicate(timeout=60)
+        said, _ = drain.communicate(timeout=60 * PATIENCE)
     print(said)
     assert drain.returncode == 0
     assert "disruption budget" in said, "the first eviction was refused"

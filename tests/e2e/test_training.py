@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -63,9 +64,12 @@ def test_succeeds_with_the_loss_of_a_plain_torchrun_and_leaves_nothing(
     uid = job.get()["metadata"]["uid"]
     job.delete()
     for kind in ("pods", "services", "secrets"):
-        left = [item["metadata"]["name"] for item in namespace.items(kind) if item["metadata"]["name"] != "plain"]
-        assert left == [], f"{kind} outlive the job"
+        wait_for(f"no {kind} outlive the job", partial(_are_gone, namespace, kind), timeout_seconds=30)
     wait_for("the bus forgets the job", lambda: not _keys_of(system, uid), timeout_seconds=60)
+
+
+def _are_gone(namespace: Kubectl, kind: str) -> bool:
+    return [item["metadata"]["name"] for item in namespace.items(kind) if item["metadata"]["name"] != "plain"] == []
 
 
 def _keys_of(system: Kubectl, uid: str) -> list[str]:
@@ -83,7 +87,7 @@ def test_injected_containers_pass_pod_security_restricted(
 def test_runs_on_todays_pytorch_from_a_read_only_host_volume(
     nodes: None, start: Callable[[Json], Job], torch_site_packages: str
 ) -> None:
-    job = start(training_job("wheel", steps=60, replicas=2, python_path=torch_site_packages))
+    job = start(training_job("wheel", steps=100_000, replicas=2, python_path=torch_site_packages))
     seen = job.wait_training()
     begun = next(line for line in job.log_lines() if line["event"] == "start")
     assert begun["torch"].startswith("2.15")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 
-from falcon_etcd import Client, NoSpace
+from falcon_etcd import Client, NoSpace, Unavailable
 from falcon_operator.bus.capacity import is_full
 
 PIECE = bytes(512 * 1024)
@@ -14,9 +13,13 @@ DEFRAGMENT_SECONDS = 60.0
 
 async def fill_with_history(client: Client, key: str) -> None:
     """Overwrite a key until etcd refuses."""
-    with contextlib.suppress(NoSpace):
-        while True:
+    while True:
+        try:
             await client.put(key, PIECE)
+        except NoSpace:
+            return
+        except Unavailable:
+            continue  # another member leads now
 
 
 async def fill_with_live_data(client: Client, prefix: str) -> None:

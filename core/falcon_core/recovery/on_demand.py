@@ -2,7 +2,7 @@
 
 Training goes on until all ranks have one, and the restart waits for it. That is worth it where the script asks in each
 step whether a checkpoint is wanted (``falcon_torch.Checkpoint.wanted``), and where checkpoints outlive the pods: the
-pod that is left takes its memory along. Nobody waits for longer than ``WAIT_SECONDS``.
+pod that is left takes its memory along. Nobody waits for longer than ``SAVE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
+from falcon_core.times import SAVE_SECONDS
 from falcon_core.wire.checkpoint import Held, newest_of_all
 
-WAIT_SECONDS: Final = 60.0  # for the step, the copy of a large state in memory, and that copy's way to the folder
 URGENT_SECONDS: Final = 10.0  # where a pod may be ended at any moment
 AGAIN_SECONDS: Final = 180.0  # after it an answer is too old for another restart of the same generation
 replace = msgspec.structs.replace
@@ -57,7 +57,7 @@ def wait(
     safe = newest_of_all([each for each in held if each.in_folder], ranks)
     if safe is not None and safe.step > state.before:
         return replace(state, saved=safe.step), False
-    if now - state.asked_at > (URGENT_SECONDS if urgent else WAIT_SECONDS):
+    if now - state.asked_at > (URGENT_SECONDS if urgent else SAVE_SECONDS):
         return replace(state, given_up=True), False
     return state, True
 

@@ -243,7 +243,7 @@ async def test_a_ranks_death_is_reported_at_once_and_the_next_generation_is_foll
 
     dead = await pod.reported("the rank's death", names_the_kill)
     assert dead.launch is not None
-    killed = next(rank for rank in dead.launch.ranks if rank.signal is not None)
+    killed = next(rank for rank in dead.launch.ranks if rank.signal == signal.SIGKILL)
     assert (killed.rank, killed.exit_code, killed.core_dumped, killed.oom_killed) == (1, None, False, False)
 
     pod.plan(2, "Stop")

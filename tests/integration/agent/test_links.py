@@ -52,11 +52,13 @@ def whys(machines: list[Machine]) -> dict[tuple[int, int], str]:
     return {(each.replica, link.peer): link.why for each in machines if each.links for link in each.links.links}
 
 
+@pytest.mark.alone  # it judges what was measured
 def test_links_that_are_alike(network: Network, tmp_path: Path) -> None:
     found, links = judge_links(on(network, tmp_path), ())
     assert (found, links.slow, links.measured, links.why_missing) == ([], [], COUNT, [])
 
 
+@pytest.mark.alone  # it judges what was measured
 def test_a_machine_with_a_slow_adapter_is_blamed(network: Network, tmp_path: Path) -> None:
     network.limit(1, "20mbit")
     found, links = judge_links(on(network, tmp_path), ())
@@ -65,6 +67,7 @@ def test_a_machine_with_a_slow_adapter_is_blamed(network: Network, tmp_path: Pat
     assert links.slow == []
 
 
+@pytest.mark.alone  # it judges what was measured
 def test_one_slow_link_blames_no_machine(network: Network, tmp_path: Path) -> None:
     network.limit_between(0, 1, "20mbit")
     found, links = judge_links(on(network, tmp_path), ())

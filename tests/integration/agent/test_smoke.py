@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.agent.conftest import MakePod
+
+pytestmark = pytest.mark.alone  # it counts what a thread of lowest priority does in a tenth of a second
 
 
 async def test_a_pod_reports_its_smoke_test_while_its_ranks_train(make_pod: MakePod) -> None:

@@ -61,13 +61,13 @@ async def secured(tmp_path: Path) -> AsyncIterator[EtcdServer]:
 
 async def test_an_agent_reports_and_reads_its_commands(secured: EtcdServer) -> None:
     async with secured.client("root") as root, secured.client("uid-1") as agent:
-        async with await agent.lease(1) as lease:
+        async with await agent.lease(3) as lease:
             await agent.put(f"{OURS}reports/pod/alive", b"", lease.id)
             await agent.put(f"{OURS}reports/pod/summary", b"{}")
             async with watching(agent, f"{OURS}commands/") as commands:
                 await root.put(f"{OURS}commands/plan", b"restart")
                 await commands.until_key(f"{OURS}commands/plan")
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(4.5)
             assert await root.get(f"{OURS}reports/pod/alive") is not None
         assert await root.get(f"{OURS}reports/pod/alive") is None
 
@@ -226,7 +226,7 @@ async def test_a_rotated_certificate_is_taken_up(secured: EtcdServer, tmp_path: 
         shutil.copy(pki.client("uid-1").cert, tls.cert)
         shutil.copy(pki.client("uid-1").key, tls.key)
         if pki is not secured.pki:
-            client = Client(secured.endpoints, tls, call_timeout_seconds=0.5)
+            client = Client(secured.endpoints, tls, call_timeout_seconds=3.0)
             await client.__aenter__()
             with pytest.raises(Unavailable):
                 await client.get(f"{OURS}reports/a")

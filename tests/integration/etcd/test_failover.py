@@ -158,9 +158,9 @@ async def test_dead_endpoints_are_passed_over(etcd: EtcdServer) -> None:
 
 async def test_the_leader_is_killed(three: EtcdServer) -> None:
     """A writer goes on, a watcher misses nothing, a lease lives; etcd's own history is the truth."""
-    async with three.client(call_timeout_seconds=1.0) as client:
-        start = await client.put("/w/first", b"")
-        leader = await leader_of(three, client)
+    async with three.client() as patient, three.client(call_timeout_seconds=1.0) as client:
+        start = await patient.put("/w/first", b"")
+        leader = await leader_of(three, patient)
         # the watcher's first choice is the leader, so that its stream breaks
         order = [leader, *(endpoint for endpoint in three.endpoints if endpoint != leader)]
         async with (
@@ -168,9 +168,9 @@ async def test_the_leader_is_killed(three: EtcdServer) -> None:
             watching(watcher, "/w/") as recording,
             await watcher.lease(2) as lease,
         ):
-            await client.put("/alive", b"", lease.id)
+            await patient.put("/alive", b"", lease.id)
             for number in range(20):
-                await client.put(f"/w/{number}", b"")
+                await patient.put(f"/w/{number}", b"")
             three.kill(three.member_at(leader))
             for number in range(20, 60):
                 with contextlib.suppress(Unavailable):

@@ -183,7 +183,7 @@ async def test_progress_carries_a_quiet_watch_over_compaction(
     ):
         for _ in range(20):
             revision = await client.put("/elsewhere", b"")
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(2.5)  # a few answers of progress
         await client.compact(revision - 5)
         await relay.cut()
         await client.put("/w/b", b"")

@@ -149,8 +149,12 @@ async def test_a_gateway_that_is_killed_is_made_whole_by_its_agents(site: Site) 
         await until_async(lambda: (now := operator.entry(GPT, 0)) is not None and now.session > before.session)
         await operator.sees(GPT, 0, b"well")
         await site.stores(etcd, GPT, 0, b"well")
+
         # what the process before it had written is gone: nothing is known of the pod that left meanwhile
-        assert GPT.pod(1).pod_uid not in (await site.stored(etcd, GPT)).pods
+        async def forgotten() -> bool:
+            return GPT.pod(1).pod_uid not in (await site.stored(etcd, GPT)).pods
+
+        await eventually(forgotten)
 
 
 async def test_a_gateway_that_stood_still_lets_agents_come_back_before_it_judges(site: Site) -> None:

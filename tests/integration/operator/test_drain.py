@@ -10,7 +10,7 @@ import pytest
 
 from falcon_operator.api import TAINT_SPARE
 from tests.integration.api.apiserver import ApiServer
-from tests.integration.operator.cluster import Installation, a_job
+from tests.integration.operator.cluster import Installation, a_job, until_async
 from tests.integration.operator.control_plane import controllers, scheduler
 from tests.integration.operator.played import Played, add_node, connected
 from tests.integration.operator.test_pool import a_pool
@@ -117,6 +117,12 @@ async def test_a_job_that_cannot_leave_says_so_and_its_budget_is_seen_by_the_dis
     )
     found = moving(job)
     assert (found["status"], found["reason"]) == ("True", "Cordoned")
-    (budget,) = installation.get("poddisruptionbudgets")
-    assert (budget["status"]["expectedPods"], budget["status"]["disruptionsAllowed"]) == (2, 0)
+
+    def counted() -> dict[str, Any] | None:
+        (budget,) = installation.get("poddisruptionbudgets")
+        status: dict[str, Any] = budget.get("status", {})
+        return status if status.get("expectedPods") else None
+
+    status = await until_async(counted)  # by the disruption controller, in a process of its own
+    assert (status["expectedPods"], status["disruptionsAllowed"]) == (2, 0)
     assert state(job) == "Running"

@@ -352,7 +352,7 @@ async def test_an_api_server_that_does_not_answer_is_a_fault_of_the_connection(
 
 
 async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
-    kube: KubeClient, installation: Installation
+    api: ApiServer, kube: KubeClient, installation: Installation
 ) -> None:
     def pod(name: str, node: str, **spec: Any) -> dict[str, Any]:
         labels = {"falcon.dev/role": "trainer"} if name.startswith("trainer") else {}
@@ -387,5 +387,8 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     installation.apply(pod("newcomer", "occupied"))
     assert len(await kube.list_occupants("occupied")) == len(found), "kept for some seconds"
     await kube.create_pod(pod("trainer-2", "occupied"))
+    # the server's own memory, from which the client reads, may be behind what has just been written
+    path = "/api/v1/pods?fieldSelector=spec.nodeName%3Doccupied&resourceVersion=0"
+    await until_async(lambda: "trainer-2" in api.ok("kubectl", "get", "--raw", path))
     assert len(await kube.list_occupants("occupied")) == len(found) + 2, "a pod of our own voids it"
     assert {pod.name for pod in kube.list_trainers()["occupied"]} == {"trainer", "trainer-2"}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 
 import falcon_bench
 from falcon_agent.checks import Checks
@@ -86,6 +87,7 @@ def pods(start: Start, *command: str) -> list[Pod]:
     return [Pod(start(*(command or SLEEPER), options=("--python", str(AGENT))), each) for each in range(COUNT)]
 
 
+@pytest.mark.alone  # it judges what was measured
 def test_three_pods_measure_the_links_between_them(start: Start) -> None:
     made = pods(start)
     for pod in made:

@@ -140,7 +140,7 @@ def test_a_new_pod_finds_what_the_old_one_saved(start: Start, folders: Folders, 
     command = (sys.executable, str(PROGRAM), str(folders.memory), "--steps", "6")
     first = start(*command, options=folders.options())
     first.run()
-    first.wait(state="Exited")
+    first.wait(PATIENCE_SECONDS, state="Exited")  # its pauses are drawn by chance: 24 s of them at most
     until(lambda: (told := said(first)) is not None and told.state == "Ended", "all is durable")
     assert names(folders.durable) == ["latest", "step-5", "step-6"] == names(folders.memory)
     (folders.durable / "sub").mkdir()
@@ -149,7 +149,7 @@ def test_a_new_pod_finds_what_the_old_one_saved(start: Start, folders: Folders, 
     other = Folders(tmp_path / "other")
     second = start("ls", str(other.memory), options=_with_memory(folders, other))
     second.run(generation=2)
-    second.wait(state="Exited", generation=2)
+    second.wait(PATIENCE_SECONDS, state="Exited", generation=2)
     assert names(other.memory) == ["latest", "link", "step-5", "step-6", "sub"]
     assert (other.memory / "link").read_text() == "of another pod"
     assert (other.memory / "step-6").read_bytes() == content(6, plain=False)
@@ -167,13 +167,17 @@ def _with_memory(folders: Folders, other: Folders) -> tuple[str, ...]:
     return tuple(given)
 
 
-def test_what_a_killed_process_was_writing_is_undone_before_the_next_start(start: Start, folders: Folders) -> None:
-    halves = "sleep 3; printf half >> named; exec sleep 100 >> named"
+def test_what_a_killed_process_was_writing_is_undone_before_the_next_start(
+    start: Start, folders: Folders, tmp_path: Path
+) -> None:
+    durable = tmp_path / "durable-now"
+    halves = f"until [ -e {durable} ]; do sleep 0.05; done; printf half >> named; exec sleep 100 >> named"
     script = f"cd {folders.memory}; echo one > named; echo one > kept; {halves}"
     launcher = start("sh", "-c", script, options=folders.options())
     launcher.run()
     rank = launcher.wait(state="Running").ranks[0]
     until(lambda: names(folders.durable) == ["kept", "named"], "both are durable")
+    durable.touch()
     until(lambda: (folders.memory / "named").read_text() == "one\nhalf", "it writes in place")
     os.kill(rank.pid, signal.SIGKILL)
     stop(launcher, 2)

@@ -37,7 +37,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 @pytest.mark.parametrize("kind", ["groups", "pipeline", pytest.param("anyone", marks=pytest.mark.slow)])
 def test_paused_at_random_a_job_stands_still_and_ends_the_same(kind: str, begin: Begin) -> None:
-    job = begin(kind, 3, 120, 0.02)
+    job = begin(kind, 3, 240, 0.02)
     outcomes = pause_at_random(job, seed=1, at_most=PAUSES, deadline_seconds=20, gap_seconds=0.05)
     assert len(outcomes) == PAUSES, "the job outlasted the pauses"
     assert all(outcome.closed for outcome in outcomes), outcomes
@@ -51,7 +51,7 @@ def test_paused_at_random_a_job_stands_still_and_ends_the_same(kind: str, begin:
 @pytest.mark.alone
 def test_every_gate_opens_without_its_agent(begin: Begin) -> None:
     """First the deadline passes, then the heartbeat stops: training goes on both times, and to the same end."""
-    job = begin("groups", 2, 300, 0.0)
+    job = begin("groups", 2, 3000, 0.0)
     for deadline_seconds, longest in ((0.5, 1.9), (60.0, 10.0)):
         coordinator = Coordinator(job.folder, job.layout)
         coordinator.arm_forever(deadline_seconds)

@@ -19,7 +19,7 @@ import msgspec
 from falcon_agent.run_dir import TAIL_BYTES
 from falcon_core.wire.launch import LaunchCounters, LaunchPlan, render_plan
 from tests.integration.shim.conftest import Start
-from tests.integration.shim.launching import SHIM
+from tests.integration.shim.launching import SHIM, wait_for
 
 
 def _until(holds: Callable[[], bool], what: str) -> None:
@@ -263,22 +263,24 @@ def test_a_rank_that_reads_from_a_terminal_is_not_stopped(tmp_path: Path) -> Non
 
 def test_who_handles_the_signal_is_not_cut_off_at_a_restart(start: Start, tmp_path: Path) -> None:
     """A checkpoint that is being uploaded takes longer than the second that everybody gets."""
-    upload = f"trap 'sleep 3; touch {tmp_path}/uploaded; exit 0' TERM; while :; do sleep 0.05; done"
+    upload = (
+        f"trap 'sleep 3; touch {tmp_path}/uploaded; exit 0' TERM; touch {tmp_path}/set; while :; do sleep 0.05; done"
+    )
     launcher = start("sh", "-c", upload)
     launcher.run()
     launcher.wait(state="Running")
-    time.sleep(0.3)  # until the trap is set
+    wait_for(tmp_path / "set")
     launcher.plan(LaunchPlan(generation=2, phase="Stop"))
     launcher.wait(state="Stopped", dead_below=2)
     assert (tmp_path / "uploaded").exists()
 
 
-def test_the_grace_of_a_restart_has_an_end(start: Start) -> None:
-    never = "trap 'echo again' TERM; while :; do sleep 0.05; done"
+def test_the_grace_of_a_restart_has_an_end(start: Start, tmp_path: Path) -> None:
+    never = f"trap 'echo again' TERM; touch {tmp_path}/set; while :; do sleep 0.05; done"
     launcher = start("sh", "-c", never, options=("--restart-grace-seconds", "2"))
     launcher.run()
     launcher.wait(state="Running")
-    time.sleep(0.3)
+    wait_for(tmp_path / "set")
     begun = time.monotonic()
     launcher.plan(LaunchPlan(generation=2, phase="Stop"))
     launcher.wait(state="Stopped", dead_below=2)

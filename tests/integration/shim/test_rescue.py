@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -163,9 +164,10 @@ def rescuing(launcher: Launcher) -> int:
     while time.monotonic() < deadline:
         children = Path(f"/proc/{launcher.process.pid}/task/{launcher.process.pid}/children").read_text().split()
         for pid in map(int, children):
-            if b"\0rescue\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGSTOP)
-                return pid
+            with contextlib.suppress(OSError):  # a rank that has just ended
+                if b"\0rescue\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGSTOP)
+                    return pid
         time.sleep(0.002)
     pytest.fail("no process rescues checkpoints")
 

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import pytest
 
 from falcon_core.recovery.preflight import Machine
 from falcon_core.recovery.smoke import Smoke, begin_round, step
 from falcon_core.wire.launch import LaunchPlan, Phase
 from tests.integration.shim.launching import Launcher
 
+pytestmark = pytest.mark.alone  # it counts what a thread of lowest priority does in a tenth of a second
 Start = Callable[..., Launcher]
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(99)")
 # It takes half a second to bring something to an end.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.recovery.on_demand import URGENT_SECONDS, WAIT_SECONDS
+from falcon_core.recovery.on_demand import URGENT_SECONDS
+from falcon_core.times import SAVE_SECONDS
 from falcon_core.wire.checkpoint import Held
 from tests.unit.operator.telling import operator, reasons, run, runs, state, trained
 from tests.unit.operator.world import World
@@ -74,7 +75,7 @@ async def test_with_all_pods_it_would_be_lost() -> None:
     assert "CheckpointSaved" not in reasons(world)
 
 
-@pytest.mark.parametrize(("urgent", "most"), [(False, WAIT_SECONDS), (True, URGENT_SECONDS)])
+@pytest.mark.parametrize(("urgent", "most"), [(False, SAVE_SECONDS), (True, URGENT_SECONDS)])
 async def test_a_checkpoint_that_does_not_come_is_not_waited_for_for_long(urgent: bool, most: float) -> None:
     world = World(spec=MEMORY)
     world.held = holding(40)

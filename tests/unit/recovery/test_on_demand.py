@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.recovery.on_demand import AGAIN_SECONDS, URGENT_SECONDS, WAIT_SECONDS, Demand, wait, wanted
+from falcon_core.recovery.on_demand import AGAIN_SECONDS, URGENT_SECONDS, Demand, wait, wanted
+from falcon_core.times import SAVE_SECONDS
 from falcon_core.wire.checkpoint import Held
 
 RANKS = 2
@@ -49,7 +50,7 @@ def test_it_waits_for_a_newer_step_that_is_in_the_folder_of_all() -> None:
     assert wait(state, [], RANKS, generation=3, now=103.0) == (state, False), "once answered, it stays so"
 
 
-@pytest.mark.parametrize(("urgent", "most"), [(False, WAIT_SECONDS), (True, URGENT_SECONDS)])
+@pytest.mark.parametrize(("urgent", "most"), [(False, SAVE_SECONDS), (True, URGENT_SECONDS)])
 def test_it_never_waits_for_long(urgent: bool, most: float) -> None:
     state = asked()
     state, waits = wait(state, holding(20), RANKS, generation=3, now=100.0 + most, urgent=urgent)

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from falcon_agent.agent import READ_SECONDS
 from falcon_bench import links
 from falcon_core import times
 from falcon_core.signals.hang import MINIMUM_DEADLINE_NS
 from falcon_operator.election import LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS
 
-LAUNCHER = Path(__file__).resolve().parents[3] / "shim" / "src" / "launch"
+ROOT = Path(__file__).resolve().parents[3]
+LAUNCHER = ROOT / "shim" / "src" / "launch"
+DEMAND = ROOT / "agent" / "falcon_torch" / "demand.py"
 
 
 def launcher_seconds(name: str) -> float:
@@ -24,6 +27,12 @@ def launcher_seconds(name: str) -> float:
     for factor in found[0].replace("'", "").split("*"):
         product *= 1e9 if factor.strip() == "kSecondNs" else float(factor)
     return product / 1e9
+
+
+def torch_seconds(name: str) -> float:
+    """Return a constant of ``falcon_torch.demand``, which only runs beside PyTorch."""
+    (found,) = re.findall(rf"^{name} = ([0-9.]+)", DEMAND.read_text(), re.MULTILINE)
+    return float(found)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +50,8 @@ def launcher_seconds(name: str) -> float:
         (launcher_seconds("kRestartGraceNs") + launcher_seconds("kDaemonGraceNs"), times.FINISH_SECONDS),
         (times.LIVENESS_TTL_SECONDS + times.SILENCE_SECONDS, times.SILENT_SECONDS),
         (launcher_seconds("kStuckNs") + times.URGENT_SECONDS, times.OBSTINATE_SECONDS),
+        # a checkpoint on demand: its ranks stand still until the operator has heard of it, and its order has arrived
+        (READ_SECONDS + 2 * times.URGENT_SECONDS, torch_seconds("HOLD_SECONDS")),
         # a pause: its operator has the last pod's result, and its word has arrived
         (times.URGENT_SECONDS, times.PAUSE_UNENDED_SECONDS),
         (times.PAUSE_TURN_SECONDS + times.PAUSE_UNENDED_SECONDS, MINIMUM_DEADLINE_NS / 1e9),
@@ -62,6 +73,10 @@ def test_a_wait_is_longer_than_what_it_waits_for(first: float, second: float) ->
 
 def test_the_executors_time_is_the_executors() -> None:
     assert links.TURN_SECONDS == times.PAUSE_TURN_SECONDS
+
+
+def test_the_scripts_time_is_the_operators() -> None:
+    assert torch_seconds("SAVE_SECONDS") == times.SAVE_SECONDS
 
 
 def test_the_launchers_time_is_the_launchers() -> None:

@@ -200,11 +200,11 @@ def a_save_waits_for_the_one_before_the_last(folder):
     checkpoint.save(numbers(2), 2)
 
     def release():
-        time.sleep(0.5)
+        time.sleep(1.5)
         os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
 
-    threading.Thread(target=release).start()
     began = time.monotonic()
+    threading.Thread(target=release).start()
     checkpoint.save(numbers(3), 3)
     assert time.monotonic() - began > 0.4
     assert checkpoint.counts.waited_seconds > 0.4
