@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,14 @@ def training_job(
     checkpoints: str | None = None,
     checkpoint_every: int = 20,
     python_path: str | None = None,
+    options: Sequence[str] = (),
     spec: Json | None = None,
 ) -> Json:
-    """Return a TrainingJob that runs the example; ``checkpoints`` and ``python_path`` are host folders."""
-    arguments = ["--steps", str(steps), "--seed", str(seed), "--log-json"]
+    """Return a TrainingJob that runs the example; ``checkpoints`` and ``python_path`` are host folders.
+
+    ``options``: further words of the example's command line.
+    """
+    arguments = ["--steps", str(steps), "--seed", str(seed), "--log-json", *options]
     volumes: list[Json] = []
     mounts: list[Json] = []
     env: list[Json] = []

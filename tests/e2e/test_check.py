@@ -6,12 +6,16 @@ import os
 import subprocess
 from collections.abc import Callable
 
+import pytest
+
 from dev.cluster import faults
 from dev.kubectl import Json
+from falcon_core import times
 from tests.e2e.jobs import Job, training_job
 
 SPEC = {"mitigation": {"mode": "Observe"}}  # what is slow is to stay
-MOST_MILLISECONDS = 8_000
+# Beyond which every gate opens by itself: the machines, three turns of the links, and the operator's word.
+MOST_SECONDS = times.PAUSE_MACHINE_SECONDS + 3 * times.PAUSE_TURN_SECONDS + times.PAUSE_UNENDED_SECONDS
 SLOW_EXIT = 3
 LEFT = 1 / 3  # of the slow node's cores
 
@@ -30,6 +34,7 @@ def check(job: Job) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.long  # four minutes; integration/agent/test_probe pauses real ranks and measures real links
 def test_a_check_says_that_all_is_well_and_then_which_node_is_slow(nodes: None, start: Callable[[Json], Job]) -> None:
     job = start(training_job("asked", steps=100_000, spec=SPEC))
     job.wait_settled(40)
@@ -54,7 +59,7 @@ def test_a_check_says_that_all_is_well_and_then_which_node_is_slow(nodes: None, 
         30,
     )
     assert status["check"]["state"] == "Done"
-    assert 0 < status["check"]["standstillMilliseconds"] < MOST_MILLISECONDS
+    assert 0 < status["check"]["standstillMilliseconds"] < 1000 * MOST_SECONDS
     assert status["pauses"]["count"] in (2, 3), "a check of a job that has just become slow may need a second order"
     text = job.kubectl.run("describe", "trainingjob", job.name)
     assert victim["node"] in text.partition("Check:")[2].partition("Conditions:")[0]

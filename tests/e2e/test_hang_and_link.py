@@ -23,10 +23,8 @@ def _open_hang(status: Json) -> Json | None:
 
 def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, start: Callable[[Json], Job]) -> None:
     """Nothing is done about it, so that it is seen that the job may move again by itself."""
-    manifest = training_job("hang", steps=MANY, spec={"mitigation": {"mode": "Observe"}})
-    [trainer] = manifest["spec"]["template"]["spec"]["containers"]
-    trainer["command"] += ["--micro-batches", "16"]  # most of a step is computation, outside of calls
-    job = start(manifest)
+    options = ("--micro-batches", "16")  # most of a step is computation, outside of calls
+    job = start(training_job("hang", steps=MANY, options=options, spec={"mitigation": {"mode": "Observe"}}))
     job.wait_training()
     victim, generation = job.member(1), job.generation()
     command = f"python3 {SCRIPT}"
@@ -90,7 +88,8 @@ def test_a_stopped_rank_is_restarted(nodes: None, start: Callable[[Json], Job]) 
 def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable[[Json], Job]) -> None:
     """Some 3 MB of gradients an iteration: at 50 Mbit/s their sum takes longer than the whole healthy iteration."""
     spec = {"detection": {"pauseBudget": "0%"}}  # it is named by its transfers alone
-    job = start(training_job("link", steps=MANY, spec=spec))
+    options = ("--micro-batches", "1")  # a short iteration, of which the transfers are a large part
+    job = start(training_job("link", steps=MANY, options=options, spec=spec))
     job.wait_settled(HEALTHY_ITERATIONS)  # transfers are judged against the job's own healthy transfers
     victim = job.member(2)
     faults.link(victim["node"], "50mbit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import Job, condition, training_job, with_script
@@ -31,11 +32,12 @@ def test_a_cordoned_node_is_left_and_no_step_is_done_again(
     assert job.member(0) == first
     assert job.member(1)["node"] != victim["node"]
     steps = [line["step"] for line in job.steps()]
+    stood_still = max(after["unix_seconds"] - before["unix_seconds"] for before, after in pairwise(job.steps()))
     starts = [line["resumed_from"] for line in job.log_lines() if line["event"] == "start"]
     assert len(starts) == 2
     assert starts[1] > 20
     assert steps == list(range(1, len(steps) + 1)), "each step was done once"
     text = job.kubectl.run("describe", "trainingjob", job.name)
     assert f"all ranks saved step {starts[1]} for a planned restart" in text
-    print(f"resumed from step {starts[1]}: no step was done again")
+    print(f"resumed from step {starts[1]}: no step was done again; {stood_still:.1f} s from step to step")
     print(text[text.index("Events:") :])

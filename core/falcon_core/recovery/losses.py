@@ -40,8 +40,9 @@ def counted(
     level = obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
     if level is None:
         return slow
+    typical = _typical_ns(slow, level, fresh, obs, policy)
     if paused:
-        level = min(level, slow.slow_ns)
+        level, typical = min(level, slow.slow_ns), min(typical, slow.slow_ns)
     common_ns = shared.gain_ns(policy, slow.healthy_ns) if shared is not None else slow.common_ns
     loss = ski_rental.accumulate(
         slow.loss,
@@ -50,7 +51,14 @@ def counted(
         slow_ns=_own_level(slow, level, slow.healthy_ns + common_ns, fresh, obs, policy, link_beside=link_beside),
         healthy_ns=slow.healthy_ns + common_ns,
     )
-    return replace(slow, loss=loss, slow_ns=int(level), common_ns=common_ns)
+    return replace(slow, loss=loss, slow_ns=int(typical), common_ns=common_ns)
+
+
+def _typical_ns(slow: SlowIncident, level_ns: float, fresh: int, obs: Observation, policy: Policy) -> float:
+    """Return the time of the newest C iterations of the slowdown [ns]: one of them alone says little of it."""
+    since = slow.onset_iteration if slow.onset_generation == obs.generation else 1
+    wanted = min(policy.consecutive, obs.iterations - since + 1)
+    return level_ns if fresh >= wanted else obs.iteration_ns(wanted) or level_ns
 
 
 def _own_level(

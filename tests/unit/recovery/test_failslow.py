@@ -49,6 +49,18 @@ def test_from_onset_to_culprit() -> None:
     assert [applied.strategy for applied in found.applied] == ["Ignore"]
 
 
+def test_one_long_iteration_is_lost_time_and_says_little_of_the_slowdown() -> None:
+    state, _ = step(seen(ranks=STRAGGLER))
+    state, _ = step(seen(ranks=STRAGGLER), state.slow)
+    before = incident(state)
+    times = [*[650 * MS] * 15, 2000 * MS]
+    longer = {number: {**fields, "iterations": 101, "iteration_ns": times} for number, fields in STRAGGLER.items()}
+    longer[2]["compute_ns"] = [*[600 * MS] * 15, 1950 * MS]
+    found = incident(step(seen(ranks=longer), before)[0])
+    assert found.slow_ns == before.slow_ns == 650 * MS
+    assert found.loss.seconds - before.loss.seconds == pytest.approx(1.75)
+
+
 def test_one_ranks_onset_is_not_the_jobs() -> None:
     assert step(seen(ranks={2: {**SLOW, "iteration_ns": [250 * MS] * 16}}))[0].slow is None
 
