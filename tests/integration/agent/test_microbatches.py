@@ -113,7 +113,7 @@ async def test_they_move_between_ranks_that_share_the_parameters(pod: Pod) -> No
     slow_down(pod.folder, 2.0)
     before = await settled(pod, "a slow rank", EVEN, 2.0)
     pod.order(MOVED)
-    after = await settled(pod, "the moved micro-batches", MOVED)
+    after = await settled(pod, "the moved micro-batches", MOVED, iterations=16)
     assert in_step(pod) == MOVED
     assert [rank.period_calls for rank in after.ranks] == [rank.period_calls for rank in even.ranks]
     assert iteration_ms(after) < 0.8 * iteration_ms(before)

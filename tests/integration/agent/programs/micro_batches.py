@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import falcon_torch
 
 PER_RANK, MICRO_SECONDS, FIXED_SECONDS = 4, 0.015, 0.01
-SHARDED_MICRO_SECONDS = 0.06  # gathering and exchanging take 30 to 100 ms on a busy machine
+SHARDED_MICRO_SECONDS = 0.1  # gathering and exchanging take 30 to 100 ms on a busy machine
 
 
 def model_of(*, sharded: bool) -> torch.nn.Module:
