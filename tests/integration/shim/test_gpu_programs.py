@@ -34,7 +34,7 @@ def test_the_iterations_of_a_job_of_equal_calls_are_found_by_the_gaps_between_th
 
 @pytest.mark.alone  # beside other tests, any rank may compute slowly
 def test_the_delayed_rank_is_named(tmp_path: Path) -> None:
-    experiments.expect_slow_rank(experiments.culprits(tmp_path, 200, 0.2, ON_CPU))
+    experiments.expect_slow_rank(experiments.culprits(tmp_path, 160, 0.2, ON_CPU))
 
 
 def test_processes_end_as_they_do_without_the_shim(tmp_path: Path) -> None:
