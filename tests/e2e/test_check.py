@@ -10,12 +10,10 @@ import pytest
 
 from dev.cluster import faults
 from dev.kubectl import Json
-from falcon_core import times
 from tests.e2e.jobs import Job, training_job
 
 SPEC = {"mitigation": {"mode": "Observe"}}  # what is slow is to stay
-# Beyond which every gate opens by itself: the machines, three turns of the links, and the operator's word.
-MOST_SECONDS = times.PAUSE_MACHINE_SECONDS + 3 * times.PAUSE_TURN_SECONDS + times.PAUSE_UNENDED_SECONDS
+MOST_MILLISECONDS = 8_000
 SLOW_EXIT = 3
 LEFT = 1 / 3  # of the slow node's cores
 
@@ -59,7 +57,7 @@ def test_a_check_says_that_all_is_well_and_then_which_node_is_slow(nodes: None, 
         30,
     )
     assert status["check"]["state"] == "Done"
-    assert 0 < status["check"]["standstillMilliseconds"] < 1000 * MOST_SECONDS
+    assert 0 < status["check"]["standstillMilliseconds"] < MOST_MILLISECONDS
     assert status["pauses"]["count"] in (2, 3), "a check of a job that has just become slow may need a second order"
     text = job.kubectl.run("describe", "trainingjob", job.name)
     assert victim["node"] in text.partition("Check:")[2].partition("Conditions:")[0]

@@ -9,7 +9,7 @@ from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import Job, condition, training_job, with_script
 
 STEPS = 100_000
-EVERY = 30
+EVERY = 10
 SCRIPT = "remembering.py"
 SPEC = {"checkpoint": {"memory": "64Mi", "copies": 1}, "warmPoolRef": {"name": "spares"}}
 

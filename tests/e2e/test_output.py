@@ -8,7 +8,7 @@ from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job, condition, training_job, with_script
 
 MANY = 100_000
-CAUGHT_ITERATIONS = 150
+CAUGHT_ITERATIONS = 300
 
 
 def test_a_rank_that_raised_and_stays_alive_is_named_with_its_words_and_restarted(

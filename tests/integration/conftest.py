@@ -20,8 +20,12 @@ from tests.integration.etcd_server import EtcdServer
 from tests.integration.refusing import Network
 
 FOLDERS_IN_ORDER = {"api", "cluster", "operator"}  # a kube-apiserver that a session shares; this machine's cgroups
-FOLDERS_OF_FILES_IN_ORDER = {"chart", "packaging"}  # what a module shares takes long to make
-FILES_IN_ORDER = {"tests/integration/agent/test_node.py", "tests/integration/checkpoint/test_losses.py"}  # likewise
+FILES_IN_ORDER = (  # what a module shares takes long to make
+    "tests/integration/agent/test_node.py",
+    "tests/integration/chart/",
+    "tests/integration/checkpoint/test_losses.py",
+    "tests/integration/packaging/",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,7 +41,7 @@ class Groups(LoadScopeScheduling):
         folder = path.split("/")[2]  # of tests/integration/<folder>/test_x.py
         if folder in FOLDERS_IN_ORDER:
             return folder
-        return path if folder in FOLDERS_OF_FILES_IN_ORDER or path in FILES_IN_ORDER else nodeid
+        return path if path.startswith(FILES_IN_ORDER) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

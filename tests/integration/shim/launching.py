@@ -17,14 +17,6 @@ from falcon_core.wire.launch import LaunchCheck, LaunchPlan, LaunchStatus, Stand
 SHIM = Path(os.environ.get("SHIM_OUT", ""))
 
 
-def wait_for(path: Path) -> None:
-    """Wait until a process has made a file."""
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
-
-
 class Launcher:
     """One launcher with its run directory."""
 

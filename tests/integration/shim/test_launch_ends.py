@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from falcon_core.wire.launch import LaunchRank
 from tests.integration.shim.conftest import Start
-from tests.integration.shim.launching import Launcher, wait_for
+from tests.integration.shim.launching import Launcher
 from tests.integration.shim.memory import memory_cgroup
 
 MEMORY_LIMIT_BYTES = 64 << 20
@@ -21,6 +22,13 @@ EAT = "held = b'x' * (300 << 20)"  # beyond the limit
 
 def _ended(launcher: Launcher, generation: int = 1) -> LaunchRank:
     return launcher.wait(state="Exited", generation=generation).ranks[0]
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -91,7 +99,7 @@ time.sleep(1000)
     launcher = start("sh", "-c", f"setsid {python} session & {python} group; echo never")
     launcher.run()
     for name in ("session", "group"):
-        wait_for(tmp_path / f"ready-{name}")
+        _wait_for(tmp_path / f"ready-{name}")
     launcher.process.terminate()
     out, _ = launcher.process.communicate(timeout=20)
     assert launcher.process.returncode == 128 + signal.SIGTERM
@@ -108,7 +116,7 @@ time.sleep(1000)
 def test_a_pod_that_is_ended_keeps_the_programs_own_failure(start: Start, handler: str, code: int) -> None:
     launcher = start("sh", "-c", f"trap '{handler}' TERM; {WAIT}")
     launcher.run()
-    wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
     launcher.process.wait(timeout=20)
     assert launcher.process.returncode == code, "work that was cut short is no success"
@@ -117,7 +125,7 @@ def test_a_pod_that_is_ended_keeps_the_programs_own_failure(start: Start, handle
 def test_a_limit_of_our_own_on_the_grace_ends_who_ignores_the_signal(start: Start) -> None:
     launcher = start("sh", "-c", f"trap '' TERM; {WAIT}", options=("--grace-seconds", "1"))
     launcher.run()
-    wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
     launcher.process.wait(timeout=20)
     assert launcher.process.returncode == 128 + signal.SIGKILL
@@ -127,7 +135,7 @@ def test_a_daemon_that_ignores_the_signal_does_not_hold_the_pod(start: Start) ->
     daemon = "trap '' TERM; touch \"$FALCON_RING_DIR/ready-0\"; while :; do sleep 0.05; done"
     launcher = start("sh", "-c", 'setsid sh -c "$0" & exec sleep 1000', daemon)
     launcher.run()
-    wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
     launcher.process.wait(timeout=20)
     assert launcher.process.returncode == 128 + signal.SIGTERM
@@ -137,7 +145,7 @@ def test_signals_of_the_users_reach_every_rank(start: Start) -> None:
     launcher = start("sh", "-c", f"trap 'echo usr1 $RANK; exit 0' USR1; {WAIT}")
     launcher.run(procs=2)
     for rank in (0, 1):
-        wait_for(launcher.run_dir / "launch" / "rings" / f"ready-{rank}")
+        _wait_for(launcher.run_dir / "launch" / "rings" / f"ready-{rank}")
     launcher.process.send_signal(signal.SIGUSR1)
     launcher.wait(state="Exited")
     out, _ = launcher.finish()

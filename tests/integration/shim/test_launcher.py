@@ -19,7 +19,7 @@ import msgspec
 from falcon_agent.run_dir import TAIL_BYTES
 from falcon_core.wire.launch import LaunchCounters, LaunchPlan, render_plan
 from tests.integration.shim.conftest import Start
-from tests.integration.shim.launching import SHIM, wait_for
+from tests.integration.shim.launching import SHIM
 
 
 def _until(holds: Callable[[], bool], what: str) -> None:
@@ -269,7 +269,7 @@ def test_who_handles_the_signal_is_not_cut_off_at_a_restart(start: Start, tmp_pa
     launcher = start("sh", "-c", upload)
     launcher.run()
     launcher.wait(state="Running")
-    wait_for(tmp_path / "set")
+    _until((tmp_path / "set").exists, "the trap")
     launcher.plan(LaunchPlan(generation=2, phase="Stop"))
     launcher.wait(state="Stopped", dead_below=2)
     assert (tmp_path / "uploaded").exists()
@@ -280,7 +280,7 @@ def test_the_grace_of_a_restart_has_an_end(start: Start, tmp_path: Path) -> None
     launcher = start("sh", "-c", never, options=("--restart-grace-seconds", "2"))
     launcher.run()
     launcher.wait(state="Running")
-    wait_for(tmp_path / "set")
+    _until((tmp_path / "set").exists, "the trap")
     begun = time.monotonic()
     launcher.plan(LaunchPlan(generation=2, phase="Stop"))
     launcher.wait(state="Stopped", dead_below=2)
