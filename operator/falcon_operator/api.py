@@ -6,7 +6,7 @@ that an older operator survives a newer CRD. Statuses are only ever written by t
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ from falcon_operator.detection_spec import DetectionSpec
 from falcon_operator.node_checks import NodeChecks
 from falcon_operator.pauses import CheckStatus, PausesStatus
 from falcon_operator.restore import Restore
+from falcon_operator.template_spec import TemplateSpec
 
 GROUP = "falcon.dev"
 VERSION = "v1alpha1"
@@ -82,13 +83,12 @@ class PreflightSpec(_Api, frozen=True, kw_only=True):
     mode: Literal["Enforce", "Report", "Off"] = "Off"  # the check of every machine before the ranks start
 
 
-class TrainingJobSpec(_Api, frozen=True, kw_only=True):
+class TrainingJobSpec(_Api, TemplateSpec, frozen=True, kw_only=True):
     replicas: int
     procs_per_replica: int = 1
     parallelism: Parallelism = Parallelism()
     launcher: Literal["Falcon", "Own"] = "Falcon"
     container: str | None = None
-    template: dict[str, Any]
     detection: DetectionSpec = DetectionSpec()
     mitigation: MitigationSpec = MitigationSpec()
     recovery: RecoverySpec = RecoverySpec()

@@ -36,7 +36,7 @@ from falcon_operator.job.elsewhere import Elsewhere
 from falcon_operator.job.memory import Memory
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
-from falcon_operator.manifests.validation import problems
+from falcon_operator.manifests.validation import misfits, problems
 from falcon_operator.pool.burn_ins import BurnIns
 from falcon_operator.ports import Bus, Conflict, Kube, NotFound, Rejected
 from falcon_operator.status.limits import essence, have_moved, minimal
@@ -233,6 +233,8 @@ class JobReconciler:
 
         Return the snapshot with the server's objection, if there is any.
         """
+        if wrong := misfits(snap.job):
+            return replace(snap, problems=[str(problem) for problem in wrong])
         intent = begin(snap.job, snap.intent or Intent(), snap.now)
         membership = intent.membership
         manifest = build_pod(snap.job, membership.members[0], snap.settings, excluded=membership.excluded_nodes)

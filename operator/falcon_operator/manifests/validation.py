@@ -22,7 +22,7 @@ from falcon_core.errors.table import TableError
 from falcon_core.recovery.strategies import swap_nodes
 from falcon_core.wire.checkpoint import least_memory_bytes
 from falcon_operator.api import TrainingJob, WarmPool
-from falcon_operator.manifests import directory
+from falcon_operator.manifests import directory, template
 from falcon_operator.manifests.amounts import MISFIT_REMEDY, does_not_fit, not_a_quantity
 from falcon_operator.manifests.directory import RESERVED_PATH
 from falcon_operator.manifests.qos import quantity
@@ -50,6 +50,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
     ``error_overrides``: the platform's part of the table of error classes, which the job's rules may refer to.
     """
     return [
+        *_template(job),
         *_command(job),
         *_launcher(job),
         *_operating_system(job),
@@ -97,6 +98,19 @@ def pool_problems(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
             )
         ]
     return []
+
+
+def misfits(job: TrainingJob) -> list[Problem]:
+    """Return the parts of the template that have a type with which no pod can be built."""
+    return [
+        Problem(field=field, message=message, remedy=remedy)
+        for field, message, remedy in template.misfits(job.spec.template)
+    ]
+
+
+def _template(job: TrainingJob) -> Iterator[Problem]:
+    for field in template.null_items(job.spec.template):
+        yield Problem(field=field, message="an item of this list is null", remedy="remove the item, or write it out")
 
 
 def _command(job: TrainingJob) -> Iterator[Problem]:
