@@ -45,6 +45,7 @@ class Cause(enum.StrEnum):
     PROCESS_CRASHED = "ProcessCrashed"  # SIGSEGV, SIGABRT…
     PROCESS_FAILED = "ProcessFailed"  # a non-zero exit
     POD_LOST = "PodLost"  # the pod was deleted, evicted, or its launcher died
+    CONTAINER_FAILED = "ContainerFailed"  # another container of the pod failed, an init container above all
     NODE_LOST = "NodeLost"
     HANG = "Hang"
     SET_UP_RETRIED = "SetUpRetried"  # the network failed a set-up call, which was made again in place

@@ -289,6 +289,7 @@ class TrainingRunSpec(_Api, frozen=True, kw_only=True):
     standbys: list[StandbyPod] = []  # pods that hold no replica and are ready to take one over
     exclusions: list[Exclusion] = []  # nodes that the job does not use
     lost_pods: list[str] = []  # uids of pods whose node was lost: their processes count as dead
+    done: list[int] = []  # replicas of which all ranks ended well by themselves in the running generation
     pods_made: int = 0  # number of pod names given so far; the next pod's name derives from it
     counters: Counters = Counters()
     gang: Gang = Gang()

@@ -46,6 +46,7 @@ class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
     """One container's state, native sidecars included."""
 
     name: str
+    init: bool = False  # of the init containers, native sidecars among them
     running: bool = False
     ready: bool = False
     restarts: int = 0
@@ -73,6 +74,9 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     created_unix: float = 0.0
     unschedulable: str = ""  # the scheduler's message, "" once placed
     disruption: str = ""  # message of a DisruptionTarget condition
+    scheduled_unix: float = 0.0  # when it got its node; 0: not known
+    started_unix: float = 0.0  # when the last of its main containers began, 0 until all have
+    mounted: bool | None = None  # its volumes and its network are there; None: its kubelet does not say
     containers: dict[str, ContainerView] = {}
 
 

@@ -71,6 +71,7 @@ class ErrorClass(_Part, frozen=True, kw_only=True):
     consequence: bool = False  # a peer's end makes such an error as well
     transient: bool = False  # the same call may succeed a little later
     permanent: bool = False  # the next start of the same program fails as well
+    disruption: bool = False  # the cluster's own doing, for reasons that lie outside the job
     vague: bool = False  # says that something failed, and little more: any other class says more
     unicron: str = ""  # the row of Unicron's table 1
 
@@ -78,6 +79,11 @@ class ErrorClass(_Part, frozen=True, kw_only=True):
     def of_hardware(self) -> bool:
         """Return whether the remedy lies in a node's devices, so that another node may help."""
         return self.domain in (Domain.GPU, Domain.LINK, Domain.NODE)
+
+    @property
+    def costs_node(self) -> bool:
+        """Return whether such an error, where one node alone shows it, is reason enough to leave that node."""
+        return self.severity is Severity.SEV1 and self.of_hardware and not self.consequence
 
     @property
     def blames_hardware(self) -> bool:

@@ -8,7 +8,7 @@ apart runs out seconds later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,10 +18,10 @@ from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import hanging
+from falcon_core.recovery.farewell import farewell
 from falcon_core.recovery.faults import (
     EARLY_END,
     is_leaving,
-    member_faults,
     no_restart_mends,
     others_may_follow,
     precedence,
@@ -40,11 +40,12 @@ from falcon_core.recovery.observation import (
     StopClosed,
     Switch,
 )
+from falcon_core.recovery.pod_faults import member_faults
 from falcon_core.recovery.state import Attempt, Awaiting, Fault, RecoveryState, Step, StopIncident
 from falcon_core.recovery.strategies import restart_processes
 from falcon_core.recovery.trouble import explained, leaving
 from falcon_core.recovery.witness import assess_liveness
-from falcon_core.times import RAISED_SECONDS
+from falcon_core.times import OBSTINATE_SECONDS, RAISED_SECONDS
 
 UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
 RESTORE_SECONDS = 1800.0  # those that did are loading a checkpoint until they show some again, or for so long
@@ -62,6 +63,8 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     live = assess_liveness(obs, state.stop)
     members = [fault for fault in member_faults(obs, live, policy) if obs.running or not _under_way(state, obs, fault)]
     if members:
+        if _is_held(state, obs) and not any(fault.is_lost for fault in members):
+            return _refine(state, obs, policy), []
         return _act(state, obs, policy, members)
     if not obs.running:
         return _refine(state, obs, policy), []
@@ -81,15 +84,20 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
 
 def _wait(state: RecoveryState, obs: Observation, policy: Policy, failure: Fault) -> tuple[RecoveryState, bool]:
     """Return whether more will be known of the failure in a moment, before which nothing is decided."""
+    if failure.symptom and any(member.signalled for member in obs.members):
+        # Its pod is about to end, with a reason of its own, and no generation can begin before that.
+        return _wait_for_end(state, obs, policy, failure, policy.grace_seconds + OBSTINATE_SECONDS)
     if others_may_follow(obs, failure, policy.judge):
         state = _wait_for_others(state, obs)
         if state.awaiting is not None and obs.now - state.awaiting.since < OTHERS_SECONDS:
             return state, True
-    return _wait_for_end(state, obs, policy, failure) if is_leaving(obs, failure) else (state, False)
+    return _wait_for_end(state, obs, policy, failure, RAISED_SECONDS) if is_leaving(obs, failure) else (state, False)
 
 
-def _wait_for_end(state: RecoveryState, obs: Observation, policy: Policy, failure: Fault) -> tuple[RecoveryState, bool]:
-    """Open the incident at once, and let the failed process clean up: what else fails meanwhile may say more.
+def _wait_for_end(
+    state: RecoveryState, obs: Observation, policy: Policy, failure: Fault, seconds: float
+) -> tuple[RecoveryState, bool]:
+    """Open the incident at once, and let the process or the pod end: what else fails meanwhile may say more.
 
     Return whether its time has not yet run out.
     """
@@ -97,7 +105,7 @@ def _wait_for_end(state: RecoveryState, obs: Observation, policy: Policy, failur
         state, incident = _open(state, obs, policy, failure)
         return replace(state, stop=replace(incident, undecided=True)), True
     state = replace(state, stop=replace(state.stop, fault=failure))
-    return state, state.stop is not None and obs.now - state.stop.detected_at < RAISED_SECONDS
+    return state, state.stop is not None and obs.now - state.stop.detected_at < seconds
 
 
 def _wait_for_others(state: RecoveryState, obs: Observation) -> RecoveryState:
@@ -120,6 +128,8 @@ def training(obs: Observation, *, seen_before: bool) -> bool:
     """
     if not obs.running or not obs.ranks:
         return False
+    if any(member.pod != "Present" and not member.done for member in obs.members):
+        return False  # what its ranks said last is old
     seen = [rank for rank in obs.ranks if rank.process != "Unknown"]
     if not seen or any(rank.process != "Running" or rank.uncaught_at is not None for rank in seen):
         return False
@@ -154,25 +164,52 @@ def _act(
     first = explained(faults[0], obs.members[faults[0].replica])
     culprit = obs.members[first.replica]
     recent = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
-    verdict, kind = _verdict(obs, policy, first, recent)
-    attempts = recent
-    if kind:
-        attempt = Attempt(at=obs.now, node=first.node, kind=kind, error=first.error, error_class=first.error_class)
-        attempts = [*recent, attempt]
-    state, incident = _open(replace(state, attempts=attempts), obs, policy, first)
+    ends = [fault.replica for fault in faults if _pod_fault(obs, fault)]
+    counts = first.counts and not _is_counted(state, obs, ends)
+    verdict, kind = _verdict(obs, policy, first, recent, counts=counts)
+    attempts = [
+        Attempt(at=obs.now, node=first.node, kind=each, error=first.error, error_class=first.error_class)
+        for each in ([kind] if kind else [])
+    ]
+    state, incident = _open(replace(state, attempts=[*recent, *attempts]), obs, policy, first)
+    incident = replace(incident, ends=ends if counts else sorted({*incident.ends, *ends}))
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
-        return replace(state, stop=None), [closed, GiveUp(_farewell(incident, policy))]
+        return replace(state, stop=None), [closed, GiveUp(farewell(incident, policy))]
     faults = [first, *faults[1:]]
     wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
     actions = [action for action in wanted if action is not None]
-    actions += leaving(obs, {fault.replica for fault in faults}, incident.id)
-    if not actions and obs.running and first.cause is not Cause.HANG:
-        held_seconds = restart_processes.back_off_seconds(recent, obs.now)
-        if held_seconds:
-            return replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)), []
-    actions = actions or [Restart()]
+    besides = leaving(obs, {fault.replica for fault in faults}, incident.id)
+    held_seconds = restart_processes.back_off_seconds(recent, obs.now) if kind else 0.0
+    if held_seconds and _may_wait(first, actions, besides):
+        return replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)), []
+    actions = [*actions, *besides] or [Restart()]
     return replace(state, stop=_with_steps(incident, actions, obs, culprit.node)), actions
+
+
+def _may_wait(fault: Fault, actions: Sequence[Action], besides: Sequence[Action]) -> bool:
+    """Check whether the answer to a failure is one that a back-off may hold: no node is left for it.
+
+    ``besides``: what leaves nodes in the same restart; it does so at once where only processes are restarted.
+    """
+    if fault.cause is Cause.HANG or not all(isinstance(action, Recreate) for action in actions):
+        return False
+    return bool(actions) or not besides
+
+
+def _is_held(state: RecoveryState, obs: Observation) -> bool:
+    return state.stop is not None and state.stop.acts_at is not None and obs.now < state.stop.acts_at
+
+
+def _is_counted(state: RecoveryState, obs: Observation, ends: Collection[int]) -> bool:
+    """Check whether the ends of these replicas' pods are one failure with a failure that was counted.
+
+    So they are where a back-off is over, and while a generation is stopped, until one of these pods ends again.
+    """
+    stop = state.stop
+    if stop is None:
+        return False
+    return stop.acts_at is not None or not (obs.running or any(replica in stop.ends for replica in ends))
 
 
 def _held_back(state: RecoveryState, obs: Observation, until: float) -> tuple[RecoveryState, list[Action]]:
@@ -197,7 +234,7 @@ def _with_steps(incident: StopIncident, actions: Sequence[Action], obs: Observat
 
 
 def _verdict(
-    obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt]
+    obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt], *, counts: bool
 ) -> tuple[restart_processes.Verdict, Literal["", "Restart", "Replace", "Lost", "Transient"]]:
     """Return what the budget allows, and what the attempt counts as; "" for what the cluster's owner has done."""
     if fault.is_lost:
@@ -205,7 +242,7 @@ def _verdict(
             return "Replace", ""
         budget = restart_processes.unwitnessed_verdict(attempts, restarts=policy.restarts, replicas=len(obs.members))
         return budget, "Lost"
-    if not fault.counts:
+    if not counts:
         return "Restart", ""
     if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
         return "GiveUp", ""
@@ -271,7 +308,10 @@ def _step_name(action: Action) -> Literal["Restart", "Recreate", "Replace"]:
 
 def _pod_fault(obs: Observation, fault: Fault) -> bool:
     """Check whether the replica needs a new pod."""
-    return fault.cause in (Cause.POD_LOST, Cause.NODE_LOST) or obs.members[fault.replica].pod == "Ended"
+    return (
+        fault.cause in (Cause.POD_LOST, Cause.CONTAINER_FAILED, Cause.NODE_LOST)
+        or obs.members[fault.replica].pod == "Ended"
+    )
 
 
 def _program_at_fault(obs: Observation, fault: Fault, judge: Judge) -> bool:
@@ -283,6 +323,8 @@ def _program_at_fault(obs: Observation, fault: Fault, judge: Judge) -> bool:
     """
     if not fault.node or fault.cause is Cause.OUT_OF_MEMORY:
         return True
+    if fault.cause in (Cause.POD_LOST, Cause.CONTAINER_FAILED):
+        return fault.of_job
     if fault.error and fault.error != EARLY_END:
         return bool(obs.iterations)
     kind = judge.get(fault.error_class)
@@ -354,21 +396,3 @@ def _close(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[
         learned = ski_rental.learn(overheads.get(restart_processes.TYPE), max(0.0, at - incident.done[0].at))
         overheads = {**overheads, restart_processes.TYPE: round(learned, 2)}
     return replace(state, stop=None, overheads=overheads), [closed]
-
-
-def _farewell(incident: StopIncident, policy: Policy) -> str:
-    fault = incident.fault
-    who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
-    if fault.cause is Cause.HANG and fault.rank is None:
-        return f"the job {fault.text}, after {policy.restarts} restarts within {policy.window_seconds / 60:.0f} minutes"
-    if fault.error and not incident.iterations and len(incident.done) < policy.restarts:
-        kind = policy.judge.get(fault.error_class)
-        remedy = f" {kind.remedy}" if kind is not None and kind.remedy and not kind.vague else ""
-        return (
-            f"{who} (pod {fault.pod_name}) {fault.text}; no restart mends that: kubectl logs {fault.pod_name}.{remedy}"
-        )
-    return (
-        f"{who} (pod {fault.pod_name}, node {fault.node or 'none'}) {fault.text}, after {policy.restarts} restarts"
-        f" within {policy.window_seconds / 60:.0f} minutes (spec.recovery); its output says why:"
-        f" kubectl logs {fault.pod_name}"
-    )

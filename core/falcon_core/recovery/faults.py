@@ -10,13 +10,12 @@ from falcon_core.errors.judge import Judge
 from falcon_core.errors.last_words import LastWords
 from falcon_core.errors.nccl import result_words
 from falcon_core.errors.table import ErrorClass
-from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
+from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
 from falcon_core.recovery.said import has_ended, printed_at, raised, words
 from falcon_core.recovery.state import Fault
-from falcon_core.recovery.witness import Liveness
-from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, RAISED_SECONDS, SILENT_SECONDS
+from falcon_core.times import RAISED_SECONDS
 
 # Of a rank that raised an error and lives: an end like exit code 1.
 _STAYS = Exit(
@@ -30,73 +29,6 @@ _LINGERS = msgspec.structs.replace(
     _STAYS, consequence=False, text="ended its program while other ranks trained, and its process does not end"
 )
 EARLY_END = "EarlyEnd"  # Fault.error of a rank that ended well while others trained
-
-
-def member_faults(obs: Observation, live: Liveness, policy: Policy) -> list[Fault]:
-    """Return the faults of pods, launchers and nodes that are lost, the gravest first."""
-    faults = [
-        Fault(
-            severity=LOST_CONNECTION,
-            cause=Cause.NODE_LOST,
-            component=Component.NODE,
-            text="its agent's lease is lost",
-            replica=lost.replica,
-            pod_name=obs.members[lost.replica].pod_name,
-            node=obs.members[lost.replica].node,
-            witness=lost.witness,
-            node_not_ready=lost.node_not_ready,
-        )
-        for lost in live.lost
-    ]
-    named = {fault.replica for fault in faults}
-    for member in obs.members:
-        if member.replica not in named:
-            fault = _member_fault(obs, member, policy, silent_for_certain=not live.bus_trouble)
-            if fault is not None:
-                faults.append(fault)
-    return sorted(faults, key=lambda fault: fault.severity)
-
-
-def _member_fault(obs: Observation, member: MemberSeen, policy: Policy, *, silent_for_certain: bool) -> Fault | None:
-    def pod_lost(
-        text: str, *, counts: bool, severity: Severity = EXITED_ABNORMALLY, cause: Cause = Cause.POD_LOST
-    ) -> Fault:
-        gone = not member.node_ready
-        return Fault(
-            severity=LOST_CONNECTION if gone else severity,
-            cause=Cause.NODE_LOST if gone else cause,
-            component=Component.NODE if gone else Component.PROCESS,
-            text=text,
-            replica=member.replica,
-            pod_name=member.pod_name,
-            node=member.node,
-            witness=f"node {member.node} is NotReady" if gone else "",
-            node_not_ready=gone,
-            counts=counts,
-        )
-
-    if member.stuck:
-        return pod_lost(
-            f"a process survived SIGKILL for {LAUNCHER_STUCK_SECONDS} s", counts=False, severity=Severity.SEV1
-        )
-    if member.pod == "Ended" and member.out_of_memory:
-        text = "its container was killed as a whole by the kernel: out of memory (its limit)"
-        return pod_lost(text, counts=True, cause=Cause.OUT_OF_MEMORY)
-    if member.pod == "Ended":
-        return pod_lost(f"its pod ended: {member.pod_message or 'no reason given'}", counts=not member.evicted)
-    if member.pod in ("Deleting", "Gone"):
-        return pod_lost(
-            "its pod was deleted" + (f" ({member.pod_message})" if member.pod_message else ""), counts=False
-        )
-    if member.pod == "Awaited" and member.pinned and not member.node_ready:
-        return pod_lost("its pod cannot return to its node", counts=False)
-    if not obs.running and member.pod == "Present" and not member.acknowledged:
-        silent = member.alive is False and silent_for_certain and member.unacknowledged_seconds > SILENT_SECONDS
-        ending_seconds = policy.grace_seconds + OBSTINATE_SECONDS
-        obstinate = member.alive is True and member.unacknowledged_seconds > ending_seconds
-        if silent or obstinate:
-            return pod_lost("its launcher did not answer the order to stop", counts=False)
-    return None
 
 
 def start_fault(members: Sequence[MemberSeen]) -> Fault | None:
@@ -239,7 +171,7 @@ def _points_at_node(kind: ErrorClass, obs: Observation, judge: Judge) -> bool:
 
     What ranks of several nodes say together is the program's word, or that of something that they share.
     """
-    if kind.severity is not Severity.SEV1 or not kind.of_hardware or kind.consequence:
+    if not kind.costs_node:
         return False
     said = {obs.members[rank.replica].node for rank in obs.ranks if words(rank, judge).error_class == kind.name}
     return len(said) == 1

@@ -92,6 +92,7 @@ class Membership(_Stored, frozen=True, kw_only=True):
     standbys: list[StandbyPod] = []
     exclusions: list[Exclusion] = []
     lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
+    done: list[int] = []  # replicas of which all ranks ended well by themselves in the running generation
     pods_made: int = 0  # the names of pods and claims derive from this number
     restarts: int = 0  # generations that followed another generation
     replaced: int = 0  # nodes
@@ -171,13 +172,14 @@ def begin(membership: Membership, names: Names, *, replicas: int, procs: int, no
         members=members,
         replacements=[],
         standbys=[],
+        done=[],
         pods_made=made + replicas,
     )
 
 
 def release(membership: Membership) -> Membership:
     """Return the membership without any pods (suspension, or a gang that found no room)."""
-    return replace(membership, phase="Stop", members=[], replacements=[], standbys=[], lost_pods=[])
+    return replace(membership, phase="Stop", members=[], replacements=[], standbys=[], lost_pods=[], done=[])
 
 
 def _next_generation(membership: Membership, now: float) -> Membership:
@@ -189,6 +191,7 @@ def _next_generation(membership: Membership, now: float) -> Membership:
         generation=membership.generation + 1,
         phase="Stop",
         since=now,
+        done=[],
         restarts=membership.restarts + 1,
     )
 

@@ -17,6 +17,7 @@ import numpy as np
 from falcon_core.errors.judge import Judge, shipped_judge
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, Ints, Table, medians
+from falcon_core.recovery.pod_end import PodEnd
 from falcon_core.recovery.remembered import Lasted, PlannedMove, RetryIncident
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
@@ -102,9 +103,8 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     pod_uid: str = ""  # "" until it exists
     node: str = ""
     pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
-    pod_message: str = ""  # why it ended
-    out_of_memory: bool = False  # the kernel ended the whole training container (cgroup v2: memory.oom.group)
-    evicted: bool = False  # by the cluster's own doing
+    done: bool = False  # all its ranks ended well by themselves: the end of its pod or its node is no failure
+    end: PodEnd = PodEnd()  # why it ended, or is being deleted
     pinned: bool = False  # an awaited pod that may only run on ``node``
     alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
     silent_seconds: float = math.inf  # since its agent is known to be gone
@@ -116,6 +116,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     busy: str = ""  # who uses its node's cores, where none is idle and the node's agent says so
     notice: Notice | None = None
     network: NetworkSignals | None = None  # of its pod, while a rank is slow
+    signalled: bool = False  # its launcher passes on a signal that ends the pod
     acknowledged: bool = False  # its launcher has no process of an older generation
     unacknowledged_seconds: float = 0.0  # since the order to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s

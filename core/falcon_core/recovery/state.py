@@ -223,6 +223,8 @@ class Fault(_State, frozen=True, kw_only=True):
     error: str = ""  # the exception's name where the program itself is at fault (``errors.last_words``)
     error_class: str = ""  # what its last words mean (``errors.table``); empty where they are not understood
     node_reports: str = ""  # grave trouble of its hardware that the node itself reports
+    container: str = ""  # of the pod, that failed first; empty: the one that trains
+    of_job: bool = False  # the job's own spec or program is why: no node is to blame
     counts: bool = True  # against the budget; an act of the cluster's owner does not count
     signs: str = ""  # what its communication library had shown before
     ended_at: float | None = None  # the process's end, by its node's clock
@@ -293,6 +295,7 @@ class StopIncident(_State, frozen=True, kw_only=True):
     hang: HangIncident | None = None  # where the failure is a hang that was ended
     recurrences: int = 0
     done: list[Step] = []  # oldest first
+    ends: list[int] = []  # replicas whose pods' ends are one failure with the newest that was counted
     undecided: bool = False  # the failed process is about to end: what is to be done is decided when it has
     acts_at: float | None = None  # until when the restart is held back (``restart_processes.back_off_seconds``)
     smoke: str = ""  # what the smoke test beside the restart has found, in words; empty: nothing

@@ -67,7 +67,11 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
 
     ``stop`` is the open failure: its first sign may have come from a peer of the lost member.
     """
-    silent = {member.replica: member for member in obs.members if member.pod == "Present" and member.alive is False}
+    silent = {
+        member.replica: member
+        for member in obs.members
+        if member.pod == "Present" and member.alive is False and not member.done
+    }
     if not silent:
         return Liveness()
     trouble = _bus_trouble(obs, silent)

@@ -52,7 +52,9 @@ A plan is desired state. The launcher compares it with what runs:
 A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
 the next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself, with the first failing rank's exit
 code. A signal that ends the pod is passed on, first to the ranks' process groups, then to daemons that outlive them;
-the exit code is the first failing rank's, or 128 + the signal.
+the exit code is the first failing rank's, or 128 + the signal. Where all ranks had ended before the signal came, the
+state stays ``Exited``, and the exit code is 0 if all of them ended with 0 (128 + the signal where a folder in memory is
+copied behind: its report says whether the copies are complete). So both say that the ranks ended by themselves.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ _SHARED = 8192  # strings and containers' states that many pods have in common
 
 class _Terminated(Fields, frozen=True, kw_only=True):
     exit_code: int = 0
+    started_at: str | None = None
     reason: str | None = None
     message: str | None = None
     finished_at: str | None = None
@@ -150,6 +151,7 @@ def _view(pod: _Pod) -> PodView:
     conditions = {condition.type: condition for condition in status.conditions or []}
     scheduled = conditions.get("PodScheduled")
     disruption = conditions.get("DisruptionTarget")
+    mounted = conditions.get("PodReadyToStartContainers")
     return PodView(
         namespace=_string(meta.namespace),
         name=meta.name,
@@ -169,17 +171,31 @@ def _view(pod: _Pod) -> PodView:
         if disruption is not None and disruption.status == "True"
         else "",
         containers={
-            _string(container.name): _state(_container_view(container))
-            for container in [*(status.init_container_statuses or []), *(status.container_statuses or [])]
+            _string(container.name): _state(_container_view(container, init=init))
+            for init, containers in ((True, status.init_container_statuses), (False, status.container_statuses))
+            for container in containers or []
         },
+        scheduled_unix=unix(scheduled.last_transition_time)
+        if scheduled is not None and scheduled.status == "True"
+        else 0.0,
+        started_unix=_started_unix(status.container_statuses or []),
+        mounted=None if mounted is None else mounted.status == "True",
     )
 
 
-def _container_view(container: _ContainerStatus) -> ContainerView:
+def _started_unix(containers: list[_ContainerStatus]) -> float:
+    """Return when the last of these containers began; 0 where one of them has yet to begin."""
+    begun = [each.state.running or each.state.terminated for each in containers if each.state is not None]
+    times = [unix(each.started_at) for each in begun if each is not None]
+    return max(times, default=0.0) if len(times) == len(containers) else 0.0
+
+
+def _container_view(container: _ContainerStatus, *, init: bool) -> ContainerView:
     state = container.state or _State()
     ended, waiting = state.terminated, state.waiting
     return ContainerView(
         name=_string(container.name),
+        init=init,
         running=state.running is not None,
         ready=container.ready,
         restarts=container.restart_count,

@@ -1,44 +1,97 @@
-"""Whether a job is over: its ranks have ended well, and what they saved in memory is durable."""
+"""Whether a job is over: its ranks have ended well by themselves, and what they saved in memory is durable.
+
+A program that gets SIGTERM may save a checkpoint and exit with 0, and has yet to finish its work. So an end counts if
+it came before any signal to the launcher. The launcher knows that order: its state is then ``Exited``, and stays so
+when the signal comes later; and its container ends with 0, whose exit code outlives every report.
+
+A pod whose ranks are done may leave before the other ranks end, with its node. So it is remembered in the intent which
+replicas are done, and the end of their pods is no failure.
+"""
 
 from __future__ import annotations
 
+import msgspec
+
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.wire.directory import DirectoryReport
+from falcon_core.wire.launch import LaunchStatus
+from falcon_operator.api import TrainingJob
+from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.observe import launch_status
 from falcon_operator.intent.pod_ends import over
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.manifests.pods import trainer_container
+from falcon_operator.manifests.pods import processes_per_pod, trainer_container
+from falcon_operator.ports import PodView
+
+replace = msgspec.structs.replace
 
 
-def finished(snap: Snapshot, membership: Membership) -> bool:
-    """Check whether every rank of the running generation ended well, and all that they wrote is durable."""
-    return ranks_done(snap, membership) and all(_is_durable(snap, membership, each) for each in membership.members)
+def remember_done(snap: Snapshot, intent: Intent) -> Intent:
+    """Return the intent with the replicas that are done in the running generation, their results being durable."""
+    membership = intent.membership
+    if membership.phase != "Run":
+        return intent
+    done = [
+        member.replica
+        for member in membership.members
+        if member.replica in membership.done
+        or (_ended_well(snap, membership, member) and _is_durable(snap, membership, member))
+    ]
+    return intent if done == membership.done else replace(intent, membership=replace(membership, done=done))
+
+
+def finished(membership: Membership) -> bool:
+    """Check whether every replica of the running generation is done."""
+    return bool(membership.members) and len(membership.done) == len(membership.members)
 
 
 def ranks_done(snap: Snapshot, membership: Membership) -> bool:
-    """Check whether every rank of the running generation ended with exit code 0."""
-
-    def done(member: Member) -> bool:
-        pod = snap.pod(member.pod_name)
-        trainer = pod.containers.get(trainer_container(snap.job)) if pod else None
-        if trainer is not None and trainer.exit_code == 0:
-            return True
-        launch = launch_status(snap, member.pod_uid)
-        return (
-            launch is not None
-            and launch.generation == membership.generation
-            and bool(launch.ranks)
-            and all(rank.state == "Exited" and rank.exit_code == 0 for rank in launch.ranks)
-        )
-
+    """Check whether every rank of the running generation ended with exit code 0, by itself."""
     members = membership.members
-    return membership.phase == "Run" and bool(members) and all(done(member) for member in members)
+    return (
+        membership.phase == "Run"
+        and bool(members)
+        and all(member.replica in membership.done or _ended_well(snap, membership, member) for member in members)
+    )
 
 
 def directory(snap: Snapshot, pod_uid: str) -> DirectoryReport | None:
     """Return what the pod says of its folder in memory that is copied behind; None: nothing yet."""
     summary = snap.summary(pod_uid)
     return summary.directory if summary else None
+
+
+def _ended_well(snap: Snapshot, membership: Membership, member: Member) -> bool:
+    """Check whether all ranks of the member ended with exit code 0 before a signal came to their launcher."""
+    pod = snap.pod(member.pod_name)
+    if _has_pre_stop(snap.job) and _is_ended_from_outside(pod):
+        return False  # the hook runs before the signal, and may be what has ended the ranks
+    trainer = pod.containers.get(trainer_container(snap.job)) if pod else None
+    if trainer is not None and trainer.exit_code == 0:
+        return True
+    launch = launch_status(snap, member.pod_uid)
+    return launch is not None and launch.generation == membership.generation and _all_ended_well(snap.job, launch)
+
+
+def _all_ended_well(job: TrainingJob, launch: LaunchStatus) -> bool:
+    # While it is stopping or has stopped, a launcher lists the ranks of the generation before.
+    return (
+        launch.state == "Exited"
+        and not launch.error
+        and len(launch.ranks) == processes_per_pod(job)
+        and all(rank.state == "Exited" and rank.exit_code == 0 for rank in launch.ranks)
+    )
+
+
+def _has_pre_stop(job: TrainingJob) -> bool:
+    name = trainer_container(job)
+    containers = job.spec.template["spec"]["containers"]
+    lifecycle = next((each.get("lifecycle") for each in containers if each.get("name") == name), None)
+    return bool((lifecycle or {}).get("preStop"))
+
+
+def _is_ended_from_outside(pod: PodView | None) -> bool:
+    return pod is None or pod.deleting or bool(pod.disruption) or pod.phase == "Failed"
 
 
 def _is_durable(snap: Snapshot, membership: Membership, member: Member) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.errors.judge import platform_judge
+from falcon_core.errors.judge import Judge, platform_judge, usable_judge
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     NOTHING_SENT,
@@ -22,6 +22,7 @@ from falcon_core.recovery.observation import (
     RankSeen,
     Spares,
 )
+from falcon_core.recovery.pod_end import PodEnd
 from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.messages import RankSignals, Summary
@@ -30,7 +31,8 @@ from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.node_troubles import node_trouble, who_is_busy
 from falcon_operator.intent.notices import notice
-from falcon_operator.intent.pod_ends import end_message, ended_badly, out_of_memory, over
+from falcon_operator.intent.pod_ends import ended_badly, over, pod_end
+from falcon_operator.intent.policy import error_rules
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from falcon_operator.manifests.validation import pool_problems
@@ -51,7 +53,11 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
         standbys_made=running
         and any(makes_standbys(launch_status(snap, member.pod_uid)) for member in membership.members),
         members=[_member(snap, membership, member, age) for member in membership.members],
-        ranks=[rank for member in membership.members for rank in _ranks(snap, member, observed)],
+        ranks=[
+            rank
+            for member in membership.members
+            for rank in _ranks(snap, member, observed, done=running and member.replica in membership.done)
+        ],
         prepared={move.replica: _prepared(snap, move) for move in membership.replacements if move.prepared},
         spares=spares(snap, membership),
         probes=_probes(snap, membership) if running else {},
@@ -109,6 +115,20 @@ def acknowledged(launch: LaunchStatus | None, generation: int) -> bool:
     return launch is not None and (launch.dead_below >= generation or (launch.generation == 0 and not launch.ranks))
 
 
+def _judge(snap: Snapshot) -> Judge:
+    return usable_judge(error_rules(snap.job, snap.settings))
+
+
+def _is_signalled(launch: LaunchStatus | None, generation: int) -> bool:
+    """Check whether a launcher that runs the generation stops without an order: a signal ends its pod."""
+    return (
+        launch is not None
+        and launch.state == "Stopping"
+        and launch.generation == generation
+        and launch.dead_below >= generation
+    )
+
+
 def _member(snap: Snapshot, membership: Membership, member: Member, age: float) -> MemberSeen:
     pod = snap.pod(member.pod_name)
     moved = membership.replacement(member.replica)
@@ -117,6 +137,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
     node = snap.nodes.get(node_name)
     launch = launch_status(snap, member.pod_uid)
     agent = pod.containers.get(AGENT_CONTAINER) if pod is not None else None
+    done = member.replica in membership.done
     state: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"]
     if pod is None:
         state = "Gone" if member.pod_uid else "Awaited"
@@ -132,9 +153,10 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         pod_uid=member.pod_uid,
         node=node_name,
         pod=state,
-        pod_message=end_message(snap.job, pod, launch) if pod is not None and state in ("Ended", "Deleting") else "",
-        out_of_memory=pod is not None and out_of_memory(snap.job, pod, launch),
-        evicted=pod is not None and (pod.reason == "Evicted" or bool(pod.disruption)),
+        done=done,
+        end=pod_end(snap.job, pod, launch, _judge(snap))
+        if pod is not None and state in ("Ended", "Deleting")
+        else PodEnd(),
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
         silent_seconds=snap.monotonic - snap.reports.gone_since_seconds.get(member.pod_uid, -math.inf),
@@ -144,8 +166,11 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node_usable=node is not None and node.ready and not node.unschedulable,
         trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
         busy=who_is_busy(node, snap.now),
-        notice=notice(node, pod, snap.settings.departure_taints) if snap.job.spec.recovery.on_drain == "Move" else None,
+        notice=notice(node, pod, snap.settings.departure_taints)
+        if snap.job.spec.recovery.on_drain == "Move" and not done
+        else None,
         network=summary.network if (summary := snap.summary(member.pod_uid)) is not None else None,
+        signalled=membership.phase == "Run" and _is_signalled(launch, membership.generation),
         acknowledged=acknowledged(launch, membership.generation),
         unacknowledged_seconds=age if launch is not None else 0.0,
         stuck=launch is not None and launch.stuck,
@@ -170,12 +195,12 @@ def _agent_ended_seconds(snap: Snapshot, pod_uid: str, agent: ContainerView | No
     return snap.now - agent.ended_unix - (_clock_ahead_seconds(snap, received) if received is not None else 0.0)
 
 
-def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
+def _ranks(snap: Snapshot, member: Member, generation: int, *, done: bool) -> list[RankSeen]:
     numbers = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
     received = snap.reports.summaries.get(member.pod_uid)
     launch = _launch_of(received.summary, generation) if received is not None else None
     if received is None or launch is None:
-        return [RankSeen(rank=number, replica=member.replica) for number in numbers]
+        return [_unheard(number, member.replica, done=done) for number in numbers]
     processes = {process.rank: process for process in launch.ranks}
     if snap.job.spec.launcher == "Own" and launch.ranks:
         processes = _of_one_launcher(numbers, launch.ranks[0])
@@ -193,6 +218,13 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
         )
         for number in numbers
     ]
+
+
+def _unheard(number: int, replica: int, *, done: bool) -> RankSeen:
+    """Return what is seen of a rank of which no report says anything. ``done``: the intent knows that it ended well."""
+    if done:
+        return RankSeen(rank=number, replica=replica, process="Ended", exit_code=0)
+    return RankSeen(rank=number, replica=replica)
 
 
 def _launch_of(summary: Summary, generation: int) -> LaunchStatus | None:
@@ -311,7 +343,7 @@ def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:
         claimed_node=pod.node or moved.node,
         ready=not ended and launch is not None and alive(snap, pod.uid) is True,
         lost=ended,
-        message=end_message(snap.job, pod, launch) if ended else waiting_for(pod),
+        message=pod_end(snap.job, pod, launch, _judge(snap)).text if ended else waiting_for(pod),
     )
 
 

@@ -1,16 +1,36 @@
-"""Whether a member's pod has ended, and why, by what its kubelet and its launcher say."""
+"""Whether a member's pod has ended, and why, by what its kubelet and its launcher say.
+
+The container that failed first is quoted. What the kubelet kills afterwards, and native sidecars in general, is no
+reason for a pod's end: a sidecar that fails alone is started again. Where Kubernetes took the whole pod away, its own
+words are the reason, and their class in the table of errors says whether the pod had exceeded a limit of its own spec.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection
+from typing import Any, Final
 
+from falcon_core.errors.judge import Judge
+from falcon_core.errors.table import Domain, ErrorClass, Source
+from falcon_core.model import Cause
+from falcon_core.recovery.pod_end import PodEnd
+from falcon_core.text import clean, clip
 from falcon_core.wire.launch import LaunchStatus
 from falcon_operator.api import TrainingJob
+from falcon_operator.manifests.instrument import AGENT_CONTAINER, INSTALL_CONTAINER
 from falcon_operator.manifests.pods import trainer_container
-from falcon_operator.ports import PodView
+from falcon_operator.ports import ContainerView, PodView
 
 _KILLED: Final = 128 + 9  # exit code of a container whose first process got SIGKILL
+_TERMINATED: Final = 128 + 15
 _OUT_OF_MEMORY: Final = "OOMKilled"
+_UNSEEN: Final = "ContainerStatusUnknown"  # the kubelet lost sight of the container, or never started it
+_NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError", "ContainerStartError"})
+# Reasons of a pod that its kubelet ended for reasons of the node's; newer kubelets set DisruptionTarget as well.
+_DISRUPTED: Final = frozenset({"Evicted", "Terminated", "NodeShutdown", "Shutdown", "Preempting"})
+_TOGETHER_SECONDS: Final = 60.0  # a container that failed so long before the one that trains may be why that ended
+_MOST_CHARACTERS: Final = 300
+_FALCONS: Final = frozenset({INSTALL_CONTAINER, AGENT_CONTAINER})
 
 
 def ended_badly(job: TrainingJob, pod: PodView) -> bool:
@@ -27,31 +47,115 @@ def over(job: TrainingJob, pod: PodView) -> bool:
     return pod.phase in ("Succeeded", "Failed") or (trainer is not None and trainer.exit_code is not None)
 
 
-def end_message(job: TrainingJob, pod: PodView, launch: LaunchStatus | None) -> str:
-    """Return why a pod ended: the trainer's exit, or that of another container that kept the trainer from starting."""
+def pod_end(job: TrainingJob, pod: PodView, launch: LaunchStatus | None, judge: Judge) -> PodEnd:
+    """Return why a pod has ended, or is being deleted."""
+    said = ", ".join(part for part in (pod.reason, (pod.message or pod.disruption).rstrip(" .")) if part)
+    kind = said_class(judge, said)
+    if pod.disruption or pod.reason in _DISRUPTED:
+        return PodEnd(text=said, owner="Job" if _exceeds_own_limit(kind) else "Cluster", error_class=_name(kind))
     trainer = pod.containers.get(trainer_container(job))
-    parts = [pod.reason, pod.message or pod.disruption]
-    if trainer is not None and trainer.exit_code is not None:
-        repeated = trainer.exit_reason == _OUT_OF_MEMORY and _outlived_kills(launch)
-        parts.insert(0, f"{'exit' if repeated else trainer.exit_reason or 'exit'} {trainer.exit_code}")
-    else:
-        others = [container for container in pod.containers.values() if container.exit_code]
-        parts += [f"container {failed.name} ended with exit code {failed.exit_code}" for failed in others[:1]]
-    return ", ".join(part for part in parts if part)
+    failed = _failed_first(job, pod, trainer)
+    if failed is not None:
+        return _of_container(failed, trainer, judge)
+    if trainer is None or trainer.exit_code is None:
+        return PodEnd(text=said, error_class=_name(kind))
+    return _of_trainer(job, pod, trainer, launch, said, judge)
 
 
-def out_of_memory(job: TrainingJob, pod: PodView, launch: LaunchStatus | None) -> bool:
-    """Check whether the kernel ended the trainer's container for memory, its launcher included.
+def said_class(judge: Judge, said: str) -> ErrorClass | None:
+    """Return the class of what Kubernetes says of a pod; None where the table knows nothing."""
+    finding = judge.classifier.line(said, Source.CONDITION) if said else None
+    return judge.get(finding.name) if finding is not None else None
 
-    The kubelet's word "OOMKilled" is no proof where the launcher has counted such a kill: the container has outlived
-    it, and the kubelet repeats the word for any later end.
-    """
-    trainer = pod.containers.get(trainer_container(job))
-    if trainer is None or trainer.exit_reason != _OUT_OF_MEMORY or trainer.exit_code != _KILLED:
-        return False
-    return not _outlived_kills(launch)
+
+def native_sidecars(job: TrainingJob) -> Collection[str]:
+    """Return the names of the containers that are started again whenever they end."""
+    template: dict[str, Any] = job.spec.template["spec"]
+    users = template.get("initContainers") or []
+    return {AGENT_CONTAINER} | {str(each.get("name")) for each in users if each.get("restartPolicy") == "Always"}
+
+
+def _exceeds_own_limit(kind: ErrorClass | None) -> bool:
+    return kind is not None and kind.domain is Domain.CONTAINER and not kind.disruption
+
+
+def _failed_first(job: TrainingJob, pod: PodView, trainer: ContainerView | None) -> ContainerView | None:
+    """Return the container, other than the one that trains, whose failure ended the pod; None where none did."""
+    name, sidecars = trainer_container(job), native_sidecars(job)
+    failed = [
+        each
+        for each in pod.containers.values()
+        if each.exit_code and each.name != name and each.name not in sidecars and each.exit_reason != _UNSEEN
+    ]
+    first = min(failed, key=lambda each: each.ended_unix, default=None)
+    if first is None or first.init or trainer is None or trainer.exit_code is None or trainer.exit_reason == _UNSEEN:
+        return first
+    before = trainer.ended_unix - first.ended_unix
+    return first if 0 < before <= _TOGETHER_SECONDS else None
+
+
+def _of_container(failed: ContainerView, trainer: ContainerView | None, judge: Judge) -> PodEnd:
+    ours = failed.name in _FALCONS
+    words = judge.last_words(failed.exit_message) if failed.exit_message else None
+    error_class = "ContainerOutOfMemory" if failed.exit_reason == _OUT_OF_MEMORY else ""
+    if not error_class and failed.exit_reason in _NOT_STARTED:
+        error_class = _name(said_class(judge, f"{failed.exit_reason}: {failed.exit_message}"))
+    if not error_class and words is not None:
+        error_class = words.error_class
+    quoted = f": {words.text}" if words is not None and words.text else ""
+    which = "Falcon's own container" if ours else "init container" if failed.init else "container"
+    after = ""
+    if not failed.init and trainer is not None and trainer.exit_code is not None:
+        after = f"; then the container that trains: {_how(trainer)}"
+    return PodEnd(
+        text=f"{which} {failed.name} failed first: {_how(failed)}{quoted}{after}",
+        cause=Cause.POD_LOST if ours else Cause.CONTAINER_FAILED,
+        container=failed.name,
+        # A container that could not even be started may be its node's fault.
+        owner="Falcon" if ours else "" if failed.exit_reason in _NOT_STARTED else "Job",
+        error_class=error_class,
+    )
+
+
+def _of_trainer(
+    job: TrainingJob, pod: PodView, trainer: ContainerView, launch: LaunchStatus | None, said: str, judge: Judge
+) -> PodEnd:
+    repeated = trainer.exit_reason == _OUT_OF_MEMORY and _outlived_kills(launch)
+    how = f"exit {trainer.exit_code}" if repeated else _how(trainer)
+    if trainer.exit_reason == _OUT_OF_MEMORY and trainer.exit_code == _KILLED and not repeated:
+        return PodEnd(text=how, cause=Cause.OUT_OF_MEMORY, owner="Job", error_class="ContainerOutOfMemory")
+    kind = None
+    if trainer.exit_reason in _NOT_STARTED:
+        message = clip(clean(trainer.exit_message), _MOST_CHARACTERS)
+        kind = said_class(judge, f"{trainer.exit_reason}: {message}")
+        how = f"{how}: {message}" if message else how
+    parts = (how, _from_outside(job, pod, trainer), said)
+    return PodEnd(text=", ".join(part for part in parts if part), error_class=_name(kind))
+
+
+def _from_outside(job: TrainingJob, pod: PodView, trainer: ContainerView) -> str:
+    """Say what may have ended a container that ended by a signal, though nothing deleted or disrupted its pod."""
+    if trainer.exit_code not in (_KILLED, _TERMINATED) or pod.deleting or trainer.exit_reason == _OUT_OF_MEMORY:
+        return ""
+    name = trainer_container(job)
+    spec: dict[str, Any] = next((c for c in job.spec.template["spec"]["containers"] if c.get("name") == name), {})
+    probes = [probe for probe in ("livenessProbe", "startupProbe") if spec.get(probe)]
+    if probes:
+        return f"ended from outside: its {' or '.join(probes)} may have failed (kubectl describe pod {pod.name})"
+    return "SIGTERM from outside, though nothing deleted the pod" if trainer.exit_code == _TERMINATED else ""
+
+
+def _how(container: ContainerView) -> str:
+    return f"{container.exit_reason or 'exit'} {container.exit_code}"
+
+
+def _name(kind: ErrorClass | None) -> str:
+    return kind.name if kind is not None else ""
 
 
 def _outlived_kills(launch: LaunchStatus | None) -> int:
-    """Count the processes that the kernel has ended for memory in the container while its launcher lived."""
+    """Count the processes that the kernel has ended for memory in the container while its launcher lived.
+
+    The kubelet's word "OOMKilled" is no proof then: it repeats the word for any later end.
+    """
     return (launch.oom_kills or 0) + (launch.oom_kills_before or 0) if launch is not None else 0

@@ -143,6 +143,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
             return _conclude(snap, before, inactive.released(snap, intent))
         intent = begin(snap.job, intent, snap.now)
     intent = standbys.look(snap, adopt(intent, snap.pods_by_name, snap.pool))
+    intent = finish.remember_done(snap, intent)  # first: the end of a pod whose ranks are done is no failure
     policy = policy_of(snap.job, snap.settings)
     obs = on_demand.with_checkpoints(observe.observe(snap, intent.membership), snap, intent.membership)
     intent, actions = _recover(snap, intent, obs, policy)
@@ -151,7 +152,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         rest = inactive.failed(snap, intent, "RecoveryExhausted", given_up.message)
         return _conclude(snap, before, rest, actions)
     intent = _exclude(snap, intent, policy)
-    if finish.finished(snap, intent.membership):
+    if finish.finished(intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
     gathering = gang.gather(snap, intent)
     intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)

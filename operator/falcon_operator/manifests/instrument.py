@@ -105,6 +105,8 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
         *result.get("initContainers", []),
     ]
     launch_dir_mib = LAUNCH_DIR_MIB + (RING_MIB + OUTPUT_MIB) * identity.procs
+    for each in result["initContainers"]:
+        each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")  # why one failed, as for the trainer
     result["volumes"] = [
         *result.get("volumes", []),
         {"name": VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},

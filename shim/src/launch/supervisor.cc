@@ -210,7 +210,9 @@ void Supervisor::advance() {
     if (!ranks_.kill_all() || !is_saved(stop_since_ns_)) return;
     done_ = true;
     exit_code_ = own_exit_code();
-    if (exit_code_ == 0) exit_code_ = 128 + terminated_by_;  // work that was cut short is no success
+    // Work that was cut short is no success. Whether a folder in memory is durable, the exit code cannot say.
+    const bool done = ended_before_signal_ && options_.directory.empty();
+    if (exit_code_ == 0 && !done) exit_code_ = 128 + terminated_by_;
     return;
   }
   if (plan_.generation == 0) return;
@@ -311,10 +313,12 @@ void Supervisor::start(const std::string& hindrance) {
 }
 
 void Supervisor::on_signal(int number) {
+  collect();  // ranks that ended before the signal is passed on have ended by themselves
   ranks_.signal(number);
   const bool ends = number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP;
   if (ends && terminated_by_ == 0) {
     terminated_by_ = number;
+    ended_before_signal_ = started_ && !stopping_ && !ranks_.running();
     stop_since_ns_ = monotonic_ns();
   }
 }
@@ -330,7 +334,7 @@ void Supervisor::publish_status() {
   status_.smoke = ranks_.smoke().report();
   status_.links = ranks_.links().report();
   status_.ranks = ranks_.reports();
-  if (stopping_ || terminated_by_ != 0) {
+  if (stopping_ || (terminated_by_ != 0 && !ended_before_signal_)) {
     status_.state = "Stopping";
   } else if (plan_.generation == 0) {
     status_.state = "Idle";

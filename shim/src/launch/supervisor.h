@@ -70,6 +70,7 @@ class Supervisor {
   int64_t last_second_ns_ = 0;
   int64_t ended_since_ns_ = 0;
   int terminated_by_ = 0;
+  bool ended_before_signal_ = false;  // all ranks of the current plan, before the signal that ends the pod
   int64_t survived_since_ns_ = 0;
   bool done_ = false;
   int exit_code_ = 0;

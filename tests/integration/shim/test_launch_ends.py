@@ -122,6 +122,50 @@ def test_a_pod_that_is_ended_keeps_the_programs_own_failure(start: Start, handle
     assert launcher.process.returncode == code, "work that was cut short is no success"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ranks_that_were_done_before_the_pod_is_ended_are_done(start: Start, number: signal.Signals) -> None:
+    launcher = start("sh", "-c", "true")
+    launcher.run(procs=2)
+    launcher.wait(state="Exited")
+    launcher.process.send_signal(number)
+    launcher.process.wait(timeout=20)
+    assert launcher.process.returncode == 0
+    status = launcher.status()
+    assert status is not None
+    assert (status.state, [rank.exit_code for rank in status.ranks]) == ("Exited", [0, 0])
+
+
+def test_a_rank_that_was_done_before_does_not_make_the_pod_done(start: Start) -> None:
+    launcher = start("sh", "-c", f'[ "$RANK" = 0 ] && exit 0; trap "exit 0" TERM; {WAIT}')
+    launcher.run(procs=2)
+    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-1")
+    deadline = time.monotonic() + 20
+    while launcher.wait(state="Running").ranks[0].state != "Exited":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    launcher.process.terminate()
+    launcher.process.wait(timeout=20)
+    assert launcher.process.returncode == 128 + signal.SIGTERM
+    status = launcher.status()
+    assert status is not None
+    assert (status.state, [rank.exit_code for rank in status.ranks]) == ("Stopping", [0, 0])
+
+
+def test_a_launcher_of_the_users_that_saves_on_the_signal_is_not_done(start: Start) -> None:
+    child = f"trap 'exit 0' TERM; {WAIT}"
+    launcher = start(
+        "bash", "-c", 'trap "kill $!; wait; exit 0" TERM; sh -c "$0" & wait', child, options=("--launcher", "own")
+    )
+    launcher.run(procs=2)
+    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-")
+    launcher.process.terminate()
+    launcher.process.wait(timeout=20)
+    assert launcher.process.returncode == 128 + signal.SIGTERM
+    status = launcher.status()
+    assert status is not None
+    assert (status.state, status.ranks[0].exit_code) == ("Stopping", 0)
+
+
 def test_a_limit_of_our_own_on_the_grace_ends_who_ignores_the_signal(start: Start) -> None:
     launcher = start("sh", "-c", f"trap '' TERM; {WAIT}", options=("--grace-seconds", "1"))
     launcher.run()

@@ -99,7 +99,7 @@ class FakeKube:
         phase = "Pending" if not booted else "Running"
         if pod.exit_code is not None:
             phase = "Succeeded" if pod.exit_code == 0 else "Failed"
-        return PodView(
+        view = PodView(
             namespace="ml",
             name=pod.name,
             uid=pod.uid,
@@ -112,7 +112,10 @@ class FakeKube:
             unschedulable="" if pod.node else "0/4 nodes are available",
             disruption=pod.disruption,
             containers={"trainer": trainer},
+            scheduled_unix=START_UNIX + pod.placed_at if pod.node else 0.0,
+            started_unix=START_UNIX + pod.booted_at if booted else 0.0,
         )
+        return replace(view, **pod.said)
 
     async def create_pod(self, manifest: Manifest) -> PodView:
         world = self.world

@@ -94,7 +94,8 @@ def test_everything_else_passes_through_and_the_input_is_not_touched() -> None:
     result = instrument(SPEC, identity(), SETTINGS)
     assert before == SPEC
     assert result["containers"][1] == SPEC["containers"][1]
-    assert result["initContainers"][-1] == SPEC["initContainers"][0]
+    quoted = {"terminationMessagePolicy": "FallbackToLogsOnError"}  # the reason, should it fail
+    assert result["initContainers"][-1] == {**SPEC["initContainers"][0], **quoted}
     assert result["volumes"][0] == SPEC["volumes"][0]
     assert (result["schedulerName"], result["unknown"]) == ("volcano", {"field": ["stays"]})
 

@@ -184,7 +184,7 @@ def test_a_prepared_pod_that_ends_before_it_takes_part_is_lost() -> None:
 def test_a_container_that_the_kernel_ended_for_memory(code: int, reason: str, expected: bool) -> None:
     ended = {"t": ContainerView(name="t", exit_code=code, exit_reason=reason)}
     member = observe(snapshot(pod={"containers": ended}), members()).members[0]
-    assert (member.pod, member.out_of_memory) == ("Ended", expected)
+    assert (member.pod, member.end.cause is Cause.OUT_OF_MEMORY) == ("Ended", expected)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,10 @@ def test_a_kill_for_memory_that_the_container_has_outlived_does_not_explain_its_
     ended = {"t": ContainerView(name="t", exit_code=137, exit_reason="OOMKilled")}
     snap = snapshot(launch={"oom_kills": kills, "oom_kills_before": before}, pod={"containers": ended})
     member = observe(snap, members()).members[0]
-    assert (member.out_of_memory, member.pod_message) == (expected, "OOMKilled 137" if expected else "exit 137")
+    assert (member.end.cause is Cause.OUT_OF_MEMORY, member.end.text) == (
+        expected,
+        "OOMKilled 137" if expected else "exit 137",
+    )
 
 
 def test_a_launcher_of_the_users_own_speaks_for_all_its_ranks() -> None:

@@ -45,6 +45,16 @@ class World(Launching, Reporting):
         if exit_code != 0:
             self.broken_at = self.clock.seconds + 0.05  # the peers' collectives break
 
+    def terminate(self, rank: int) -> None:
+        """Send SIGTERM to the launcher of a rank's pod; its ranks that still run save, and exit with 0."""
+        pod = self.pod_of(rank)
+        pod.signalled_at = self.clock.seconds
+        running = [number for number, process in pod.ranks.items() if process.state == "Running"]
+        for number in running:
+            self._end(pod, number, exit_code=0)
+        if running:
+            pod.state = "Stopping"
+
     def kill_node(self, name: str) -> None:
         node = self.nodes[name]
         node.dead = True

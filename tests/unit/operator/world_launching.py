@@ -13,6 +13,7 @@ from falcon_core.wire.launch import LaunchRank
 from falcon_core.wire.messages import Plan
 from tests.unit.operator.world_state import PLACE_SECONDS, Node, Pod, WorldState
 
+SAVE_SECONDS = 2.0  # from a launcher's SIGTERM to its own end
 replace = msgspec.structs.replace
 
 
@@ -49,7 +50,8 @@ class Launching(WorldState):
     def _launch(self, pod: Pod) -> None:
         """Let the launcher bring its pod to the plan that its agent has read."""
         plan = self.plan
-        if plan is None or not self._is_served(pod):
+        self._end_early(pod)
+        if pod.signalled_at is not None or plan is None or not self._is_served(pod):
             return
         member = next((plan_member for plan_member in plan.members if plan_member.pod_uid == pod.uid), None)
         phase = plan.phase if member is not None else "Stop"
@@ -65,6 +67,16 @@ class Launching(WorldState):
                 self._start(pod, plan, member.first_rank)
             elif phase == "Finish":
                 pod.exit_code = plan.exit_code
+
+    def _end_early(self, pod: Pod) -> None:
+        """End a pod whose launcher got a signal, or that its node does not let begin."""
+        if pod.exit_code is not None:
+            return
+        if pod.signalled_at is not None and self.clock.seconds >= pod.signalled_at + SAVE_SECONDS:
+            pod.exit_code = 0 if pod.state == "Exited" else 128 + 15
+        elif pod.node and self.clock.seconds >= pod.booted_at and not pod.ranks:
+            ends = self.nodes[pod.node].ends_pods
+            pod.exit_code, pod.said = ends if ends is not None else (None, pod.said)
 
     def _smoke(self, pod: Pod) -> None:
         """Let the launcher test its machine beside the start, once for each number."""

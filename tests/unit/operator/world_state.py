@@ -76,6 +76,7 @@ class Node:
         self.cordoned = False
         self.reports: tuple[NodeReport, ...] = ()
         self.ready_changed = START_UNIX
+        self.ends_pods: tuple[int, dict[str, Any]] | None = None  # as soon as they would begin: exit code, and words
 
 
 class Pod:
@@ -90,7 +91,9 @@ class Pod:
         self.deleting_at: float | None = None
         self.disruption = ""
         self.exit_code: int | None = None  # of the trainer container
+        self.said: dict[str, Any] = {}  # what its kubelet says otherwise: fields of PodView
         self.agent_dead_at: float | None = None
+        self.signalled_at: float | None = None  # SIGTERM to its launcher
         self.generation = 0
         self.dead_below = 0
         self.state: Literal["Idle", "Running", "Stopping", "Stopped", "Exited"] = "Idle"

@@ -20,6 +20,7 @@ from falcon_core.recovery.observation import (
     SlowClosed,
     StopClosed,
 )
+from falcon_core.recovery.pod_end import PodEnd
 from falcon_core.recovery.state import Attempt, RecoveryState, StopIncident
 from falcon_core.recovery.strategies.restart_processes import SERIES_SECONDS, back_off_seconds, recent, verdict
 from tests.unit.recovery.incidents import located
@@ -109,7 +110,7 @@ def test_pods_that_are_gone() -> None:
 
 def test_a_container_that_was_killed_for_memory_as_a_whole_is_out_of_memory() -> None:
     """Check cgroup v2's group kill: nobody is left to report the rank's end, and the pod has to be made anew."""
-    ended_pod = {"pod": "Ended", "out_of_memory": True, "pod_message": "OOMKilled 137"}
+    ended_pod = {"pod": "Ended", "end": PodEnd(text="OOMKilled 137", cause=Cause.OUT_OF_MEMORY)}
     state, actions = step(seen({1: ended_pod}))
     assert actions == [Recreate(1, True)]
     assert (incident(state).fault.cause, incident(state).fault.pod_name) == (Cause.OUT_OF_MEMORY, "gpt2-1")

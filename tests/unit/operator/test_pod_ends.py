@@ -1,0 +1,199 @@
+"""Why a pod ended, from statuses as kubelets write them: the container that failed first, and whose doing it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from falcon_core.errors.judge import shipped_judge
+from falcon_core.model import Cause
+from falcon_core.recovery.pod_end import PodEnd
+from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.intent.pod_ends import ended_badly, pod_end
+from falcon_operator.ports import PodView
+from tests.unit.operator.kubelet import disrupted, ended, pod, running, waiting
+
+INSTALLED = ended("falcon-install", 0, 2)
+KILLED_AGENT = ended("falcon-agent", 137, 40)
+EXEC = (
+    'failed to create containerd task: failed to create shim task: OCI runtime create failed: exec: "fetchh": not found'
+)
+PRESSURE = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. "
+USED = "Container trainer was using 20Gi, request is 1Gi, has larger consumption of memory. "
+
+
+def job(trainer: dict[str, Any] | None = None, init: list[dict[str, Any]] | None = None) -> TrainingJob:
+    spec = {
+        "containers": [
+            {"name": "trainer", "image": "x", "command": ["python"], **(trainer or {})},
+            {"name": "proxy", "image": "x"},
+        ],
+        "initContainers": init
+        if init is not None
+        else [{"name": "fetch"}, {"name": "logs", "restartPolicy": "Always"}],
+    }
+    body = {"replicas": 1, "container": "trainer", "template": {"spec": spec}}
+    return TrainingJob(
+        metadata=ObjectMeta(name="gpt2", namespace="ml", uid="job-uid"), spec=msgspec.convert(body, TrainingJobSpec)
+    )
+
+
+def end(view: PodView, of: TrainingJob | None = None) -> PodEnd:
+    of = of or job()
+    assert ended_badly(of, view)
+    return pod_end(of, view, None, shipped_judge())
+
+
+# The pod's status, and the container that is named, whose doing it was, the class of the error, and words of the text.
+CONTAINERS = {
+    "an init container fails; the kubelet then kills the agent": (
+        pod([waiting("trainer"), waiting("proxy")], [INSTALLED, KILLED_AGENT, ended("fetch", 3, 9)]),
+        ("fetch", "Job", "", "init container fetch failed first: Error 3"),
+    ),
+    "its log tells why": (
+        pod(
+            [waiting("trainer")],
+            [INSTALLED, KILLED_AGENT, ended("fetch", 1, 9, message="FileNotFoundError: no such file: /data/train.bin")],
+        ),
+        ("fetch", "Job", "FileMissing", "no such file: /data/train.bin"),
+    ),
+    "an init container reaches its limit of memory": (
+        pod([waiting("trainer")], [INSTALLED, KILLED_AGENT, ended("fetch", 137, 9, reason="OOMKilled")]),
+        ("fetch", "Job", "ContainerOutOfMemory", "OOMKilled 137"),
+    ),
+    "the kubelet marks containers that never ran": (
+        pod(
+            [ended("trainer", 137, 41, reason="ContainerStatusUnknown", message="could not be located")],
+            [INSTALLED, KILLED_AGENT, ended("fetch", 3, 9)],
+        ),
+        ("fetch", "Job", "", "init container fetch failed first"),
+    ),
+    "a user's native sidecar that is killed with the pod": (
+        pod([waiting("trainer")], [INSTALLED, KILLED_AGENT, ended("logs", 143, 40), ended("fetch", 3, 9)]),
+        ("fetch", "Job", "", "init container fetch"),
+    ),
+    "an init container whose command does not exist": (
+        pod([waiting("trainer")], [INSTALLED, KILLED_AGENT, ended("fetch", 128, 9, reason="StartError", message=EXEC)]),
+        ("fetch", "", "PodStartFailed", "StartError 128"),
+    ),
+    "Falcon's own init container fails": (
+        pod(
+            [waiting("trainer")], [ended("falcon-install", 1, 2, message="write /falcon/bin: no space left on device")]
+        ),
+        ("falcon-install", "Falcon", "DiskFull", "Falcon's own container falcon-install failed first"),
+    ),
+    "a container beside the ranks fails shortly before they do": (
+        pod(
+            [ended("trainer", 143, 50), ended("proxy", 137, 45, reason="OOMKilled")],
+            [INSTALLED, KILLED_AGENT, ended("fetch", 0, 9)],
+        ),
+        ("proxy", "Job", "ContainerOutOfMemory", "then the container that trains: Error 143"),
+    ),
+    "such a container failed long before": (
+        pod([ended("trainer", 137, 500), ended("proxy", 1, 45)], [INSTALLED, KILLED_AGENT]),
+        ("", "", "", "Error 137"),
+    ),
+    "such a container ends after the ranks": (
+        pod([ended("trainer", 137, 50), ended("proxy", 1, 52)], [INSTALLED, KILLED_AGENT]),
+        ("", "", "", "Error 137"),
+    ),
+    "somebody sends SIGTERM": (
+        pod([ended("trainer", 143, 50), running("proxy")], [INSTALLED, running("falcon-agent")], phase="Running"),
+        ("", "", "", "SIGTERM from outside"),
+    ),
+}
+TAKEN = {
+    "an emptyDir beyond its limit": (
+        ("Evicted", 'Usage of EmptyDir volume "scratch" exceeds the limit "50Gi". '),
+        ("Job", "LocalStorageLimit"),
+    ),
+    "a container beyond its limit of storage": (
+        ("Evicted", 'Container trainer exceeded its local ephemeral storage limit "20Mi". '),
+        ("Job", "LocalStorageLimit"),
+    ),
+    "the pod beyond the sum of its limits": (
+        ("Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "),
+        ("Job", "LocalStorageLimit"),
+    ),
+    "a node short of memory": (("Evicted", PRESSURE), ("Cluster", "Evicted")),
+    "a node short of disk": (
+        ("Evicted", "The node was low on resource: ephemeral-storage. Threshold quantity: 5Gi, available: 4Gi. "),
+        ("Cluster", "Evicted"),
+    ),
+    "a node short of memory, and the pod uses more than it asked for": (
+        ("Evicted", PRESSURE + USED),
+        ("Job", "AboveRequests"),
+    ),
+    "a node that shuts down": (
+        ("Terminated", "Pod was terminated in response to imminent node shutdown."),
+        ("Cluster", "Evicted"),
+    ),
+    "a critical pod": (("Preempting", "Preempted in order to admit critical pod"), ("Cluster", "Evicted")),
+    "words that the table does not know": (("Evicted", "because of the weather"), ("Cluster", "Evicted")),
+}
+REJECTED = {
+    "devices": (
+        "UnexpectedAdmissionError",
+        "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu."
+        " Requested: 8, Available: 7, which is unexpected",
+    ),
+    "cores": (
+        "OutOfcpu",
+        "Pod was rejected: Node didn't have enough resource: cpu, requested: 8000, used: 3900, capacity: 8000",
+    ),
+    "topology": ("TopologyAffinityError", "Pod was rejected: Resources cannot be allocated with Topology locality"),
+}
+
+
+@pytest.mark.parametrize("case", CONTAINERS)
+def test_the_container_that_failed_first_is_named(case: str) -> None:
+    view, (container, owner, error_class, words) = CONTAINERS[case]
+    found = end(view)
+    assert (found.container, found.owner, found.error_class) == (container, owner, error_class)
+    assert words in found.text
+    assert "falcon-agent" not in found.text
+    assert found.cause is (Cause.CONTAINER_FAILED if container not in ("", "falcon-install") else Cause.POD_LOST)
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("case", TAKEN)
+def test_a_pod_that_was_taken_away_tells_whether_it_exceeded_its_own_limit(case: str, older: bool) -> None:
+    (reason, message), (owner, error_class) = TAKEN[case]
+    condition = [] if older else disrupted(message)  # kubelets before 1.26 have no such condition
+    killed = [ended("trainer", 143, 40), ended("proxy", 137, 41)]
+    found = end(pod(killed, [INSTALLED, KILLED_AGENT], reason=reason, message=message, conditions=condition))
+    assert (found.owner, found.error_class, found.container) == (owner, error_class, "")
+    assert message.rstrip(" .") in found.text
+    before = pod(killed, [INSTALLED, KILLED_AGENT], conditions=condition)  # while the kubelet ends it
+    assert older or pod_end(job(), before, None, shipped_judge()).owner == owner
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod"),
+        ("EvictionByEvictionAPI", "Eviction API: evicting"),
+        ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
+    ],
+)
+def test_what_the_cluster_takes_away_is_its_own_doing(reason: str, message: str) -> None:
+    view = pod([ended("trainer", 143, 40)], [INSTALLED, KILLED_AGENT], conditions=disrupted(message, reason))
+    assert end(view).owner == "Cluster"
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_a_pod_that_its_kubelet_refused_is_a_failure_of_the_node(case: str) -> None:
+    reason, message = REJECTED[case]
+    found = end(pod([], [], reason=reason, message=message, mounted=None))
+    assert (found.owner, found.error_class) == ("", "PodRejected")
+    assert message in found.text
+
+
+@pytest.mark.parametrize("code", [137, 143])
+@pytest.mark.parametrize("probe", ["livenessProbe", "startupProbe"])
+def test_a_probe_that_may_have_ended_the_container_is_named(code: int, probe: str) -> None:
+    view = pod([ended("trainer", code, 50)], [INSTALLED, KILLED_AGENT])
+    assert f"its {probe} may have failed" in end(view, job({probe: {"exec": {"command": ["true"]}}})).text
+    assert "Probe" not in end(view).text
