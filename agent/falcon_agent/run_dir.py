@@ -20,12 +20,10 @@ from falcon_core.wire.launch import (
     ALIVE_FILE,
     CHECK_FILE,
     CHECKPOINT_FILE,
-    COLLECTED_SUFFIX,
     CONTROL_FILE,
     COPIED_FILE,
     COUNTERS_FILE,
     DIRECTORY_FILE,
-    ENDED,
     IMPORTED_FILE,
     IMPORTS_FILE,
     LINKS_ASKED_FILE,
@@ -42,7 +40,6 @@ from falcon_core.wire.launch import (
     STACKS_ASKED_FILE,
     STACKS_DIR,
     STATUS_FILE,
-    UNCAUGHT,
     LaunchCounters,
     LaunchPlan,
     LaunchRings,
@@ -50,6 +47,7 @@ from falcon_core.wire.launch import (
     render_plan,
 )
 from falcon_core.wire.microbatches import MicrobatchOrder
+from falcon_core.wire.notes import NOTES_SUFFIX, Notes, unpack
 from falcon_core.wire.output import OutputFormatError
 
 _T = TypeVar("_T")
@@ -107,7 +105,7 @@ class RunDir:
 
     def imports(self) -> bytes:
         """Read what the pod's first rank has imported; empty where nothing can be read."""
-        return self._printed(IMPORTED_FILE)
+        return self._printed(IMPORTED_FILE).rstrip(b"\0")
 
     def write_imports(self, record: bytes) -> None:
         """Write what standbys in a pod without ranks import."""
@@ -162,22 +160,25 @@ class RunDir:
 
     def collected_ns(self, pid: int) -> int | None:
         """Read for how long Python's garbage collector has stopped a process; None where it does not say."""
-        totals = self._of_process(pid, COLLECTED_SUFFIX).split()
-        if len(totals) != 2 or totals[0] != totals[1] or not totals[0].isdecimal() or len(totals[0]) > 20:
-            return None  # it says nothing, or writes just now
-        return int(totals[0])
+        noted = self._notes(pid)
+        return None if noted is None else round(noted.collected_seconds * 1e9)
+
+    def is_uncaught(self, pid: int) -> bool:
+        """Check whether a process has noted that its program has ended with an exception that nobody caught."""
+        noted = self._notes(pid)
+        return noted is not None and noted.uncaught
+
+    def has_ended(self, pid: int) -> bool:
+        """Check whether a process has noted that its program is over."""
+        noted = self._notes(pid)
+        return noted is not None and noted.ended
+
+    def _notes(self, pid: int) -> Notes | None:
+        return unpack(self._printed(f"{STACKS_DIR}/{pid}{NOTES_SUFFIX}"))
 
     def _of_process(self, pid: int, suffix: str = "") -> str:
         """Read a file that a training process writes; empty where there is none."""
         return self._printed(f"{STACKS_DIR}/{pid}{suffix}").decode(errors="replace")
-
-    def is_uncaught(self, pid: int) -> bool:
-        """Check whether a process has noted that its program has ended with an exception that nobody caught."""
-        return UNCAUGHT in self.stacks(pid).splitlines()
-
-    def has_ended(self, pid: int) -> bool:
-        """Check whether a process has noted that its program is over."""
-        return ENDED in self.stacks(pid).splitlines()
 
     def write_wanted_checkpoint(self, generation: int, number: int) -> None:
         """Tell the ranks' client which checkpoint is wanted: it grows within a generation; 0: none."""

@@ -8,8 +8,10 @@ all of them, fail in none, and cost next to nothing. Under ``-I``, ``-E`` or ``-
 import os
 import sys
 
-_folder = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [place for place in sys.path if os.path.abspath(place) != _folder]  # this folder hides nothing any more
+# This folder hides nothing any more. It is compared as it stands in sys.path, since a look at the current folder fails
+# where that has been removed.
+_folder = os.path.dirname(__file__)
+sys.path[:] = [place for place in sys.path if place.rstrip("/") != _folder]
 # For this process alone, not for those that it starts.
 _socket = os.environ.pop("FALCON_STANDBY", "")
 _port = os.environ.pop("FALCON_STANDBY_PORT", "")
@@ -20,10 +22,12 @@ _others = os.environ.pop("FALCON_STANDBY_IMPORTS", "")  # another pod's record: 
 def _listen():  # type: () -> None
     if os.environ.get("FALCON_STACKS"):
         try:
-            from falcon_start import collecting, stacks, uncaught
+            from falcon_start import collection_time, notes, stacks, uncaught
 
-            uncaught.register(stacks.register(os.environ["FALCON_STACKS"]))
-            collecting.register(os.environ["FALCON_STACKS"])
+            stacks.register(os.environ["FALCON_STACKS"])
+            shown = notes.Notes(os.environ["FALCON_STACKS"])
+            uncaught.register(shown)
+            collection_time.register(shown)
         except Exception:  # training goes on without stacks
             pass
 

@@ -14,22 +14,21 @@ import os  # and no ``signal``: its enumerations take longer to import than all 
 SIGNAL, SAMPLE_SIGNAL = 57, 58
 
 
-def register(folder: str) -> int:
+def register(folder: str) -> None:
     """Let ``SIGNAL`` append the stacks to the file ``folder``/<process id>, which the agent may read.
 
-    ``SAMPLE_SIGNAL`` appends to ``folder``/<process id>.sample. Return the first file's descriptor. Both stay open for
-    as long as the interpreter lives.
+    ``SAMPLE_SIGNAL`` appends to ``folder``/<process id>.sample. Both stay open for as long as the interpreter lives,
+    unless the program closes them: the launcher sends the signal only where the process has its file open.
     """
     path = os.path.join(folder, str(os.getpid()))
-    file = created(path, os.O_APPEND)
+    file = created(path, os.O_WRONLY | os.O_APPEND)
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
-    sample = created(path + ".sample", os.O_APPEND)
+    sample = created(path + ".sample", os.O_WRONLY | os.O_APPEND)
     faulthandler.register(SAMPLE_SIGNAL, file=sample, all_threads=False, chain=False)
-    return file
 
 
-def created(path, flags=0):  # type: (str, int) -> int
-    """Create a file that the agent may read; return its descriptor."""
-    file = os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+def created(path: str, flags: int) -> int:
+    """Create a file that the agent may read; return its descriptor. ``flags``: at least the way it is opened."""
+    file = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     os.fchmod(file, 0o644)  # whatever the umask: the agent is another user
     return file

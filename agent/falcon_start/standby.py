@@ -15,7 +15,7 @@ the environment is what it was then. No line of the program runs here.
 import os
 import sys
 
-from falcon_start.imports import MOST_BYTES, code, roots
+from falcon_start.imports import MOST_BYTES, code, roots, text_of
 
 _NOTE_CHARACTERS = 300
 
@@ -63,8 +63,7 @@ def hold(file, path, port=""):  # type: (int, str, str) -> None
 
 
 def _lines(path):  # type: (str) -> list[list[str]]
-    with open(path, "rb") as record:
-        text = os.fsdecode(record.read(MOST_BYTES))
+    text = os.fsdecode(text_of(path))
     return [line.split(" ") for line in text.split("\n") if line.count(" ")]
 
 

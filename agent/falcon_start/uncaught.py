@@ -10,15 +10,19 @@ import os
 import sys
 from _thread import get_ident  # ``threading`` takes longer to import than all of this
 
-NOTE = b"falcon: nobody caught the exception\n"  # core/falcon_core/wire/launch.py
-ENDED = b"falcon: the program has ended\n"  # likewise
+from falcon_start.notes import ENDED, UNCAUGHT
+
+TYPE_CHECKING = False  # ``typing`` takes longer to import than all of this
+if TYPE_CHECKING:
+    from falcon_start.notes import Notes
+
 _OF_A_PROGRAM = ("<module>", "_run_module_as_main")  # the outermost function of a thread that still runs a program
 
 
-def register(file):  # type: (int) -> None
-    """Let the hook for uncaught exceptions append ``NOTE`` to an open file (descriptor), and then do as before.
+def register(notes: "Notes") -> None:
+    """Let the hook for uncaught exceptions note each (``notes``), and then do as before. Note the program's end, too.
 
-    ``ENDED`` is appended when the program is over, after whatever it has to do at its exit.
+    The end is noted when the program is over, after whatever it has to do at its exit.
 
     ``sys.__excepthook__`` becomes the same hook: most programs with a hook of their own call it, and libraries that
     compare the two find them equal, as they are in any fresh interpreter.
@@ -26,25 +30,20 @@ def register(file):  # type: (int) -> None
     process, thread, before = os.getpid(), get_ident(), sys.excepthook
 
     def hook(kind, value, trace):  # type: ignore[no-untyped-def]
+        # Nothing is caught here: what the handler of a signal raises goes on to the interpreter, as from any hook.
         try:
-            # A process forked from this one has the same file; an error in it, or in a thread, ends no rank.
+            # An error in a process forked from this one, or in a thread, ends no rank.
             if os.getpid() == process and get_ident() == thread and _has_left(value):
-                os.write(file, NOTE)
-        except OSError:  # the exception is printed in any case
-            pass
-        before(kind, value, trace)
-
-    def end():  # type: () -> None
-        try:
-            if os.getpid() == process:
-                os.write(file, ENDED)
-        except OSError:
-            pass
+                notes.put(UNCAUGHT, 1.0)
+        finally:
+            before(kind, value, trace)
 
     if before is sys.__excepthook__:
         sys.__excepthook__ = hook
     sys.excepthook = hook
-    atexit.register(end)  # nothing of the program's is registered yet, and the first that is registered runs last
+    # Nothing of the program's is registered yet, and the first that is registered runs last. Python ignores what is
+    # raised there, so that it must be a function written in C.
+    atexit.register(notes.setter(ENDED), 1.0)
 
 
 def _has_left(value):  # type: (BaseException) -> bool

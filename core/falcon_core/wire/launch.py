@@ -30,10 +30,10 @@ rings and output grow in place)::
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
     launch/standby/imports.<local>   what that rank has imported (agent/falcon_start/imports.py), for its standby
-    launch/stacks/<pid>    the Python stacks of a process's threads, as ``faulthandler`` writes them when asked, and the
-                           lines ``UNCAUGHT`` when its program has ended with an exception, and ``ENDED``
-    launch/stacks/<pid>.sample      the stack of its main thread, likewise
-    launch/stacks/<pid>.collected   for how long Python's garbage collector has stopped it (falcon_start/collecting.py)
+    launch/stacks/<pid>    the Python stacks of a process's threads, as ``faulthandler`` writes them when asked
+    launch/stacks/<pid>.sample   the stack of its main thread, likewise
+    launch/stacks/<pid>.notes    whether its program has ended, and for how long Python's garbage collector has stopped
+                           it (wire.notes, falcon_start/notes.py)
 
 The two folders are volumes of their own, and each side sees the other's as read-only: a training process cannot write
 what its agent says, whoever it runs as, nor take the memory that the agent writes with.
@@ -93,9 +93,6 @@ STACKS_ASKED_FILE = "agent/stacks"
 SAMPLES_ASKED_FILE = "agent/samples"
 STACKS_DIR = "launch/stacks"
 SAMPLE_SUFFIX = ".sample"
-COLLECTED_SUFFIX = ".collected"
-UNCAUGHT = "falcon: nobody caught the exception"
-ENDED = "falcon: the program has ended"
 
 Phase = Literal["Run", "Stop", "Finish"]
 Standby = Literal["None", "Imports", "Processes"]

@@ -1,6 +1,7 @@
 #include "processes.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -65,6 +66,19 @@ bool handles(pid_t pid, int signal) {
   const size_t caught = status.find("\nSigCgt:");
   if (caught == std::string::npos) return false;
   return (strtoull(status.c_str() + caught + strlen("\nSigCgt:"), nullptr, 16) >> (signal - 1) & 1) != 0;
+}
+
+bool has_open(pid_t pid, const std::string& path) {
+  struct stat wanted = {};
+  if (stat(path.c_str(), &wanted) != 0) return false;
+  bool found = false;
+  const std::string files = "/proc/" + std::to_string(pid) + "/fd";
+  each_number(files, [&](pid_t number) {
+    struct stat open = {};
+    found = found || (stat((files + "/" + std::to_string(number)).c_str(), &open) == 0 &&
+                      open.st_dev == wanted.st_dev && open.st_ino == wanted.st_ino);
+  });
+  return found;
 }
 
 }  // namespace falcon

@@ -25,6 +25,9 @@ std::vector<pid_t> descendants(pid_t root, const std::vector<Process>& processes
 // Whether a process has a handler of its own for a signal. False where it is gone.
 bool handles(pid_t pid, int signal);
 
+// Whether a process has this file open. False where it, or the file, is gone.
+bool has_open(pid_t pid, const std::string& path);
+
 // The entries of a folder that are numbers, as processes and threads are under /proc.
 void each_number(const std::string& folder, const std::function<void(pid_t)>& visit);
 

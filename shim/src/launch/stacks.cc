@@ -15,15 +15,18 @@ namespace {
 
 void remove_files_of(const std::string& folder, pid_t pid) {
   const std::string file = folder + "/" + std::to_string(pid);
-  for (const char* suffix : {"", ".sample", ".collected"}) unlink((file + suffix).c_str());
+  for (const char* suffix : {"", ".sample", ".notes"}) unlink((file + suffix).c_str());
 }
+
+// A program may have closed the descriptor that its interpreter writes to, and have a file of its own under its number.
+bool can_answer(pid_t pid, int signal, const std::string& file) { return handles(pid, signal) && has_open(pid, file); }
 
 }  // namespace
 
 void take_stacks(const std::string& folder, const std::vector<pid_t>& processes) {
   for (const pid_t pid : processes) {
     const std::string file = folder + "/" + std::to_string(pid);
-    if (handles(pid, kStackSignal) && truncate(file.c_str(), 0) == 0) kill(pid, kStackSignal);
+    if (can_answer(pid, kStackSignal, file) && truncate(file.c_str(), 0) == 0) kill(pid, kStackSignal);
   }
 }
 
@@ -34,7 +37,9 @@ void take_samples(const std::string& folder, const std::vector<pid_t>& processes
   for (pid_t pid = 0; words >> pid;) {
     if (std::find(processes.begin(), processes.end(), pid) == processes.end()) continue;
     const std::string file = folder + "/" + std::to_string(pid) + ".sample";
-    if (handles(pid, kSampleSignal) && truncate(file.c_str(), 0) == 0) syscall(SYS_tgkill, pid, pid, kSampleSignal);
+    if (can_answer(pid, kSampleSignal, file) && truncate(file.c_str(), 0) == 0) {
+      syscall(SYS_tgkill, pid, pid, kSampleSignal);
+    }
   }
 }
 

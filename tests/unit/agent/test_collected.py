@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from falcon_agent.collected import with_collections
 from falcon_agent.run_dir import RunDir
-from falcon_core.wire.launch import COLLECTED_SUFFIX, STACKS_DIR, CgroupCounters, LaunchCounters, RankCounters
+from falcon_core.wire.launch import STACKS_DIR, CgroupCounters, LaunchCounters, RankCounters
+from falcon_core.wire.notes import NOTES_SUFFIX
 
 AGENT = Path(__file__).parents[3] / "agent"
 CYCLES = "import gc, os, time\nkept = []\nfor _ in range(300_000):\n    kept.append([kept])\n"
@@ -40,19 +42,32 @@ def test_the_time_of_long_collections_is_counted(run_dir: RunDir) -> None:
     assert collected > 10_000_000
 
 
+UNCHANGED = """
+import gc, os
+gc.disable()
+def notes():
+    with open(os.path.join(os.environ["FALCON_STACKS"], "%d.notes" % process), "rb") as file:
+        return file.read()
+process = os.getpid()
+before = notes()
+"""
+
+
 def test_a_program_that_collects_nothing_says_so(run_dir: RunDir) -> None:
-    assert run_dir.collected_ns(ran(run_dir, "import gc\ngc.disable()\n")) == 0
+    ran(run_dir, UNCHANGED + "kept = [[] for _ in range(100_000)]\nassert notes() == before\n")
 
 
 def test_a_process_that_was_forked_off_changes_nothing(run_dir: RunDir) -> None:
-    code = "import gc, os\ngc.disable()\nif os.fork() == 0:\n    "
-    code += (CYCLES + "for _ in range(5):\n    gc.collect()\nos._exit(0)").replace("\n", "\n    ") + "\nos.wait()\n"
-    assert run_dir.collected_ns(ran(run_dir, code)) == 0
+    child = (CYCLES + "for _ in range(5):\n    gc.collect()\nos._exit(0)").replace("\n", "\n    ")
+    ran(run_dir, f"{UNCHANGED}\nif os.fork() == 0:\n    {child}\nos.wait()\nassert notes() == before\n")
 
 
-@pytest.mark.parametrize("text", ["", "12", "12 13\n", "-1 -1", "x x", f"{'9' * 21} {'9' * 21}", "1 1 1"])
-def test_what_is_no_total_is_not_known(run_dir: RunDir, text: str) -> None:
-    (run_dir.path / STACKS_DIR / f"7{COLLECTED_SUFFIX}").write_text(text)
+@pytest.mark.parametrize(
+    "content",
+    [b"", bytes(23), bytes(25), struct.pack("=3d", -1, 0, 0), struct.pack("=3d", float("nan"), 0, 0), b"\xff" * 24],
+)
+def test_what_is_no_total_is_not_known(run_dir: RunDir, content: bytes) -> None:
+    (run_dir.path / STACKS_DIR / f"7{NOTES_SUFFIX}").write_bytes(content)
     assert run_dir.collected_ns(7) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -13,10 +14,10 @@ import pytest
 from falcon_agent import uncaught as noted
 from falcon_agent.run_dir import RunDir
 from falcon_agent.uncaught import Uncaught
-from falcon_core.wire.launch import ENDED, STACKS_DIR, UNCAUGHT
+from falcon_core.wire.launch import STACKS_DIR
+from falcon_core.wire.notes import NOTES_SUFFIX
 from falcon_core.wire.printed import RankOutput
-from falcon_start.uncaught import ENDED as END_NOTE
-from falcon_start.uncaught import NOTE
+from falcon_start import notes
 
 AGENT = Path(__file__).parents[3] / "agent"
 RAISES = "def step():\n    raise ValueError('bad shape')\n"
@@ -45,9 +46,15 @@ def end_of(stacks: Path, code: str, *options: str) -> tuple[bool, str]:
     return RunDir(stacks.parents[1]).is_uncaught(pid), printed
 
 
-def test_the_two_sides_write_and_read_the_same_line() -> None:
-    assert f"{UNCAUGHT}\n".encode() == NOTE
-    assert f"{ENDED}\n".encode() == END_NOTE
+def test_the_two_sides_write_and_read_the_same_numbers(stacks: Path) -> None:
+    written = notes.Notes(str(stacks))
+    pid, run_dir = os.getpid(), RunDir(stacks.parents[1])
+    assert (run_dir.collected_ns(pid), run_dir.is_uncaught(pid), run_dir.has_ended(pid)) == (0, False, False)
+    written.put(notes.COLLECTED, 0.5)
+    written.put(notes.UNCAUGHT, 1.0)
+    assert (run_dir.collected_ns(pid), run_dir.is_uncaught(pid), run_dir.has_ended(pid)) == (500_000_000, True, False)
+    written.put(notes.ENDED, 1.0)
+    assert run_dir.has_ended(pid)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +114,11 @@ def test_a_program_that_is_over_is_noted(stacks: Path, code: str, ended: bool) -
 
 
 def test_what_a_program_does_at_its_exit_is_still_the_programs(stacks: Path) -> None:
-    look = "open(os.path.join(os.environ['FALCON_STACKS'], str(os.getpid()))).read()"
+    look = "open(os.path.join(os.environ['FALCON_STACKS'], '%d.notes' % os.getpid()), 'rb').read()[16:]"
     pid, printed = run(
-        stacks, f"import atexit, os, sys\natexit.register(lambda: sys.stderr.write('saw <' + {look} + '>'))"
+        stacks, f"import atexit, os, sys\natexit.register(lambda: sys.stderr.write('saw ' + str(any({look}))))"
     )
-    assert "saw <>" in printed
+    assert "saw False" in printed
     assert RunDir(stacks.parents[1]).has_ended(pid)
 
 
@@ -131,7 +138,7 @@ def test_the_note_is_told_once_for_the_newest_traceback(
     printed_ns = time.time_ns()
     processes = {0: [41], 1: [42, 43]}
     assert not uncaught.look(1, {0: printed_ns, 1: printed_ns}, processes)
-    (stacks / "43").write_bytes(b'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n' + NOTE)
+    (stacks / f"43{NOTES_SUFFIX}").write_bytes(struct.pack("=3d", 0, 1, 0))
     assert uncaught.look(1, {0: printed_ns, 1: printed_ns}, processes)
     assert not uncaught.look(1, {0: printed_ns, 1: printed_ns}, processes), "it is known"
     output = [RankOutput(0), RankOutput(1)]
