@@ -10,6 +10,8 @@ import os
 import stat
 from typing import Any, Tuple
 
+from falcon_torch.interruption import of_a_handler
+
 MOST_BYTES = 1 << 16
 CONTROL_VARIABLE = "FALCON_CONTROL"
 
@@ -41,7 +43,9 @@ class AgentFile:
             if (about.st_ino, about.st_mtime_ns) != self._stamp:
                 self._content = _json(self._path)
                 self._stamp = (about.st_ino, about.st_mtime_ns)
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError) as error:
+            if of_a_handler(error):
+                raise
             return None
         return self._content
 

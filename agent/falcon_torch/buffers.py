@@ -10,7 +10,7 @@ import mmap
 import os
 import time
 import weakref
-from typing import Any
+from typing import Any, List
 from zlib import crc32
 
 import torch
@@ -40,6 +40,7 @@ from falcon_torch.format import (
     pack_verified,
     unpack_commit,
 )
+from falcon_torch.interruption import of_a_handler
 from falcon_torch.state import Frozen
 
 COUNT = 2  # buffers of a rank
@@ -67,7 +68,9 @@ class Buffer:
             raise ValueError(f"{path} has {self.capacity} bytes, too few for a checkpoint")
         self._content = torch.frombuffer(self._map, dtype=torch.uint8)
         self._listens, self._in_folder, self._replicated = False, 0, False
-        self._views: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # private mappings that tensors still use
+        # Private mappings that tensors may still use. The references have no callback: Python ignores what the handler
+        # of a signal raises in one.
+        self._views: List[weakref.ref[mmap.mmap]] = []
 
     @property
     def view(self) -> memoryview:
@@ -154,7 +157,8 @@ class Buffer:
             made = mmap.mmap(file, self.capacity, access=mmap.ACCESS_COPY)
         finally:
             os.close(file)
-        self._views.add(made)
+        self._views = [each for each in self._views if each() is not None]
+        self._views.append(weakref.ref(made))
         return made
 
     def _part_from_views(self) -> None:
@@ -162,8 +166,10 @@ class Buffer:
 
         Pages of a private mapping that were never written still show the buffer: each is written now, unchanged.
         """
-        for views in self._views:
-            torch.frombuffer(views, dtype=torch.uint8)[::PAGE_BYTES].add_(0)
+        for each in self._views:
+            view = each()
+            if view is not None:
+                torch.frombuffer(view, dtype=torch.uint8)[::PAGE_BYTES].add_(0)
         self._views.clear()
 
 
@@ -181,6 +187,8 @@ class Store:
             self._lock = _locked(f"{name}.lock")
             self.buffers = [Buffer(f"{name}.{number}") for number in range(COUNT)]
         except (OSError, ValueError) as error:
+            if of_a_handler(error):
+                raise
             raise BufferUnusableError(str(error)) from error
 
 

@@ -25,6 +25,7 @@ from falcon_torch.copying import Copier
 from falcon_torch.demand import FILE, Demand
 from falcon_torch.format import FROM_FOLDER, FROM_MEMORY, FROM_REPLICA, NOTHING, CheckpointError, Commit
 from falcon_torch.guard import Guard
+from falcon_torch.interruption import of_a_handler
 from falcon_torch.ranks import Place, gather, place
 from falcon_torch.replicas import Share, Whole, compare
 from falcon_torch.sources import Agreed, Key, Offer, Read, Source, agree, offer, read_newest, read_step
@@ -255,8 +256,8 @@ class Checkpoint:
         if self._volume is None and self.folder is not None:
             try:
                 self._volume = Volume(self.folder, *self._file_layout(place()))
-            except OSError:
-                if self._store is None:
+            except OSError as error:
+                if self._store is None or of_a_handler(error):
                     raise
                 _log.warning("checkpoints stay in memory alone: %s cannot be opened", self.folder, exc_info=True)
         return self._volume

@@ -34,6 +34,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from falcon_torch.checkpoint import Checkpoint
 from falcon_torch.format import CheckpointError
+from falcon_torch.interruption import of_a_handler
 from falcon_torch.ranks import broadcast, from_rank, gather, place
 from falcon_torch.state import Part, dense
 from falcon_torch.volume import Layout, layouts, read_file
@@ -162,6 +163,8 @@ class Reader(StorageReader):  # type: ignore[misc]
                 commit, state = read_file(layout, rank, self._checkpoint.verify)
                 found.append(commit.generation if _is_ours(state) else None)
             except (CheckpointError, OSError, ValueError) as error:
+                if of_a_handler(error):
+                    raise
                 _log.warning("not loaded: %s", error)
                 found.append(None)
         return found

@@ -18,6 +18,7 @@ from typing import Any, Tuple
 
 from falcon_torch.agent_file import AgentFile
 from falcon_torch.format import Commit
+from falcon_torch.interruption import of_a_handler
 from falcon_torch.ranks import Place, store
 
 VARIABLE = "FALCON_CHECKPOINT_COPIES"
@@ -84,7 +85,9 @@ class Guard:
         try:
             ranks = self._store.add("ranks", 0)
             return bool(ranks < self._here.world_size or self._store.add(_name(key), 0) >= self._here.world_size)
-        except RuntimeError:
+        except RuntimeError as error:
+            if of_a_handler(error):
+                raise
             return True
 
     def _has_copy(self, sequence: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, List, NamedTuple
 import torch
 import torch.distributed as dist
 
+from falcon_torch.interruption import of_a_handler
 from falcon_torch.state import raw
 
 SMALL_BYTES = 1024  # a value that fits, with its length, is gathered in one collective call
@@ -81,7 +82,9 @@ def store(prefix: str) -> Any:
     """Return the process group's store, with keys of the caller's own; None where PyTorch does not give it."""
     try:
         found = dist.distributed_c10d._get_default_store()
-    except (AttributeError, RuntimeError, ValueError):
+    except (AttributeError, RuntimeError, ValueError) as error:
+        if of_a_handler(error):
+            raise
         return None
     return dist.PrefixStore(prefix, found)
 

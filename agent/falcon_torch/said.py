@@ -16,6 +16,8 @@ import os
 import time
 from typing import List, Tuple
 
+from falcon_torch.interruption import of_a_handler
+
 STEPS = 16  # the newest, of which the time is taken
 LEAST_STEPS = 4
 TURNS = 16
@@ -87,5 +89,6 @@ class Said:
             with open(fresh, "w", encoding="ascii") as file:
                 json.dump(content, file)
             os.rename(fresh, self._path)
-        except OSError:
-            pass  # the agent goes on with what it knows
+        except OSError as error:  # the agent goes on with what it knows
+            if of_a_handler(error):
+                raise

@@ -11,6 +11,7 @@ from typing import Any, Callable, List, NamedTuple, Tuple
 
 from falcon_torch.buffers import Buffer
 from falcon_torch.format import Commit, DamagedError
+from falcon_torch.interruption import of_a_handler
 from falcon_torch.volume import read_state
 
 _log = logging.getLogger("falcon_torch")
@@ -98,5 +99,7 @@ def read_step(sources: List[Source], key: Key, *, verify: bool) -> Read:
         try:
             return Read(source, read_state(source.map(), source.commit, source.where, verify=verify))
         except (DamagedError, OSError, ValueError) as error:
+            if of_a_handler(error):
+                raise  # the checkpoint may be whole
             _log.warning("not loaded: %s", error)
     return Read()

@@ -18,6 +18,7 @@ from typing import Any, Callable, List, NamedTuple, Tuple
 import torch
 
 from falcon_torch.format import CheckpointError, aligned
+from falcon_torch.interruption import of_a_handler
 
 _PROTOCOL = 4
 _COUNT = struct.Struct("<Q")
@@ -124,6 +125,8 @@ def freeze(state: Any) -> Frozen:
     try:
         pickler.dump(state)
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as error:
+        if of_a_handler(error):
+            raise
         raise CheckpointError(f"the state cannot be saved: {error}") from error
     offset, places, storages = 0, [], []
     for content in pickler.contents:
@@ -162,6 +165,8 @@ def thaw(index: memoryview, data: Any, data_offset: int, data_end: int) -> Any:
     except CheckpointError:
         raise
     except Exception as error:  # a class that has moved, another version of a library: any exception is possible
+        if of_a_handler(error):
+            raise
         raise CheckpointError(f"the state cannot be read: {type(error).__name__}: {error}") from error
 
 

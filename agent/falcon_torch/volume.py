@@ -33,6 +33,7 @@ from falcon_torch.format import (
     pack_verified,
     unpack_commit,
 )
+from falcon_torch.interruption import of_a_handler
 from falcon_torch.state import Frozen, raw, thaw
 
 KEPT = 2  # newest steps of which all ranks have a file
@@ -68,7 +69,9 @@ class Volume:
             try:
                 with open(path, "rb") as file:
                     commit = unpack_commit(file.read(PAGE_BYTES), os.fstat(file.fileno()).st_size)
-            except OSError:
+            except OSError as error:
+                if of_a_handler(error):
+                    raise
                 continue
             if commit is not None and commit.step == step:
                 found.append(Found(path, commit))
@@ -173,7 +176,9 @@ def layouts(folder: str) -> list[Layout]:
     """Return the complete sets of files in a folder, the newest step first."""
     try:
         names = [found for found in map(_NAME.fullmatch, os.listdir(folder)) if found]
-    except OSError:
+    except OSError as error:
+        if of_a_handler(error):
+            raise
         return []
     count = Counter((int(name[1]), int(name[3])) for name in names)
     return [Layout(folder, *each) for each in sorted(count, reverse=True) if count[each] == each[1]]
@@ -252,5 +257,6 @@ def _sync_folder(folder: str) -> None:
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
-    except FileNotFoundError:
-        pass
+    except FileNotFoundError as error:
+        if of_a_handler(error):
+            raise

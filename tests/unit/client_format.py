@@ -21,6 +21,8 @@ def _load(name: str) -> ModuleType:
     return module
 
 
+interruption = _load("interruption")
+sys.modules.setdefault("falcon_torch.interruption", interruption)  # found by its name, without the package
 client = _load("format")  # the layout of checkpoints
 agreement = _load("agreement")
 said = _load("said")

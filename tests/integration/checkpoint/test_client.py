@@ -112,3 +112,8 @@ def test_a_rank_killed_at_any_instant_leaves_the_newest_step_byte_for_byte(
     assert found["lives"] == LIVES
     assert found["saves"] > LIVES, "the lives got as far as saving"
     assert found["killed_in_a_save"] >= LIVES / 40, "the kills met saves"
+
+
+def test_an_alarm_of_the_programs_is_no_damaged_checkpoint(store: Path, tmp_path: Path) -> None:
+    done = run("interrupted.py", str(tmp_path), store=store)
+    assert done.stdout.splitlines() == ["loads True [2]", "guard preempted", "file True"], done.stderr
