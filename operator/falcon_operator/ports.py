@@ -42,6 +42,24 @@ class Rejected(Exception):  # noqa: N818 - the API server's answer
         self.transient = transient
 
 
+class Foreign(Rejected):
+    """The error of a name that an object of somebody else has; the message names the object and the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=True)
+
+
+class Unavailable(OSError):  # noqa: N818 - gRPC's and HTTP's word
+    """The error of a call without a sensible answer of the API server: whether the call was carried out is unknown.
+
+    ``status``: of the HTTP answer; None where there was no answer.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
     """One container's state, native sidecars included."""
 
@@ -65,6 +83,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     uid: str
     labels: dict[str, str] = {}  # Falcon's own
+    owned: bool = True  # by the job or the pool that the labels name; False: anybody may have written them
     node: str = ""
     pod_ip: str = ""
     phase: str = "Pending"  # Pending | Running | Succeeded | Failed | Unknown
@@ -116,6 +135,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     ready_changed_unix: float = 0.0
     unschedulable: bool = False
     labels: dict[str, str] = {}
+    owned: bool = True  # by the job or the pool that the labels name; False: somebody else wrote the labels
     taints: dict[str, str] = {}  # key → value, NoSchedule and NoExecute alike
     hard_taints: tuple[NodeTaint, ...] = ()  # the same, with their effects
     conditions: dict[str, str] = {}  # type → "True" | "False" | "Unknown"
@@ -212,8 +232,11 @@ class Kube(Protocol):
 
     async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool: ...
 
-    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
-        """Record a Kubernetes Event, "Normal" or "Warning". Never raises: no decision depends on an Event."""
+    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> bool:
+        """Record a Kubernetes Event, "Normal" or "Warning". Return whether it is there.
+
+        Never raises: no decision depends on an Event.
+        """
         ...
 
 

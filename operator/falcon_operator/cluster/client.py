@@ -32,20 +32,16 @@ from falcon_operator.api import (
     WarmPoolStatus,
 )
 from falcon_operator.clock import Clock
-from falcon_operator.cluster import nodes, pods, recorder, views
+from falcon_operator.cluster import nodes, owned, pods, recorder, views
 from falcon_operator.cluster.inventory import Inventory, Unsynced
+from falcon_operator.cluster.job_secrets import JobSecrets
 from falcon_operator.cluster.mirror import Item
 from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, without_taint
 from falcon_operator.cluster.read_cache import ReadCache
 from falcon_operator.cluster.reflector import Interruption, uncounted
-from falcon_operator.cluster.transport import (
-    MERGE_PATCH,
-    AlreadyExists,
-    Transport,
-    apply,
-    path_of,
-)
+from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
 from falcon_operator.intent.run import build_run, read_run
+from falcon_operator.manifests.service import BUDGET_SUFFIX
 from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView
 
 JOBS, RUNS, POOLS = "trainingjobs", "trainingruns", "warmpools"
@@ -85,6 +81,7 @@ class KubeClient:
         self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
         self._occupants: ReadCache[str, list[Occupant]] = ReadCache(clock, OCCUPIED_SECONDS)
+        self._secrets = JobSecrets(transport)
         self._tainting = asyncio.Lock()
 
     # -- what changes ------------------------------------------------------------------------------------------------
@@ -213,6 +210,8 @@ class KubeClient:
             made = pods.item(await self._http.call("POST", path_of("v1", "pods", namespace), body=manifest))
         except AlreadyExists:
             made = pods.item(await self._http.call("GET", path_of("v1", "pods", namespace, str(meta["name"]))))
+            if not pods.is_wanted(made.view, meta):
+                raise owned.foreign(manifest, "it has other labels or another owner") from None
         self._inventory.pods_of(namespace).written(made)
         return made.view
 
@@ -235,23 +234,16 @@ class KubeClient:
     # -- what pods need ----------------------------------------------------------------------------------------------
 
     async def apply_service(self, manifest: Manifest) -> None:
-        await apply(self._http, "v1", "services", manifest)
+        await owned.ensure(self._http, "v1", "services", manifest)
 
     async def apply_budget(self, manifest: Manifest) -> None:
-        await apply(self._http, "policy/v1", "poddisruptionbudgets", manifest)
+        await owned.ensure(self._http, "policy/v1", "poddisruptionbudgets", manifest)
 
     async def delete_budget(self, namespace: str, name: str) -> None:
-        with contextlib.suppress(NotFound):
-            await self._http.call("DELETE", path_of("policy/v1", "poddisruptionbudgets", namespace, name))
+        await owned.remove(self._http, "policy/v1", "poddisruptionbudgets", namespace, name, BUDGET_SUFFIX)
 
     async def apply_secret(self, manifest: Manifest) -> None:
-        """Create or replace the Secret without reading it: the operator may write the jobs' Secrets, not read them."""
-        meta = manifest["metadata"]
-        try:
-            await self._http.call("POST", path_of("v1", "secrets", str(meta["namespace"])), body=manifest)
-        except AlreadyExists:
-            path = path_of("v1", "secrets", str(meta["namespace"]), str(meta["name"]))
-            await self._http.call("PUT", path, body=manifest)
+        await self._secrets.write(manifest)
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -348,9 +340,9 @@ class KubeClient:
 
     # -- shared ------------------------------------------------------------------------------------------------------
 
-    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
+    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> bool:
         event = recorder.build_event(regarding, type_, reason, note, instance=self._instance, now=self._clock.unix())
-        await recorder.record(self._http, event)
+        return await recorder.record(self._http, event)
 
     async def report_unreadable(self, kind: str, error: views.Unreadable) -> None:
         """Write into the object's own condition that it cannot be decoded; change nothing else of the object."""

@@ -17,10 +17,10 @@ from falcon_operator.cluster.nodes import Node
 from falcon_operator.cluster.pods import PodMirror
 from falcon_operator.cluster.reflector import Interruption, Reflector, Server, uncounted
 from falcon_operator.cluster.transport import path_of
-from falcon_operator.ports import NodeView, PodView
+from falcon_operator.ports import NodeView, PodView, Unavailable
 
 
-class Unsynced(OSError):  # noqa: N818 - a state
+class Unsynced(Unavailable):
     """The error of a read before the first list: an object that is not known yet may well exist."""
 
 

@@ -57,6 +57,13 @@ class _ContainerStatus(Fields, frozen=True, kw_only=True):
     last_state: _State | None = None
 
 
+class _OwnerReference(Fields, frozen=True, kw_only=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
 class _Metadata(Fields, frozen=True, kw_only=True):
     name: str = ""
     namespace: str = ""
@@ -65,6 +72,7 @@ class _Metadata(Fields, frozen=True, kw_only=True):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
+    owner_references: list[_OwnerReference] | None = None
 
 
 class _Spec(Fields, frozen=True, kw_only=True):
@@ -85,11 +93,6 @@ class _Pod(Fields, frozen=True, kw_only=True):
     metadata: _Metadata
     spec: _Spec = _Spec()
     status: _Status = _Status()
-
-
-class _OwnerReference(Fields, frozen=True, kw_only=True):
-    kind: str = ""
-    controller: bool | None = None
 
 
 class _OccupantMetadata(Fields, frozen=True, kw_only=True):
@@ -157,6 +160,7 @@ def _view(pod: _Pod) -> PodView:
         name=meta.name,
         uid=meta.uid,
         labels={_string(key): _string(value) for key, value in (meta.labels or {}).items() if key.startswith(_OURS)},
+        owned=_is_owned(meta),
         node=pod.spec.node_name or "",
         pod_ip=status.pod_ip or "",
         phase=_string(status.phase),
@@ -188,6 +192,21 @@ def _started_unix(containers: list[_ContainerStatus]) -> float:
     begun = [each.state.running or each.state.terminated for each in containers if each.state is not None]
     times = [unix(each.started_at) for each in begun if each is not None]
     return max(times, default=0.0) if len(times) == len(containers) else 0.0
+
+
+def _is_owned(meta: _Metadata) -> bool:
+    """Check whether the pod belongs to the job or the pool that its labels name: anybody can write labels."""
+    labels = meta.labels or {}
+    return any(
+        owner.uid == labels.get(LABEL_JOB_UID) or (owner.kind == "WarmPool" and owner.name == labels.get(LABEL_POOL))
+        for owner in meta.owner_references or []
+    )
+
+
+def is_wanted(pod: PodView, metadata: dict[str, Any]) -> bool:
+    """Check whether a pod is the one of a manifest with this metadata: of the same owner, with the same labels."""
+    labels = {key: value for key, value in metadata["labels"].items() if key.startswith(_OURS)}
+    return labels.items() <= pod.labels.items() and (pod.owned or not metadata.get("ownerReferences"))
 
 
 def _container_view(container: _ContainerStatus, *, init: bool) -> ContainerView:

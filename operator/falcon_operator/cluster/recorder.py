@@ -58,8 +58,11 @@ def _cut(note: str) -> str:
     return note if len(raw) <= _NOTE_LIMIT else raw[: _NOTE_LIMIT - 3].decode(errors="ignore") + "…"
 
 
-async def record(server: Transport, event: Manifest) -> None:
-    """Write an Event, or count it once more where it exists. Never raises: no decision depends on an Event."""
+async def record(server: Transport, event: Manifest) -> bool:
+    """Write an Event, or count it once more where it exists. Return whether it is there.
+
+    Never raises: no decision depends on an Event.
+    """
     path = path_of("v1", "events", event["metadata"]["namespace"])
     try:
         try:
@@ -69,3 +72,5 @@ async def record(server: Transport, event: Manifest) -> None:
             await server.call("PATCH", name, body=repeated(event), content_type=MERGE_PATCH, lane="Event")
     except (Conflict, NotFound, Rejected, OSError) as error:
         log.warning("event not recorded", reason=event["reason"], note=event["message"], error=str(error))
+        return False
+    return True

@@ -20,7 +20,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from falcon_operator.cluster.pace import Lane, Paces
-from falcon_operator.ports import Conflict, Manifest, NotFound, Rejected
+from falcon_operator.ports import Conflict, NotFound, Rejected, Unavailable
 
 TIMEOUT_SECONDS = 15.0
 FIELD_MANAGER = "falcon-operator"
@@ -29,12 +29,7 @@ KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_K
 _CONNECTIONS = 16
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-
-
-class Unavailable(OSError):  # noqa: N818 - gRPC's and HTTP's word
-    """The error of a call without a sensible answer of the API server: whether the call was carried out is unknown."""
 
 
 class Expired(Unavailable):
@@ -183,7 +178,7 @@ def _error(method: str, path: str, status: int, data: bytes) -> Exception:
     if status in (400, 403, 405, 413, 415, 422):
         # 403 is a quota, a missing ServiceAccount, an admission policy or a missing right: none of the object's doing.
         return Rejected(text, transient=status == 403)
-    return Unavailable(f"{method} {path}: HTTP {status}: {text}")
+    return Unavailable(f"{method} {path}: HTTP {status}: {text}", status)
 
 
 class AlreadyExists(Conflict):
@@ -202,11 +197,3 @@ def path_of(api: str, plural: str, namespace: str = "", name: str = "", subresou
     if subresource:
         parts.append(subresource)
     return "/".join(parts)
-
-
-async def apply(http: Transport, version: str, plural: str, manifest: Manifest) -> None:
-    """Create the object or take over its fields, as ``kubectl apply --server-side`` does."""
-    meta = manifest["metadata"]
-    path = path_of(version, plural, str(meta["namespace"]), str(meta["name"]))
-    query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-    await http.call("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)

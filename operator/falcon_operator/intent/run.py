@@ -143,14 +143,24 @@ def read_run(data: Mapping[str, Any]) -> TrainingRun:
     """Return the run in an object's decoded JSON; parts that this version cannot read are left out and named."""
     spec = data.get("spec") or {}
     raw = data.get("metadata") or {}
-    owner = next(
-        (str(owner.get("uid", "")) for owner in raw.get("ownerReferences") or [] if owner.get("controller")), ""
-    )
-    metadata = replace(msgspec.convert(raw, ObjectMeta, strict=False), owner_uid=owner)
+    metadata = msgspec.convert(raw, ObjectMeta, strict=False)
+    metadata = replace(metadata, owner_uid=_owner_uid(raw, metadata.name))
     problems: list[str] = []
     return TrainingRun(
         metadata=metadata, spec=_lenient(TrainingRunSpec, spec, "spec", problems), problems=tuple(problems)
     )
+
+
+def _owner_uid(raw: Mapping[str, Any], name: str) -> str:
+    """Return the uid of the job whose run this is; "" for an object of the name that no operator has made.
+
+    The label counts where the owner reference was removed: nobody but the operator writes runs.
+    """
+    controller = next((owner for owner in raw.get("ownerReferences") or [] if owner.get("controller")), None)
+    if controller is None:
+        return str((raw.get("labels") or {}).get(LABEL_JOB_UID, ""))
+    is_job = controller.get("kind") == "TrainingJob" and controller.get("name") == name
+    return str(controller.get("uid", "")) if is_job else ""
 
 
 def _lenient(type_: type[Any], value: Mapping[str, Any], path: str, problems: list[str]) -> Any:

@@ -47,6 +47,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     burn_ins: dict[str, BurnInResult] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy
     hindrance: str = ""  # why the cluster does not admit the first pod at present, though the spec is right
+    hindrance_reason: Literal["NotAdmitted", "NameTaken", "ApiServerError"] = "NotAdmitted"  # of ``hindrance``
     refused: str = ""  # the API server's message about the last pod that it did not accept
     refused_fences: dict[str, str] = {}  # by node: why the circuit breaker did not let it be fenced
     settings: PodSettings

@@ -11,6 +11,8 @@ from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, ROLE_TRAIN
 from falcon_operator.manifests.pods import owner_reference, secret_name
 from falcon_operator.ports import Manifest
 
+BUDGET_SUFFIX = "-falcon"
+
 
 def _metadata(job: TrainingJob, name: str) -> Manifest:
     return {
@@ -50,7 +52,7 @@ def build_secret(job: TrainingJob, files: dict[str, bytes]) -> Manifest:
 
 
 def budget_name(job: TrainingJob) -> str:
-    return f"{job.metadata.name}-falcon"
+    return job.metadata.name + BUDGET_SUFFIX
 
 
 def build_budget(job: TrainingJob, *, holds: bool) -> Manifest:

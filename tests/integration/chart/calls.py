@@ -25,7 +25,7 @@ from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.secrets import CertificateStore
-from falcon_operator.cluster.transport import APPLY_PATCH, AlreadyExists
+from falcon_operator.cluster.transport import AlreadyExists
 from falcon_operator.cluster.views import Unreadable
 from falcon_operator.handlers import registry_of
 from falcon_operator.ports import NotFound
@@ -44,6 +44,15 @@ OBJECT: dict[str, Any] = {
     },
     "items": [],
 }
+# As the operator writes it: the answers lack the label, and belong to the same job or to an earlier one.
+MANIFEST: dict[str, Any] = {
+    **OBJECT,
+    "metadata": {
+        **OBJECT["metadata"],
+        "labels": {"a": "b"},
+        "ownerReferences": [{"apiVersion": API_VERSION, "kind": "TrainingJob", "name": "x", "uid": "owner"}],
+    },
+}
 
 
 class Right(NamedTuple):
@@ -57,18 +66,20 @@ class Right(NamedTuple):
 class _Recorder:
     """In the transport's place."""
 
-    def __init__(self, *, found: bool, exists: bool) -> None:
+    def __init__(self, *, found: bool, exists: bool, owner: str) -> None:
+        reference = {"apiVersion": API_VERSION, "kind": "TrainingJob", "name": "x", "uid": owner, "controller": True}
+        self._answer = {**OBJECT, "metadata": {**OBJECT["metadata"], "ownerReferences": [reference]}}
         self._found = found
         self._exists = exists
         self.rights: set[Right] = set()
 
-    async def call(self, method: str, path: str, *, content_type: str = "", **_: Any) -> bytes:
-        self.rights |= rights_of(method, path, content_type)
+    async def call(self, method: str, path: str, **_: Any) -> bytes:
+        self.rights |= rights_of(method, path)
         if method == "GET" and not self._found:
             raise NotFound(path)
         if method == "POST" and self._exists:
             raise AlreadyExists(path)
-        return msgspec.json.encode(OBJECT)
+        return msgspec.json.encode(self._answer)
 
     async def lines(self, path: str, query: Mapping[str, str], silent_seconds: float) -> AsyncIterator[bytes]:
         """Take a watch, and end it as no API server would."""
@@ -78,8 +89,8 @@ class _Recorder:
         yield b""
 
 
-def rights_of(method: str, path: str, content_type: str = "") -> set[Right]:
-    """Return the rights that one request needs; a server-side apply may also create."""
+def rights_of(method: str, path: str) -> set[Right]:
+    """Return the rights that one request needs."""
     api, *rest = path.strip("/").split("/")
     group = "" if api == "api" else rest.pop(0)
     del rest[0]  # the version
@@ -87,8 +98,7 @@ def rights_of(method: str, path: str, content_type: str = "") -> set[Right]:
         rest = rest[2:]
     resource, name, subresource = (*rest, "", "")[:3]
     verb = ("get" if name else "list") if method == "GET" else VERBS[method]
-    verbs = {verb, "create"} if content_type == APPLY_PATCH else {verb}
-    return {Right(group, f"{resource}/{subresource}" if subresource else resource, verb) for verb in verbs}
+    return {Right(group, f"{resource}/{subresource}" if subresource else resource, verb)}
 
 
 def client_rights() -> set[Right]:
@@ -122,10 +132,11 @@ def watch_rights() -> set[Right]:
 
 async def _rights(make: Callable[[Any], Any]) -> set[Right]:
     rights: set[Right] = set()
-    for found, exists, bare in itertools.product((True, False), (True, False), (True, False)):
+    yes_and_no = (True, False)
+    for found, exists, bare, owner in itertools.product(yes_and_no, yes_and_no, yes_and_no, ("owner", "earlier")):
         names = [name for name, value in inspect.getmembers(type(make(None)), inspect.isfunction) if name[0] != "_"]
         for name in names:
-            recorder = _Recorder(found=found, exists=exists)
+            recorder = _Recorder(found=found, exists=exists, owner=owner)
             # In a task of its own: before Python 3.11.4 a time-out around a TaskGroup spoils the task's next time-outs.
             await asyncio.create_task(_call(getattr(make(recorder), name), bare=bare))
             rights |= recorder.rights
@@ -174,7 +185,7 @@ def _sample(kind: Any) -> Any:
     if origin is Callable:
         return lambda *_: None
     if origin is dict:
-        return OBJECT if options[1] is Any else {"a": "b"}
+        return MANIFEST if options[1] is Any else {"a": "b"}
     if options:  # a union: the first will do
         return _sample(options[0])
     return msgspec.convert({**OBJECT, **OBJECT["metadata"], "identity": "x", "transitions": 0, "leaseSeconds": 1}, kind)

@@ -240,7 +240,9 @@ def test_watched_namespaces_narrow_the_rights() -> None:
     assert chart.operator_env()["FALCON_WATCH_NAMESPACES"] == "team-a,team-b"
 
 
-@pytest.mark.parametrize(("value", "name"), [("secretPolicy", "secrets"), ("nodePolicy", "nodes")])
+@pytest.mark.parametrize(
+    ("value", "name"), [("secretPolicy", "secrets"), ("objectPolicy", "objects"), ("nodePolicy", "nodes")]
+)
 def test_an_admission_policy_can_be_left_out(value: str, name: str) -> None:
     """And is left out where the cluster does not know it: Kubernetes 1.29, which the chart still serves."""
     policy = ("ValidatingAdmissionPolicy", f"falcon-{name}.falcon.dev")

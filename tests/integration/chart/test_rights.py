@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.chart.charts import CHART, NAMESPACE, Rendered
+from tests.integration.operator.cluster import until
 
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:falcon"
 POLICY_TIMEOUT_SECONDS = 60.0
@@ -49,7 +50,10 @@ def may(cluster: ApiServer, verb: str, resource: str, namespace: str = "team", u
         "delete pods",
         "watch pods",
         "create services",
+        "get services",
         "patch services",
+        "delete services",
+        "get poddisruptionbudgets",
         "create secrets",
         "update secrets",
         "watch nodes",
@@ -82,8 +86,9 @@ def test_the_operator_may(cluster: ApiServer, granted: str) -> None:
         "create clusterroles",
         "get configmaps",
         "create leases",
-        "get services",
+        "list services",
         "update services",
+        "list poddisruptionbudgets",
         "patch trainingjobs/status",
         "update trainingjobs/finalizers",
         "patch trainingruns",
@@ -120,6 +125,56 @@ def test_it_writes_no_other_secret_of_a_job(cluster: ApiServer) -> None:
         assert time.monotonic() < deadline, f"not refused: {refusal}"
         time.sleep(0.2)
     assert create("gpt2-falcon-gateway") == ""
+
+
+OWNERS = {
+    "Service": {"kind": "TrainingJob", "name": "gpt2"},
+    "Secret": {"kind": "TrainingJob", "name": "gpt2"},
+    "PodDisruptionBudget": {"kind": "TrainingJob", "name": "gpt2"},
+    "TrainingRun": {"kind": "TrainingJob", "name": "gpt2"},
+    "Pod": {"kind": "WarmPool", "name": "spares"},
+}
+NAMES = {"Secret": "gpt2-falcon-gateway", "PodDisruptionBudget": "gpt2-falcon"}
+VERSIONS = {"PodDisruptionBudget": "policy/v1", "TrainingRun": "falcon.dev/v1alpha1"}
+SPECS = {
+    "Service": {"spec": {"clusterIP": "None"}},
+    "PodDisruptionBudget": {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}},
+    "TrainingRun": {"spec": {}},
+    "Pod": {"spec": {"containers": [{"name": "c", "image": "x:1"}]}},
+}
+WRITES_OF = [
+    ("Service", "patch"), ("Service", "delete"), ("Secret", "replace"), ("PodDisruptionBudget", "patch"),
+    ("PodDisruptionBudget", "delete"), ("TrainingRun", "replace"), ("TrainingRun", "delete"), ("Pod", "delete"),
+]  # fmt: skip
+
+
+def refusal(cluster: ApiServer, kind: str, verb: str, owner: dict[str, object] | None) -> str:
+    """Make an object as an administrator, and return why the operator may not write it on trial; "" if it may."""
+    name = NAMES.get(kind, "gpt2")
+    references = [{"apiVersion": "falcon.dev/v1alpha1", "uid": "u", "controller": True, **owner}] if owner else []
+    metadata = {"name": name, "namespace": "team", "ownerReferences": references}
+    made = {"apiVersion": VERSIONS.get(kind, "v1"), "kind": kind, "metadata": metadata, **SPECS.get(kind, {})}
+    cluster.run("kubectl", "-n", "team", "delete", kind, name, "--force", "--grace-period=0")
+    cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(made))
+    command = ["kubectl", "-n", "team", verb]
+    command += ["-f", "-"] if verb == "replace" else [kind, name]
+    command += ["--type=merge", "-p", '{"metadata":{"labels":{"a":"b"}}}'] if verb == "patch" else []
+    labelled = {**made, "metadata": {**metadata, "labels": {"a": "b"}}}
+    done = cluster.run(*command, "--dry-run=server", "--as", OPERATOR, stdin=json.dumps(labelled))
+    return done.stderr.replace("Warning: Immediate deletion", "") if done.returncode else ""
+
+
+@pytest.mark.parametrize(("kind", "verb"), WRITES_OF)
+def test_it_changes_and_deletes_only_what_belongs_to_a_job_or_a_pool(cluster: ApiServer, kind: str, verb: str) -> None:
+    says = "may change and delete only what belongs to a TrainingJob of its name"
+    until(lambda: says in refusal(cluster, kind, verb, None))  # the policy takes effect a moment after its installation
+    owner = OWNERS[kind]
+    if kind != "Pod":
+        assert says in refusal(cluster, kind, verb, {**owner, "name": "another"})
+        assert says in refusal(cluster, kind, verb, {**owner, "kind": "WarmPool"})
+    assert says in refusal(cluster, kind, verb, {**owner, "controller": False})
+    assert says in refusal(cluster, kind, verb, {**owner, "apiVersion": "example.com/v1"})
+    assert refusal(cluster, kind, verb, dict(owner)) == ""
 
 
 FENCE = {"key": "falcon.dev/fenced", "effect": "NoSchedule", "value": "gpt2"}

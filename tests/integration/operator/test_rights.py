@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.integration.api.apiserver import ApiServer
-from tests.integration.chart.charts import Rendered
 from tests.integration.operator.cluster import READY, Installation, node, until
-
-RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-
-
-def kubeconfig_of(api: ApiServer, namespace: str, folder: Path) -> Path:
-    token = api.ok("kubectl", "-n", namespace, "create", "token", "falcon").strip()
-    config = yaml.safe_load(api.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    path = folder / "kubeconfig"
-    path.write_text(json.dumps(config))
-    return path
+from tests.integration.operator.rights import install_rights, kubeconfig_of, remove_rights
 
 
 @pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "in-one-namespace"])
@@ -31,12 +16,7 @@ def test_every_call_is_allowed(installation: Installation, tmp_path: Path, every
     jobs = f"{home}-jobs"
     api.ok("kubectl", "create", "namespace", jobs)
     values = [] if everywhere else ["--set", f"operator.watchNamespaces={{{jobs}}}"]
-    for (kind, _), manifest in Rendered("--namespace", home, *values).objects.items():
-        if kind not in (*RIGHTS, *POLICIES):
-            continue
-        if kind in ("ServiceAccount", "Role", "RoleBinding"):
-            manifest["metadata"].setdefault("namespace", home)
-        installation.apply(manifest)
+    install_rights(api, home, *values)
     for name, labels in (("s1", {"pool": "yes"}), ("w1", {})):
         installation.apply(node(name, labels))
         installation.patch_status("node", name, READY)
@@ -74,4 +54,4 @@ def test_every_call_is_allowed(installation: Installation, tmp_path: Path, every
     log = operator.log.read_text()
     assert "orbidden" not in log
     assert "cannot" not in log
-    api.run("kubectl", "delete", "clusterrole,clusterrolebinding", "-l", "app.kubernetes.io/instance=falcon")
+    remove_rights(api)
