@@ -93,6 +93,12 @@ class Metrics:
         self._errors = Counter(
             "falcon_reconcile_errors", "Looks that failed and are repeated.", ["kind"], registry=self.registry
         )
+        self._unshown = Counter(
+            "falcon_unshown_failures",
+            "Failures of looks that neither a status nor an Event could show.",
+            ["kind"],
+            registry=self.registry,
+        )
         self._report_age = Histogram(
             "falcon_report_age_seconds",
             "From a report's receipt at its gateway to the end of the first look that uses it.",
@@ -140,6 +146,10 @@ class Metrics:
         self._reconciles.labels(kind).observe(seconds)
         if not success:
             self._errors.labels(kind).inc()
+
+    def failure_unshown(self, kind: str) -> None:
+        """Count a failure that neither a status nor an Event could show."""
+        self._unshown.labels(kind).inc()
 
     def job(self, name: JobName, figures: JobFigures | None) -> None:
         """Take over the figures of a job whose status changed; None: the job is gone."""

@@ -6,9 +6,11 @@ when something urgent calls for a look: making a thousand pods must not hold up 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import structlog
 
 from falcon_core.wire.keys import JobKey
@@ -18,17 +20,41 @@ from falcon_operator.clock import Clock
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job.decide import Decision
 from falcon_operator.job.memory import Memory
-from falcon_operator.manifests.service import budget_name, build_secret
+from falcon_operator.manifests.service import budget_name, build_budget, build_secret, build_service
 from falcon_operator.pool import claims
 from falcon_operator.pool.burn_ins import BurnIns
-from falcon_operator.ports import Bus, Kube, Manifest, Rejected
+from falcon_operator.ports import Bus, Foreign, Kube, Manifest, Rejected
+from falcon_operator.status.failures import failure_of
 
 GROUNDWORK_SECONDS = 300.0  # between repairs of Service, Secret and PodDisruptionBudget
 REFUSED_SECONDS = 5.0
 LEAST_SECONDS = 0.5  # of effects in a turn after one that ended early: all of them are carried out in the end
 BROKEN_SECONDS = 1.0
+TRACE_FRAMES = 8  # the innermost, of an error of the operator's own
+# By which an effect may fail where the code is wrong. Not every Exception: the leadership's loss ends the whole look.
+_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
 _COMMANDS = (fx.PublishPeers, fx.PublishPlan, fx.OrderProbe)  # ranks stand still until their agents have them
 log = structlog.get_logger(__name__)
+
+
+class _Turn(msgspec.Struct):
+    """What came of the effects so far."""
+
+    broken: str
+    refused: str = ""
+    makes_pods: bool = True
+
+    def note(self, effect: fx.Effect, error: Exception, *, is_first: bool) -> None:
+        """Take over an error. ``is_first``: the job has no pods yet."""
+        is_refused, is_pods = isinstance(error, Rejected), isinstance(effect, fx.CreatePod)
+        if is_refused or is_pods:
+            self.refused = str(error)
+        if not is_refused:
+            self.broken = str(error)
+        if is_refused and is_pods:  # a quota would refuse the next, too
+            self.makes_pods = False
+        if is_first and isinstance(error, Foreign):  # the first pods wait until the job has its names
+            self.makes_pods = False
 
 
 class EffectRunner:
@@ -58,23 +84,19 @@ class EffectRunner:
         ``broken``: what ``pass_on`` could not do. Return in how many seconds to look again at what was refused, failed
         or left; None if nothing was.
         """
-        refused = ""
-        makes_pods = True
+        turn = _Turn(broken=broken)
         memory.refused_fences.clear()  # the decision has taken them over
         for effect in self._until_urgent(decision.effects, memory, is_urgent):
             if isinstance(effect, fx.CreatePod):
-                makes_pods = makes_pods and await self._is_still_wanted(snap.job)
-                if not makes_pods:
+                turn.makes_pods = turn.makes_pods and await self._is_still_wanted(snap.job)
+                if not turn.makes_pods:
                     continue
             error = await self._attempt(snap, effect, memory)
-            if isinstance(error, Rejected):
-                refused = str(error)
-                makes_pods = makes_pods and not isinstance(effect, fx.CreatePod)  # a quota would refuse the next, too
-            elif error is not None:
-                broken = str(error)
+            if error is not None:
+                turn.note(effect, error, is_first=not snap.pods)
         if memory.ended_early:  # what was refused before was not tried again
-            refused, broken = refused or memory.refused, broken or memory.broken
-        memory.refused, memory.broken = refused, broken
+            turn.refused, turn.broken = turn.refused or memory.refused, turn.broken or memory.broken
+        memory.refused, memory.broken = turn.refused, turn.broken
         return _again_seconds(memory)
 
     def _until_urgent(
@@ -93,6 +115,13 @@ class EffectRunner:
 
     async def _attempt(self, snap: Snapshot, effect: fx.Effect, memory: Memory) -> Exception | None:
         """Carry out an effect. Return the error that prevented it, which is logged once; None if it was carried out."""
+        error = await self._error_of(snap, effect, memory)
+        is_breakers = isinstance(effect, fx.TaintNode) and isinstance(error, Rejected)  # has a condition of its own
+        if error is not None and memory.failure is None and not is_breakers:
+            memory.failure = failure_of(error, _described(effect))
+        return error
+
+    async def _error_of(self, snap: Snapshot, effect: fx.Effect, memory: Memory) -> Exception | None:
         name = snap.job.metadata.name
         try:
             await self._do(snap, effect, memory)
@@ -105,6 +134,11 @@ class EffectRunner:
         except OSError as error:  # either etcd or the API server cannot be reached: other effects may succeed
             if str(error) != memory.broken:
                 log.warning("failed", job=name, effect=type(effect).__name__, error=str(error))
+            return error
+        except _BUGS as error:  # in one effect: it must not hold up the others
+            if str(error) != memory.broken:
+                trace = "".join(traceback.format_exception(error, limit=-TRACE_FRAMES))
+                log.error("failed", job=name, effect=type(effect).__name__, error=str(error), trace=trace)
             return error
         return None
 
@@ -166,6 +200,12 @@ class EffectRunner:
         if status != read.status:
             await self._kube.write_pool_status(read, status)
 
+    async def groundwork(self, job: TrainingJob, memory: Memory) -> None:
+        """Make what stands under the job's own names. Raises Foreign if somebody else's object has one of them."""
+        if job.spec.recovery.on_drain == "Move":
+            await self._budget(job, build_budget(job, holds=True), memory)
+        await self._groundwork(job, build_service(job), memory)
+
     async def _groundwork(self, job: TrainingJob, service: dict[str, Any], memory: Memory) -> None:
         now = self._clock.monotonic()
         if now - memory.groundwork_at >= GROUNDWORK_SECONDS:
@@ -182,6 +222,28 @@ class EffectRunner:
         else:
             await self._kube.apply_budget(budget)
         memory.budget, memory.budget_at = budget, now
+
+
+def _described(effect: fx.Effect) -> str:
+    match effect:
+        case fx.CreatePod(manifest=manifest):
+            return f"pod {manifest['metadata']['name']}"
+        case fx.DeletePod(pod=pod):
+            return f"deletion of pod {pod.name}"
+        case fx.EnsureGroundwork():
+            return "the job's Service and Secret"
+        case fx.EnsureBudget():
+            return "the job's PodDisruptionBudget"
+        case fx.TaintNode(node=node) | fx.UntaintNode(node=node):
+            return f"taint of node {node}"
+        case fx.ChangeClaims():
+            return "claim of a spare"
+        case fx.BurnIn(node=node):
+            return f"test of node {node}"
+        case fx.DeleteJob():
+            return "deletion of the job"
+        case _:
+            return "orders to the job's agents"
 
 
 def _again_seconds(memory: Memory) -> float | None:

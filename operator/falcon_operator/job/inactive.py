@@ -22,6 +22,7 @@ from falcon_operator.times import timestamp
 
 LOOK_SECONDS = 2.0
 RETRY_SECONDS = 30.0  # a quota or an admission policy may change without the job's doing
+SOON_SECONDS = 5.0  # an object of the job's name is removed by a person, a webhook comes back
 FAILED_EXIT_CODE = 1
 replace = msgspec.structs.replace
 
@@ -87,11 +88,16 @@ def invalid(snap: Snapshot, intent: Intent) -> Inactive:
 
 
 def hindered(snap: Snapshot, intent: Intent) -> Inactive:
-    """Wait for what the cluster refuses now and may admit later: a quota, a ServiceAccount, an admission webhook."""
-    message = f"the API server does not admit the job's pods at present: {snap.hindrance}"
-    findings = [Finding("Ready", False, "NotAdmitted", message)]
-    status = _quiet(snap, intent, "Pending", message, findings)
-    return Inactive(intent=intent, status=status, again_seconds=RETRY_SECONDS)
+    """Wait for what the cluster refuses now and may admit later: a quota, a ServiceAccount, an admission webhook.
+
+    So too for the end of another object that has one of the job's names.
+    """
+    reason = snap.hindrance_reason
+    refusal = "" if reason == "NameTaken" else "the API server does not admit the job's pods at present: "
+    message = refusal + snap.hindrance
+    status = _quiet(snap, intent, "Pending", message, [Finding("Ready", False, reason, message)])
+    again = RETRY_SECONDS if reason == "NotAdmitted" else SOON_SECONDS
+    return Inactive(intent=intent, status=status, again_seconds=again)
 
 
 def suspended(snap: Snapshot, intent: Intent) -> Inactive:

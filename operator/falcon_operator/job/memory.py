@@ -8,6 +8,7 @@ from falcon_operator import effects as fx
 from falcon_operator.api import TrainingJobStatus, TrainingRun
 from falcon_operator.intent.intent import Intent
 from falcon_operator.ports import Manifest
+from falcon_operator.status.failures import Failure, Spell
 
 
 class Memory(msgspec.Struct):
@@ -28,5 +29,8 @@ class Memory(msgspec.Struct):
     refused_fences: dict[str, str] = {}
     broken: str = ""
     ended_early: bool = False  # the last look left effects to the next one
+    spell: Spell = msgspec.field(default_factory=Spell)  # of looks that did not carry out all that they wanted
+    failure: Failure | None = None  # the first thing that this look could not carry out
+    conflicts: int = 0  # looks in a row that came too late, or met an object that was gone
     refused_status: TrainingJobStatus | None = None  # refused by the API server; a minimal status was written instead
     recorded: set[fx.Event] = set()  # since the last status that was written whole

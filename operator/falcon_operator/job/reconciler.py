@@ -26,25 +26,30 @@ from falcon_operator.api import (
     TrainingRun,
 )
 from falcon_operator.clock import Clock
+from falcon_operator.election import LeadershipLost
+from falcon_operator.failure_reports import FailureReports
 from falcon_operator.intent import on_demand
 from falcon_operator.intent.intent import Intent, begin
 from falcon_operator.intent.run import decode, encode, lasting
 from falcon_operator.intent.snapshot import Snapshot, is_trainer
-from falcon_operator.job.carry_out import EffectRunner, bus_key
+from falcon_operator.job.carry_out import REFUSED_SECONDS, EffectRunner, bus_key
 from falcon_operator.job.decide import Decision, decide
 from falcon_operator.job.elsewhere import Elsewhere
+from falcon_operator.job.failures import JobFailures
 from falcon_operator.job.memory import Memory
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
 from falcon_operator.manifests.validation import misfits, problems
 from falcon_operator.pool.burn_ins import BurnIns
-from falcon_operator.ports import Bus, Conflict, Kube, NotFound, Rejected
+from falcon_operator.ports import Bus, Conflict, Foreign, Kube, NotFound, Rejected, Unavailable
+from falcon_operator.status.failures import failure_of
 from falcon_operator.status.limits import essence, have_moved, minimal
 
 DISPLAY_SECONDS = 3.0  # between two writes of figures that have moved
 FIGURES_SECONDS = 30.0  # between two writes of figures that have hardly moved
 WELL_RUN_SECONDS = 300.0  # likewise of the run's, while all is well: if they are lost, they are learned again
 CONFLICT_SECONDS = 0.1
+LONGEST_CONFLICT_SECONDS = 2.0  # after many in a row
 log = structlog.get_logger(__name__)
 replace = msgspec.structs.replace
 
@@ -70,6 +75,10 @@ class Metrics(Protocol):
 
     def restored(self, seconds: float) -> None:
         """Count how long the slowest rank of a job took to load its checkpoint after a restart."""
+        ...
+
+    def failure_unshown(self, kind: str) -> None:
+        """Count a failure that neither a status nor an Event could show."""
         ...
 
     def reports_used(self, ages_seconds: Iterable[float]) -> None:
@@ -102,6 +111,7 @@ class JobReconciler:
         self._runner = EffectRunner(kube, bus, self._burn_ins, clock)
         self._memory: dict[tuple[str, str], Memory] = {}
         self._elsewhere = Elsewhere()
+        self._reports = FailureReports(JobFailures(kube), clock, lambda: metrics.failure_unshown("TrainingJob"))
 
     async def reconcile(self, namespace: str, name: str, is_urgent: Callable[[], bool] = lambda: False) -> float | None:
         """Look at the job once. Return when to look again (seconds); None if only a change makes that worth while.
@@ -118,29 +128,53 @@ class JobReconciler:
             return None
         if memory is None:
             memory = self._memory[(namespace, name)] = Memory(uid=job.metadata.uid)
+        before, memory.failure = memory.failure, None
         try:
-            snap = await self._observe(job, memory)
-            decision, newest = await asyncio.to_thread(_decided, snap)
-            self._count_reports(snap, memory)
-            if decision.intent is None:
-                return decision.again_seconds
-            figures = decision.status.iterations
-            times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
-            self._metrics.iterations((namespace, name), *times)
-            self._metrics.checkpoint((namespace, name), newest)
-            self._elsewhere.take(job.metadata.uid, decision.intent.recovery.durations)
-            self._announce(snap, decision.intent)
-            postponed = [await self._write_run(job, decision.intent, memory)]
-            broken = await self._runner.pass_on(snap, decision, memory)
-            postponed.append(await self._write_status(job, decision, memory))
-            self._count_standstills(snap.intent, decision.intent)
-            await self._record(job, decision.events, memory)
-            again = await self._runner.carry_out(snap, decision, memory, is_urgent, broken=broken)
-        except Conflict:
-            memory.intent = None
-            return CONFLICT_SECONDS
-        except NotFound:
-            return CONFLICT_SECONDS  # deleted meanwhile: look again
+            again = await self._look(job, memory, is_urgent)
+        except LeadershipLost:
+            raise
+        except Exception as error:
+            await self._reports.report(job, memory.spell, failure_of(error))
+            raise
+        if memory.ended_early and memory.failure is None:
+            memory.failure = before  # what failed before was not tried again
+        await self._reports.report(job, memory.spell, memory.failure)
+        return again
+
+    async def _look(self, job: TrainingJob, memory: Memory, is_urgent: Callable[[], bool]) -> float | None:
+        """Look, decide and act. What could not be carried out stands in ``memory.failure`` or is raised."""
+        try:
+            again = await self._decide_and_act(job, memory, is_urgent)
+        except Foreign as error:
+            memory.failure = failure_of(error)
+            again = REFUSED_SECONDS
+        except (Conflict, NotFound) as error:  # somebody else wrote first, or deleted: look again
+            if isinstance(error, Conflict):
+                memory.intent = None
+            memory.failure = memory.failure or failure_of(error)
+            memory.conflicts += 1
+            return min(LONGEST_CONFLICT_SECONDS, CONFLICT_SECONDS * 2.0 ** min(memory.conflicts - 1, 16))
+        memory.conflicts = 0
+        return again
+
+    async def _decide_and_act(self, job: TrainingJob, memory: Memory, is_urgent: Callable[[], bool]) -> float | None:
+        snap = await self._observe(job, memory)
+        decision, newest = await asyncio.to_thread(_decided, snap)
+        self._count_reports(snap, memory)
+        if decision.intent is None:
+            return decision.again_seconds
+        figures, name = decision.status.iterations, (job.metadata.namespace, job.metadata.name)
+        times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
+        self._metrics.iterations(name, *times)
+        self._metrics.checkpoint(name, newest)
+        self._elsewhere.take(job.metadata.uid, decision.intent.recovery.durations)
+        self._announce(snap, decision.intent)
+        postponed = [await self._write_run(job, decision.intent, memory)]
+        broken = await self._runner.pass_on(snap, decision, memory)
+        postponed.append(await self._write_status(job, decision, memory))
+        self._count_standstills(snap.intent, decision.intent)
+        await self._record(job, decision.events, memory)
+        again = await self._runner.carry_out(snap, decision, memory, is_urgent, broken=broken)
         due = [decision.again_seconds, again, *postponed]
         return min((seconds for seconds in due if seconds is not None), default=None)
 
@@ -183,12 +217,13 @@ class JobReconciler:
         reference = job.spec.warm_pool_ref
         named = next((pool for pool in pools if reference is not None and pool.metadata.name == reference.name), None)
         is_slow = intent is not None and intent.recovery.slow is not None
+        known = {member.pod_uid for member in intent.membership.members} if intent is not None else set()
         snap = Snapshot(
             job=job,
             intent=intent,
             elsewhere=self._elsewhere.of_others(job.metadata.uid) if is_slow else [],
             unreadable=run.problems if run is not None and intent is not None else (),
-            pods=[pod for pod in pods if is_trainer(pod)],
+            pods=[pod for pod in pods if is_trainer(pod) and (pod.owned or pod.uid in known)],
             nodes=nodes,
             pool=named,
             reports=self._bus.reports(job.metadata.uid),
@@ -206,11 +241,16 @@ class JobReconciler:
             looked = await self._burn_ins.look(intent.membership.exclusions, named, namespace, snap.nodes)
             snap = replace(snap, burn_ins=looked)
         if not snap.problems and _about_to_begin(snap):
-            snap = await self._dry_run(snap)
+            snap = await self._prepare(snap, memory)
         return snap
 
     async def _intent(self, job: TrainingJob, run: TrainingRun | None, memory: Memory) -> Intent | None:
         """Return the stored intent with the newest figures; None where no run of this job is stored."""
+        if run is not None and not run.metadata.owner_uid:
+            raise Foreign(
+                f"TrainingRun {job.metadata.namespace}/{job.metadata.name} exists and no operator has made it: delete"
+                " it if nobody needs it, or give the job another name"
+            )
         if run is not None and run.metadata.owner_uid != job.metadata.uid:
             await self._kube.delete_run(run)  # of a namesake that is gone
             run = None
@@ -228,13 +268,26 @@ class JobReconciler:
             memory.phase, memory.phase_at = phase, self._clock.monotonic()
         return memory.phase_at
 
-    async def _dry_run(self, snap: Snapshot) -> Snapshot:
-        """Ask the API server whether it accepts the job's pods, before the first pod is made.
+    async def _prepare(self, snap: Snapshot, memory: Memory) -> Snapshot:
+        """Ask the API server whether it accepts the job's pods, and take the job's names, before the first pod is made.
 
-        Return the snapshot with the server's objection, if there is any.
+        Return the snapshot with the objection, if there is any.
         """
         if wrong := misfits(snap.job):
             return replace(snap, problems=[str(problem) for problem in wrong])
+        try:
+            snap = await self._dry_run(snap)
+            if not snap.problems and not snap.hindrance:
+                await self._runner.groundwork(snap.job, memory)
+        except Foreign as error:
+            memory.failure = failure_of(error)
+            return replace(snap, hindrance=str(error), hindrance_reason="NameTaken")
+        except Unavailable as error:
+            memory.failure = failure_of(error, "the job's first pod")
+            return replace(snap, hindrance=str(error), hindrance_reason="ApiServerError")
+        return snap
+
+    async def _dry_run(self, snap: Snapshot) -> Snapshot:
         intent = begin(snap.job, snap.intent or Intent(), snap.now)
         membership = intent.membership
         manifest = build_pod(snap.job, membership.members[0], snap.settings, excluded=membership.excluded_nodes)

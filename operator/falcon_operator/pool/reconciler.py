@@ -57,7 +57,7 @@ class Kube(Protocol):
 
     async def untaint_node(self, node: str, key: str) -> None: ...
 
-    async def record_event(self, regarding: WarmPool, type_: str, reason: str, note: str) -> None: ...
+    async def record_event(self, regarding: WarmPool, type_: str, reason: str, note: str) -> bool: ...
 
 
 class PoolReconciler:
@@ -109,10 +109,11 @@ class PoolReconciler:
     async def _observe(self, pool: WarmPool) -> PoolSnapshot:
         name = pool.metadata.name
         nodes = await self._kube.nodes()
+        tests = await self._kube.list_pods(self._settings.namespace, {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: name})
         snap = PoolSnapshot(
             pool=pool,
             nodes=nodes,
-            burn_ins=await self._kube.list_pods(self._settings.namespace, {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: name}),
+            burn_ins=[pod for pod in tests if pod.owned],
             occupants=await self._look_around(pool, nodes),
             refused=self._refused.get(name, ""),
             live_jobs=await self._unfinished(_named_jobs(pool, nodes.values())),

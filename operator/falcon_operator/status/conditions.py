@@ -12,7 +12,7 @@ import msgspec
 
 from falcon_core.recovery.membership import StandbyPod
 from falcon_core.recovery.state import JobChange
-from falcon_operator.api import Condition, TrainingJobStatus
+from falcon_operator.api import Condition, TrainingJobStatus, WarmPoolStatus
 from falcon_operator.intent import last_resort, observe, standbys
 from falcon_operator.status.moves import moving_words
 from falcon_operator.status.view import State, View
@@ -80,7 +80,7 @@ def _word(value: bool | None) -> Literal["True", "False", "Unknown"]:
     return "Unknown" if value is None else "True" if value else "False"
 
 
-def is_true(status: TrainingJobStatus, type_: str) -> bool:
+def is_true(status: TrainingJobStatus | WarmPoolStatus, type_: str) -> bool:
     """Check whether the status has the condition and the condition is true."""
     return any(condition.type == type_ and condition.status == "True" for condition in status.conditions)
 

@@ -108,20 +108,21 @@ def have_moved(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
 
 def _words(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status without the digits in its words: a loss that grows is a figure as well."""
-    bare = replace(status, summary=_undigited(status.summary), iterations=IterationStatus())
+    bare = replace(status, summary=undigited(status.summary), iterations=IterationStatus())
     return replace(
         bare,
         iteration="",
         healthy_iteration="",
-        conditions=[replace(condition, message=_undigited(condition.message)) for condition in status.conditions],
+        conditions=[replace(condition, message=undigited(condition.message)) for condition in status.conditions],
         diagnoses=[
-            replace(note, slowdown="", evidence="", why=_undigited(note.why), next=_undigited(note.next))
+            replace(note, slowdown="", evidence="", why=undigited(note.why), next=undigited(note.next))
             for note in status.diagnoses
         ],
     )
 
 
-def _undigited(text: str) -> str:
+def undigited(text: str) -> str:
+    """Return the text without its digits: two texts that differ in figures alone say the same."""
     return text.translate(_NO_DIGITS)
 
 

@@ -218,8 +218,9 @@ class FakeKube:
         world.mutate()
         return world.pool
 
-    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
+    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> bool:
         self.world.events.append((reason, note))
+        return True
 
 
 class FakeBus:

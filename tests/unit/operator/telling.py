@@ -37,6 +37,8 @@ class Metrics:
 
     def reports_used(self, ages_seconds: Iterable[float]) -> None: ...
 
+    def failure_unshown(self, kind: str) -> None: ...
+
 
 def operator(world: World, metrics: Metrics | None = None) -> JobReconciler:
     return JobReconciler(world.kube, world.bus, Settings(), metrics or Metrics(), world.clock)

@@ -44,7 +44,7 @@ PRICED = [{"type": "Ignore"}, {"type": "ReplaceNode", "overheadSeconds": 13}]  #
 replace = msgspec.structs.replace
 
 
-class Crash(Exception):  # noqa: N818 - what it is
+class Crash(BaseException):
     """The death of the operator's process."""
 
 
