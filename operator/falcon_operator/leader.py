@@ -92,6 +92,7 @@ class Leader:
             ),
             clock,
             self._live.unfinished,
+            lambda: metrics.failure_unshown("WarmPool"),
         )
 
     async def run(self, handle_signals: Callable[[], None]) -> None:

@@ -15,9 +15,11 @@ import msgspec
 import structlog
 
 from falcon_core.errors.judge import platform_judge
-from falcon_operator.api import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, Condition, SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.election import LeadershipLost
+from falcon_operator.failure_reports import FailureReports
 from falcon_operator.intent.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
 from falcon_operator.pool.decide import abandoned, decide_pool, is_free, job_uid
@@ -25,6 +27,7 @@ from falcon_operator.pool.fences import left_fenced, owner_of
 from falcon_operator.pool.nodes import candidates
 from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
 from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected
+from falcon_operator.status.failures import Failure, Spell, failure_of
 
 CONFLICT_SECONDS = 0.1
 REFUSED_SECONDS = 5.0
@@ -60,10 +63,28 @@ class Kube(Protocol):
     async def record_event(self, regarding: WarmPool, type_: str, reason: str, note: str) -> bool: ...
 
 
+class _PoolFailures:
+    """``failure_reports.Shown`` for pools."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+
+    async def newest(self, of: WarmPool) -> WarmPool | None:
+        pool = await self._kube.get_pool(of.metadata.name)
+        return pool if pool is not None and pool.metadata.uid == of.metadata.uid else None
+
+    async def write(self, of: WarmPool, conditions: list[Condition], failure: Failure | None) -> None:
+        await self._kube.write_pool_status(of, msgspec.structs.replace(of.status, conditions=conditions))
+
+    async def record(self, of: WarmPool, type_: str, reason: str, note: str) -> bool:
+        return await self._kube.record_event(of, type_, reason, note)
+
+
 class PoolReconciler:
     """A worker that brings one pool at a time closer to its spec.
 
-    ``unfinished`` returns those of some uids whose jobs exist and are not over.
+    ``unfinished`` returns those of some uids whose jobs exist and are not over. ``unshown`` is called for a failure
+    that neither the pool's status nor an Event could show.
     """
 
     def __init__(
@@ -72,11 +93,14 @@ class PoolReconciler:
         settings: PoolSettings,
         clock: Clock,
         unfinished: Callable[[frozenset[str]], Awaitable[frozenset[str]]],
+        unshown: Callable[[], None] = lambda: None,
     ) -> None:
         self._kube = kube
         self._settings = settings
         self._clock = clock
         self._unfinished = unfinished
+        self._reports = FailureReports(_PoolFailures(kube), clock, unshown)
+        self._spells: dict[str, Spell] = {}  # by pool
         self._refused: dict[str, str] = {}  # by pool: the API server's last refusal of a test's pod
 
     async def reconcile(self, name: str) -> float | None:
@@ -84,26 +108,41 @@ class PoolReconciler:
         pool = await self._kube.get_pool(name)
         if pool is None or pool.metadata.deletion_timestamp:
             self._refused.pop(name, None)
+            self._spells.pop(name, None)
             for effect in abandoned(name, (await self._kube.nodes()).values()):
                 await self._do(effect)
             return None
+        spell = self._spells.setdefault(name, Spell())
+        failure: Failure | None = None
         try:
-            decision = await asyncio.to_thread(decide_pool, await self._observe(pool))
-            await self._write(pool, decision)
-            for effect in decision.effects:
-                await self._do(effect)
-                if isinstance(effect, CreatePod):
-                    self._refused.pop(name, None)
-                if isinstance(effect, UntaintNode) and effect.key == TAINT_FENCED:
-                    note = f"{effect.node} passed its test beside the spares, and the job that fenced it is over"
-                    log.info("fence lifted", pool=name, node=effect.node)
-                    await self._kube.record_event(pool, "Normal", "FenceLifted", note)
+            again = await self._look(pool)
+        except LeadershipLost:
+            raise
         except Rejected as error:
             log.warning("refused", pool=name, error=str(error))
             self._refused[name] = str(error)
-            return REFUSED_SECONDS
-        except (Conflict, NotFound):
-            return CONFLICT_SECONDS
+            failure, again = failure_of(error), REFUSED_SECONDS
+        except (Conflict, NotFound) as error:
+            failure, again = failure_of(error), CONFLICT_SECONDS
+        except Exception as error:
+            await self._reports.report(pool, spell, failure_of(error))
+            raise
+        await self._reports.report(pool, spell, failure)
+        return again
+
+    async def _look(self, pool: WarmPool) -> float | None:
+        """Look, decide and act. Return when to look again (seconds)."""
+        name = pool.metadata.name
+        decision = await asyncio.to_thread(decide_pool, await self._observe(pool))
+        await self._write(pool, decision)
+        for effect in decision.effects:
+            await self._do(effect)
+            if isinstance(effect, CreatePod):
+                self._refused.pop(name, None)
+            if isinstance(effect, UntaintNode) and effect.key == TAINT_FENCED:
+                note = f"{effect.node} passed its test beside the spares, and the job that fenced it is over"
+                log.info("fence lifted", pool=name, node=effect.node)
+                await self._kube.record_event(pool, "Normal", "FenceLifted", note)
         return decision.again_seconds
 
     async def _observe(self, pool: WarmPool) -> PoolSnapshot:
