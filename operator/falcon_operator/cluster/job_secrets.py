@@ -46,6 +46,7 @@ class JobSecrets:
         """Create or replace the Secret. Raises Foreign if somebody else's has the name."""
         meta = manifest["metadata"]
         path = path_of("v1", "secrets", meta["namespace"], meta["name"])
+        reason = ""
         for _ in range(_ATTEMPTS):
             try:
                 uid = self._uids.pop(path, "")
@@ -57,9 +58,9 @@ class JobSecrets:
                         uid = await self._own(path, manifest)
                 body = {**manifest, "metadata": {**meta, "uid": uid}}
                 return self._keep(path, await self._http.call("PUT", path, body=body))
-            except (NotFound, Conflict):  # deleted or made again meanwhile: look again
-                continue
-        raise Conflict(f"Secret {meta['namespace']}/{meta['name']} keeps changing")
+            except (NotFound, Conflict) as error:  # deleted or made again meanwhile: look again
+                reason = str(error)
+        raise Conflict(f"Secret {meta['namespace']}/{meta['name']} could not be written: {reason}")
 
     def _keep(self, path: str, written: bytes) -> None:
         self._uids[path] = msgspec.json.decode(written, type=_Written).metadata.uid

@@ -26,8 +26,9 @@ async def ensure(http: Transport, version: str, plural: str, wanted: Manifest) -
     """
     meta = wanted["metadata"]
     path = path_of(version, plural, meta["namespace"], meta["name"])
+    reason = "it is being deleted"
     for _ in range(_ATTEMPTS):
-        with contextlib.suppress(NotFound, Conflict):
+        try:
             try:
                 found = msgspec.json.decode(await http.call("GET", path))
             except NotFound:
@@ -35,7 +36,9 @@ async def ensure(http: Transport, version: str, plural: str, wanted: Manifest) -
                 return
             if await _settle(http, path, found, wanted):
                 return
-    raise Conflict(f"{_called(wanted)} keeps changing, or is being deleted")
+        except (NotFound, Conflict) as error:  # somebody else wrote in between
+            reason = str(error)
+    raise Conflict(f"{_called(wanted)} could not be written: {reason}")
 
 
 async def remove(http: Transport, version: str, plural: str, namespace: str, name: str, suffix: str) -> None:

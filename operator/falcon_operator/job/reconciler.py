@@ -277,14 +277,15 @@ class JobReconciler:
             return replace(snap, problems=[str(problem) for problem in wrong])
         try:
             snap = await self._dry_run(snap)
-            if not snap.problems and not snap.hindrance:
+            if not snap.problems:
                 await self._runner.groundwork(snap.job, memory)
         except Foreign as error:
             memory.failure = failure_of(error)
             return replace(snap, hindrance=str(error), hindrance_reason="NameTaken")
-        except Unavailable as error:
-            memory.failure = failure_of(error, "the job's first pod")
-            return replace(snap, hindrance=str(error), hindrance_reason="ApiServerError")
+        except (Rejected, Unavailable) as error:
+            memory.failure = failure_of(error, "the job's first pods")
+            reason = "NotAdmitted" if isinstance(error, Rejected) else "ApiServerError"
+            return replace(snap, hindrance=str(error), hindrance_reason=reason)
         return snap
 
     async def _dry_run(self, snap: Snapshot) -> Snapshot:
@@ -295,7 +296,7 @@ class JobReconciler:
             await self._kube.dry_run_pod(manifest)
         except Rejected as error:
             if error.transient:
-                return replace(snap, hindrance=str(error))
+                raise
             return replace(snap, problems=[f"spec.template: the API server refuses a pod made from it: {error}"])
         return snap
 
