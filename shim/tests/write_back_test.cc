@@ -1,22 +1,22 @@
-// write_back_test: what may be copied behind the script's folder, and when; without files.
+// write_back_test: what is finished, what appears at once, and in which order; without files.
 #include "write_back.h"
 
 #include <algorithm>
 #include <cstdio>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "checkpoint_units.h"
 #include "clock.h"
 #include "filling.h"
+#include "run_folders.h"
 
 namespace {
 
 using falcon::Entry;
 using falcon::Kind;
 using falcon::Look;
-using falcon::Step;
 using falcon::Tree;
 using falcon::WriteBack;
 
@@ -31,12 +31,19 @@ void expect(bool holds, const char* what, int line) {
 #define EXPECT(condition) expect((condition), #condition, __LINE__)
 
 constexpr char kDurable[] = "/durable";
+constexpr int64_t kLarge = 2 << 20;
 
 Entry file(int64_t at, int64_t bytes = 10) {
   Entry entry;
-  entry.bytes = bytes;
+  entry.bytes = entry.stored = bytes;
   entry.modified_ns = entry.changed_ns = at;
   entry.inode = static_cast<uint64_t>(at);
+  return entry;
+}
+
+Entry folder_entry() {
+  Entry entry;
+  entry.kind = Kind::kFolder;
   return entry;
 }
 
@@ -59,25 +66,46 @@ class Folder {
     look.tree = tree;
     look.moving = moving;
     look.writing = writing;
+    look.unread = unread;
     look.somebody_gone = somebody_gone;
     back.look(std::move(look), [this](const std::string& path) { return whole.count(path) != 0; });
   }
 
-  // Does what may be done; the paths in their order, removals with a minus.
-  std::vector<std::string> work() {
-    std::vector<std::string> done;
-    while (const auto step = back.next()) {
-      done.push_back((step->what == Step::What::kRemove ? "-" : "") + step->path);
-      back.done(*step);
+  void looks(int count) {
+    for (int each = 0; each < count; ++each) {
+      look();
+      runs.look(back, groups());
     }
-    return done;
+  }
+
+  falcon::Groups groups() const { return falcon::group(back, runs.all()); }
+
+  std::vector<std::string> finished() const {
+    std::vector<std::string> paths;
+    for (const auto& [path, change] : back.pending()) {
+      if (change.finished) paths.push_back(path);
+    }
+    return paths;
+  }
+
+  std::vector<std::string> units() const {
+    std::vector<std::string> paths;
+    for (const auto& [path, unit] : groups().units) paths.push_back(path);
+    return paths;
+  }
+
+  void copy_all() {
+    const auto pending = back.pending();
+    for (const auto& [path, change] : pending) back.copied(path, change.entry);
   }
 
   Tree tree;
   std::set<std::string> moving;
   std::set<std::string> writing;
   std::set<std::string> whole;
+  std::map<std::string, std::string> unread;
   WriteBack back;
+  falcon::RunFolders runs;
 
  private:
   int64_t number_ = 0;
@@ -85,102 +113,182 @@ class Folder {
 
 using Paths = std::vector<std::string>;
 
-void order() {
+void finished_files() {
   Folder folder;
-  folder.tree = {{"latest", file(30, 3)}, {"step-2", file(20)}, {"step-1", file(10)}};
-  folder.moving = {"step-1"};
-  folder.look();
-  EXPECT(folder.work().empty());
-  folder.moving = {};
-  folder.look();
-  EXPECT(folder.work() == Paths({"step-1", "step-2", "latest"}));
-  EXPECT(folder.back.backlog().files == 0 && folder.back.newest().first == "latest");
-  // In one tick of the clock, the small file names the large one.
-  folder.tree["a-name"] = file(40, 5);
-  folder.tree["step-3"] = file(40, 5000);
-  folder.look();
-  EXPECT(folder.work() == Paths({"step-3", "a-name"}));
-}
-
-void open_files() {
-  Folder folder;
-  folder.tree = {{"log", file(5)}, {"step-1", file(10)}};
+  folder.tree = {{"log", file(5)}, {"step-1", file(10)}, {"step-2", file(20)}};
   folder.writing = {"log"};
+  folder.moving = {"step-2"};
   folder.look();
-  EXPECT(folder.work() == Paths({"step-1"}));  // nothing waits for a file that somebody keeps open
-  folder.writing = {};
+  EXPECT(folder.finished() == Paths({"step-1"}));
+  folder.writing = folder.moving = {};
   folder.look();
-  EXPECT(folder.work() == Paths({"log"}));
+  EXPECT(folder.finished() == Paths({"log", "step-1", "step-2"}));
+  folder.copy_all();
+  EXPECT(folder.back.backlog().files == 0 && folder.back.newest().first == "step-2");
 }
 
 void deaths() {
   Folder folder;
-  folder.tree = {{"plain", file(10)}, {"later", file(20)}};
+  folder.tree = {{"plain", file(10)}};
   folder.look(true);  // a process has ended: was it the one that wrote?
-  EXPECT(folder.work().empty() && folder.back.backlog().files == 2);
-  for (int second = 0; second < 31; ++second) folder.look();
-  EXPECT(folder.work() == Paths({"plain", "later"}));  // no rank: one would have been missed long since
+  EXPECT(folder.finished().empty() && folder.back.backlog().files == 1);
+  for (int second = 0; second < 10; ++second) folder.look();
+  EXPECT(folder.finished() == Paths({"plain"}));  // no rank: one would have been missed long since
 
   Folder cut;
-  cut.tree = {{"a-archive", file(10)}, {"b-plain", file(20)}, {"c-archive", file(30)}};
-  cut.whole = {"a-archive", "c-archive"};
+  cut.tree = {{"a-archive", file(10)}, {"b-plain", file(20)}};
+  cut.whole = {"a-archive"};
   cut.look(true);
   cut.back.fail();
   for (int second = 0; second < 60; ++second) cut.look();
-  EXPECT(cut.work() == Paths({"a-archive"}));  // what comes after one that may be torn may name it
-  EXPECT(cut.back.backlog().files == 2);
+  EXPECT(cut.finished() == Paths({"a-archive"}));
 
   Folder well;
   well.tree = {{"plain", file(10)}};
   well.look(true);
   well.back.end_well();
   well.look();
-  EXPECT(well.work() == Paths({"plain"}));
+  EXPECT(well.finished() == Paths({"plain"}));
 
   Folder before;
   before.look(true);  // a process that ended before the change has not made it
   before.tree = {{"plain", file(10)}};
   before.look();
-  EXPECT(before.work() == Paths({"plain"}));
+  EXPECT(before.finished() == Paths({"plain"}));
 }
 
-void removals() {
-  Folder folder({{"old", file(1)}, {"d", {}}, {"d/x", file(2)}});
-  folder.tree["d"].kind = Kind::kFolder;
-  folder.back = WriteBack(folder.tree, kDurable);
-  folder.tree = {{"new", file(10)}, {"name", file(11)}};
+void absences() {
+  Folder folder({{"latest", folder_entry()}, {"latest/x", file(1)}, {"priv", folder_entry()}, {"priv/y", file(2)}});
+  folder.tree.erase("latest/x");
+  folder.tree["latest"] = link_to("step-2");
+  folder.tree.erase("priv/y");
+  folder.unread = {{"priv", "Permission denied"}};
   folder.look();
-  EXPECT(folder.work() == Paths({"new", "name", "-old", "-d/x", "-d"}));  // the newer first
-  folder.tree["log"] = file(20);
-  folder.tree["name"] = file(21);
-  folder.tree.erase("new");
-  folder.writing = {"log", "name"};
+  EXPECT(folder.back.removed().empty());  // one goes with its folder, the other was not seen
+  EXPECT(folder.groups().singles == Paths({"latest"}) && folder.units().empty());
+  folder.back.copied("latest", folder.tree["latest"]);
+  EXPECT(folder.back.durable().count("latest/x") == 0 && folder.back.durable().count("priv/y") == 1);
+  folder.unread = {};
   folder.look();
-  EXPECT(folder.work().empty());  // what names it is being written anew
-  folder.writing = {"log"};
-  folder.tree["name"] = file(22);
-  folder.moving = {"name"};
+  EXPECT(folder.units() == Paths({"priv"}) && folder.groups().units.at("priv").removed == Paths({"priv/y"}));
+  folder.tree.erase("priv");
   folder.look();
-  EXPECT(folder.work().empty());  // the name that is durable is still the one of before
-  folder.moving = {};
-  folder.look();
-  EXPECT(folder.work() == Paths({"name", "-new"}));  // and nothing waits for a new file that is open
+  EXPECT(folder.units().empty() && folder.groups().removals.count("priv") == 1);
+  EXPECT(folder.groups().removals.size() == 1);
+  folder.back.gone("priv");
+  EXPECT(folder.back.backlog().files == 0);
 }
 
 void changes_while_copying() {
   Folder folder;
   folder.tree = {{"last", file(10)}};
   folder.look();
-  const auto step = folder.back.next();
-  EXPECT(step.has_value());
+  const Entry copied = folder.tree["last"];
   folder.tree["last"] = file(20);
-  folder.moving = {"last"};
   folder.look();
-  if (step) folder.back.done(*step);
-  EXPECT(folder.back.backlog().files == 1 && folder.work().empty());
-  folder.moving = {};
+  folder.back.copied("last", copied);
+  EXPECT(folder.back.backlog().files == 1);
+  EXPECT(folder.back.pending().at("last").first_look == 2);
+  folder.copy_all();
+  EXPECT(folder.back.backlog().files == 0);
+}
+
+void units() {
+  Folder folder;
+  folder.tree = {{"run", folder_entry()},
+                 {"run/log", file(1)},
+                 {"run/step-1", folder_entry()},
+                 {"run/step-1/model", file(3)},
+                 {"run/step-1/part", folder_entry()},
+                 {"run/step-1/part/0", file(4)},
+                 {"latest", file(9)}};
   folder.look();
-  EXPECT(folder.work() == Paths({"last"}) && folder.back.backlog().files == 0);
+  EXPECT(folder.units() == Paths({"run"}) && folder.groups().singles == Paths({"latest"}));
+  EXPECT(folder.groups().units.at("run").changed.size() == 6);
+  folder.runs.add("run");
+  EXPECT(folder.units() == Paths({"run/step-1"}));
+  EXPECT(folder.groups().singles == Paths({"latest", "run", "run/log"}));
+  folder.copy_all();
+  folder.tree["run/step-1/model"] = file(10);
+  folder.tree.erase("run/step-1/part/0");
+  folder.tree.erase("run/step-1/part");
+  folder.writing = {"run/step-1/model"};
+  folder.look();
+  const falcon::Unit changed = folder.groups().units.at("run/step-1");
+  EXPECT(changed.open && changed.rewrites && changed.removed == Paths({"run/step-1/part"}));
+  folder.tree.erase("run/step-1/model");
+  folder.tree.erase("run/step-1");
+  folder.writing = {};
+  folder.look();
+  EXPECT(folder.units().empty() && folder.groups().removals.count("run/step-1") == 1);
+}
+
+void kinds() {
+  EXPECT(falcon::masked("run-12/checkpoint-3/rank_07.pt") == "run-#/checkpoint-#/rank_#.pt");
+  falcon::CheckpointKinds kinds;
+  const Tree first{{"step-1", folder_entry()}, {"step-1/rank_0", file(1)}, {"step-1/rank_1", file(2)}};
+  const falcon::Unit unit;
+  EXPECT(kinds.quiet_ns("step-1", unit, first) == 2 * falcon::kSecondNs);
+  kinds.learn("step-1", first);
+  falcon::CheckpointKinds again;
+  again.read(kinds.text());
+  EXPECT(again.knows("step-2") && !again.knows("final") && again.names() == kinds.names());
+  Tree second{{"step-20", folder_entry()}, {"step-20/rank_0", file(1)}};
+  EXPECT(again.quiet_ns("step-20", unit, second) == 10 * falcon::kSecondNs);
+  second["step-20/rank_1"] = file(3);
+  EXPECT(again.quiet_ns("step-20", unit, second) == 0);
+}
+
+// A log that is open before the checkpoint began, and still long after.
+void logs() {
+  Folder folder;
+  folder.tree = {{"run", folder_entry()}, {"run/log", file(1)}};
+  folder.writing = {"run/log"};
+  folder.looks(20);
+  EXPECT(folder.runs.all().empty());
+  folder.tree["run/step-1"] = folder_entry();
+  folder.tree["run/step-1/model"] = file(10);
+  folder.looks(9);
+  EXPECT(folder.runs.all().empty());
+  folder.looks(3);
+  EXPECT(folder.runs.all().count("run") == 1 && folder.units() == Paths({"run/step-1"}));
+
+  Folder late;  // the folder's own file began after its subfolder: both are of one checkpoint
+  late.tree = {{"step-1", folder_entry()}, {"step-1/part", folder_entry()}, {"step-1/part/0", file(1)}};
+  late.looks(2);
+  late.tree["step-1/config"] = file(5);
+  late.writing = {"step-1/config"};
+  late.looks(60);
+  EXPECT(late.runs.all().empty() && late.units() == Paths({"step-1"}));
+
+  Folder growing;  // a large file that takes long is no log
+  growing.tree = {{"step-1", folder_entry()}, {"step-1/model", file(1)}};
+  growing.writing = {"step-1/model"};
+  growing.looks(1);
+  growing.tree["step-1/config"] = file(2);
+  for (int second = 2; second < 60; ++second) {
+    growing.tree["step-1/model"] = file(second, second * kLarge);
+    growing.looks(1);
+  }
+  EXPECT(growing.runs.all().empty());
+}
+
+void second_checkpoints() {
+  Folder folder;
+  folder.tree = {{"run", folder_entry()}, {"run/step-1", folder_entry()}, {"run/step-1/model", file(1)}};
+  folder.looks(1);
+  folder.copy_all();
+  folder.runs.published("run", 2 * falcon::kSecondNs);
+  folder.tree["run/step-2"] = folder_entry();
+  Folder late = folder;
+  folder.looks(1);
+  EXPECT(folder.runs.all().empty());  // so soon it may be a part
+  late.looks(0);
+  late.tree.erase("run/step-2");
+  late.looks(40);
+  late.tree["run/step-2"] = folder_entry();
+  late.looks(1);
+  EXPECT(late.runs.all().count("run") == 1 && late.units() == Paths({"run/step-2"}));
 }
 
 void room() {
@@ -196,18 +304,20 @@ void room() {
   folder.look();
   EXPECT(folder.back.links() == 1 && folder.back.replaceable(0) == Paths({"c"}));
   EXPECT(folder.back.backlog().files == 1);  // a link of ours is no change
-  folder.tree.erase("a");
   folder.tree["c"] = file(50, 100);
   folder.writing = {};
   folder.look();
-  EXPECT(folder.work() == Paths({"d", "c", "-a"}));
+  folder.copy_all();
   EXPECT(folder.back.replaceable(0) == Paths({"b", "d"}));  // `c` is written again and again: it stays
 }
 
 void filling() {
   using What = falcon::FillStep::What;
-  Tree durable{{"d", {}}, {"d/1", file(10, 40)}, {"d/2", file(20, 40)}, {"d/3", file(30, 40)}, {"now", link_to("d/3")}};
-  durable["d"].kind = Kind::kFolder;
+  Tree durable{{"d", folder_entry()},
+               {"d/1", file(10, 40)},
+               {"d/2", file(20, 40)},
+               {"d/3", file(30, 40)},
+               {"now", link_to("d/3")}};
   const auto told = [](const std::vector<falcon::FillStep>& steps) {
     std::vector<std::pair<What, std::string>> out;
     out.reserve(steps.size());
@@ -231,74 +341,19 @@ void filling() {
   EXPECT(told(falcon::plan_fill(durable, memory, kDurable, 100)) == back);
 }
 
-// Whenever copying ends, the durable folder names nothing that is not there. Scripts of random timing write a step's
-// file and then the name of it, keep two steps, and are killed.
-void any_timing() {
-  std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed): a run that fails can be repeated
-  const auto draw = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
-  for (int run = 0; run < 500; ++run) {
-    Folder folder;
-    std::map<std::string, int64_t> durable;  // path → the step in it; of files of steps: a half one is −1
-    std::map<std::string, int64_t> memory;
-    int64_t clock = 1;
-    int64_t step = 0;
-    bool writing = false;
-    const int ends = 5 + draw(40);
-    for (int moment = 0; moment < ends; ++moment) {
-      for (int act = draw(4); act > 0; --act) {
-        const std::string path = "step-" + std::to_string(step + 1);
-        if (!writing) {
-          writing = true;
-          folder.writing = {path};
-          memory[path] = -1;
-        } else {
-          writing = false;
-          folder.writing.clear();
-          memory[path] = ++step;
-          folder.tree["latest"] = file(clock + 2, 2);
-          memory["latest"] = step;
-          const std::string old = "step-" + std::to_string(step - 2);
-          folder.tree.erase(old);
-          memory.erase(old);
-        }
-        folder.tree[path] = file(++clock, 50);
-        ++clock;
-      }
-      if (moment == ends - 1) {  // the end: a kill closes what is open
-        folder.writing.clear();
-        folder.back.fail();
-        folder.look(true);
-      } else {
-        folder.look();
-      }
-      for (int steps = draw(4); steps > 0; --steps) {
-        const auto next = folder.back.next();
-        if (!next) break;
-        if (next->what == Step::What::kRemove) {
-          durable.erase(next->path);
-        } else {
-          durable[next->path] = memory[next->path];
-        }
-        folder.back.done(*next);
-        EXPECT(durable.count(next->path) == 0 || durable[next->path] > 0);
-        const auto latest = durable.find("latest");
-        EXPECT(latest == durable.end() || durable.count("step-" + std::to_string(latest->second)) == 1);
-      }
-    }
-  }
-}
-
 }  // namespace
 
 int main() {
-  order();
-  open_files();
+  finished_files();
   deaths();
-  removals();
+  absences();
   changes_while_copying();
+  units();
+  kinds();
+  logs();
+  second_checkpoints();
   room();
   filling();
-  any_timing();
   if (failures == 0) printf("write_back_test: ok\n");
   return failures == 0 ? 0 : 1;
 }

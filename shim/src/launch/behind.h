@@ -1,4 +1,4 @@
-// The process that keeps the script's folder, in memory, and the durable one alike (docs/adr/0078): it fills the first
+// The process that keeps the script's folder, in memory, and the durable one alike (docs/adr/0114): it fills the first
 // from the second before the ranks start, and then copies what they write, behind them.
 #pragma once
 
@@ -16,6 +16,7 @@ struct BehindOptions {
   int64_t bytes_per_second = 0;  // while the ranks run; 0: no limit
   int generation = 0;
   int replica = 0;
+  int replicas = 0;     // that save into the folder; 0: those that say so
   int ready = -1;       // a pipe: "ok", or why the folder could not be filled
   bool resume = false;  // the ranks run: nothing is filled
   int fill_seconds = 600;

@@ -3,12 +3,14 @@
 
 #include <string>
 
+#include "folder_root.h"
+
 namespace falcon {
 
 class Claim {
  public:
-  // `own_folder`: Falcon's own, in the durable one. `owner`: the job. `replica`: this pod, among those of the job.
-  Claim(const std::string& own_folder, std::string owner, int generation, int replica);
+  // `owner`: the job. `replica`: this pod, among those of the job. Falcon's own folder must be there.
+  Claim(const FolderRoot& durable, std::string owner, int generation, int replica);
 
   // Why the folder cannot be had; empty where this generation has it now.
   std::string take() const;
@@ -17,6 +19,7 @@ class Claim {
   bool holds() const;
 
  private:
+  const FolderRoot& durable_;
   std::string path_;
   std::string owner_;
   int generation_;

@@ -39,6 +39,8 @@ std::string Directory::start(const Plan& plan, bool resume) {
                                    std::to_string(plan.generation),
                                    "--replica",
                                    std::to_string(plan.node_rank),
+                                   "--replicas",
+                                   std::to_string(plan.nnodes),
                                    "--bytes-per-second",
                                    std::to_string(options_.directory_bytes_per_second),
                                    "--flush-seconds",

@@ -40,8 +40,8 @@ std::vector<FillStep> plan_fill(const Tree& durable, const Tree& memory, const s
   for (const auto& at : newest_first(durable)) {
     const auto& [path, entry] = *at;
     const auto found = memory.find(path);
-    const bool fits = used + entry.bytes <= most;
-    if (fits) used += entry.bytes;
+    const bool fits = used + entry.stored <= most;
+    if (fits) used += entry.stored;
     if (!fits) {
       const bool linked =
           found != memory.end() && found->second.kind == Kind::kLink && found->second.target == joined(folder, path);

@@ -22,7 +22,7 @@ struct FillStep {
 };
 
 // In the order in which they are to be done. Files that are there already stay; of the others the newest come first,
-// as long as all files together take no more than `most` bytes.
+// as long as all files together take no more than `most` bytes of memory.
 std::vector<FillStep> plan_fill(const Tree& durable, const Tree& memory, const std::string& folder, int64_t most);
 
 }  // namespace falcon

@@ -158,6 +158,8 @@ int behind(int argc, char** argv) {
       valid = parse_number(value, 0, &options.generation);
     } else if (name == "--replica") {
       valid = parse_number(value, 0, &options.replica);
+    } else if (name == "--replicas") {
+      valid = parse_number(value, 0, &options.replicas);
     } else if (name == "--flush-seconds") {
       valid = parse_number(value, 0, &options.flush_seconds);
     } else if (name == "--ready") {

@@ -13,11 +13,12 @@ namespace falcon {
 // Falcon's own folder in the script's folder and in the durable one; it is no part of what they hold.
 constexpr char kOwnFolder[] = ".falcon-behind";
 
-enum class Kind { kFile, kFolder, kLink };
+enum class Kind { kFile, kFolder, kLink, kOther };  // kOther: a socket, a FIFO, a device
 
 struct Entry {
   Kind kind = Kind::kFile;
   int64_t bytes = 0;
+  int64_t stored = 0;       // without holes
   int64_t modified_ns = 0;  // when the content changed
   int64_t changed_ns = 0;   // when anything changed, the name as well: nobody can set it
   uint64_t inode = 0;
@@ -27,6 +28,12 @@ struct Entry {
 
 using Tree = std::map<std::string, Entry>;
 
+// What was seen of a folder, and what was not.
+struct Listing {
+  Tree tree;
+  std::map<std::string, std::string> unread;  // path → why. Below such a folder nothing is known to be gone.
+};
+
 // The path of a name in a folder.
 inline std::string joined(const std::string& folder, const std::string& name) {
   std::string path;
@@ -35,11 +42,10 @@ inline std::string joined(const std::string& folder, const std::string& name) {
   return path;
 }
 
-// Nothing, with the reason, where any part of the folder cannot be read: what is not seen is not gone.
-std::optional<Tree> read_tree(const std::string& root, std::string* error);
+class FolderRoot;
 
-// One entry as it is on disk; nothing where there is none, or one of another kind (a socket, say).
-std::optional<Entry> read_entry(const std::string& path);
+// Nothing, with the reason, where the folder itself cannot be read.
+std::optional<Listing> read_tree(const FolderRoot& root, std::string* error);
 
 // Whether nothing has happened to an entry of a folder between two looks.
 bool unchanged(const Entry& before, const Entry& now);

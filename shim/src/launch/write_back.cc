@@ -1,26 +1,21 @@
 #include "write_back.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "clock.h"
+#include "folder_root.h"
 
 namespace falcon {
 namespace {
 
-// A file that was closed about when a process ended: if a rank was killed, we are told long before.
+// A file that was closed about when a process ended: if a rank was killed, the launcher says so long before.
 constexpr int64_t kUnsureNs = 10 * kSecondNs;
-
-// By the time of the change. In the same tick of the clock the larger file goes first: one that names others is small.
-auto order(const std::string& path, const Entry& entry) {
-  return std::make_tuple(entry.changed_ns, -entry.bytes, path);
-}
 
 }  // namespace
 
 bool WriteBack::is_link_of_ours(const std::string& path, const Entry& entry) const {
-  return entry.kind == Kind::kLink && entry.target == folder_ + "/" + path;
+  return entry.kind == Kind::kLink && entry.target == joined(folder_, path);
 }
 
 void WriteBack::look(Look look, const std::function<bool(const std::string&)>& is_whole) {
@@ -30,11 +25,31 @@ void WriteBack::look(Look look, const std::function<bool(const std::string&)>& i
   for (auto at = pending_.begin(); at != pending_.end();) {
     at = last_.tree.count(at->first) == 0 ? pending_.erase(at) : std::next(at);
   }
-  for (const auto& [path, entry] : durable_) {
-    if (last_.tree.count(path) == 0) removed_.emplace(path, last_.number);
+  note_absences();
+  for (auto& [path, change] : pending_) {
+    if (!change.finished) change.finished = finished(path, change, is_whole);
   }
-  for (auto& [path, pending] : pending_) {
-    if (!pending.finished) pending.finished = finished(path, pending, is_whole);
+}
+
+// Whether it lies at or beneath a place that could not be seen, or beneath something that is no folder now.
+bool WriteBack::is_hidden(const std::string& path) const {
+  if (last_.unread.count(path) != 0) return true;
+  for (std::string folder = folder_of(path); !folder.empty(); folder = folder_of(folder)) {
+    const auto found = last_.tree.find(folder);
+    if (last_.unread.count(folder) != 0) return true;
+    if (found != last_.tree.end()) return found->second.kind != Kind::kFolder;
+  }
+  return false;
+}
+
+void WriteBack::note_absences() {
+  for (const auto& [path, entry] : durable_) {
+    if (last_.tree.count(path) != 0) continue;
+    if (is_hidden(path)) {
+      removed_.erase(path);
+    } else {
+      removed_.emplace(path, Absence{last_.number, last_.now_ns});
+    }
   }
 }
 
@@ -47,9 +62,18 @@ bool WriteBack::is_durable(const Tree& tree) const {
   return std::all_of(tree.begin(), tree.end(), [&](const auto& each) { return is_durable(each.first, each.second); });
 }
 
+bool WriteBack::is_open(const std::string& path) const {
+  const auto found = last_.tree.find(path);
+  const bool file = found != last_.tree.end() && found->second.kind == Kind::kFile;
+  return last_.moving.count(path) != 0 || (file && last_.writing.count(path) != 0);
+}
+
 void WriteBack::note(const std::string& path, const Entry& entry) {
   removed_.erase(path);
-  if (is_durable(path, entry)) {
+  const auto skipped = skipped_.find(path);
+  const bool left_out = skipped != skipped_.end() && unchanged(skipped->second, entry);
+  if (!left_out && skipped != skipped_.end()) skipped_.erase(skipped);
+  if (left_out || is_durable(path, entry)) {
     pending_.erase(path);
     return;
   }
@@ -62,62 +86,41 @@ void WriteBack::note(const std::string& path, const Entry& entry) {
   }
 }
 
-bool WriteBack::finished(const std::string& path, const Pending& pending,
+bool WriteBack::finished(const std::string& path, const Change& change,
                          const std::function<bool(const std::string&)>& is_whole) const {
-  if (last_.moving.count(path) != 0) return false;
-  if (pending.entry.kind != Kind::kFile) return true;
-  if (last_.writing.count(path) != 0) return false;
-  if (ended_well_) return true;
+  if (is_open(path)) return false;
+  if (change.entry.kind != Kind::kFile || ended_well_) return true;
   // Whoever closed it lives on, so it was not closed by a death.
-  if (!failed_ && (gone_look_ < pending.look || last_.now_ns - pending.since_ns >= kUnsureNs)) return true;
+  if (!failed_ && (gone_look_ < change.look || last_.now_ns - change.since_ns >= kUnsureNs)) return true;
   return is_whole(path);
 }
 
-bool WriteBack::is_open(const std::string& path, const Pending& pending) const {
-  return pending.entry.kind == Kind::kFile && last_.writing.count(path) != 0;
-}
-
-// After everything that had changed by then. Nothing waits for a file that is open, since the script itself did not
-// wait; but a durable one may be the name of what is to go, and just being written anew.
-bool WriteBack::may_remove(int64_t noticed) const {
-  return std::none_of(pending_.begin(), pending_.end(), [&](const auto& each) {
-    const auto& [path, pending] = each;
-    const bool renewed = durable_.count(path) != 0 && last_.now_ns - pending.first_ns < kUnsureNs;
-    return pending.first_look <= noticed && (renewed || !is_open(path, pending));
-  });
-}
-
-std::optional<Step> WriteBack::next() const {
-  for (auto at = removed_.rbegin(); at != removed_.rend(); ++at) {  // what lies in a folder goes before it
-    if (may_remove(at->second)) return Step{Step::What::kRemove, at->first, {}};
-  }
-  auto first = pending_.end();
-  for (auto at = pending_.begin(); at != pending_.end(); ++at) {
-    // A script names a file when it has closed it: nothing waits for one that is open.
-    if (is_open(at->first, at->second)) continue;
-    if (first == pending_.end() || order(at->first, at->second.entry) < order(first->first, first->second.entry)) {
-      first = at;
+void WriteBack::copied(const std::string& path, const Entry& entry) {
+  if (entry.kind != Kind::kFolder) {
+    for (auto at = durable_.upper_bound(path + "/"); at != durable_.end() && is_beneath(at->first, path);) {
+      removed_.erase(at->first);
+      at = durable_.erase(at);
     }
   }
-  if (first == pending_.end() || !first->second.finished) return std::nullopt;
-  return Step{Step::What::kCopy, first->first, first->second.entry};
-}
-
-void WriteBack::done(const Step& step) {
-  if (step.what == Step::What::kRemove) {
-    durable_.erase(step.path);
-    removed_.erase(step.path);
-    return;
-  }
-  if (step.entry.kind == Kind::kFile && durable_.count(step.path) != 0) rewritten_.insert(step.path);
-  durable_[step.path] = step.entry;
-  const auto pending = pending_.find(step.path);
+  if (entry.kind == Kind::kFile && durable_.count(path) != 0) rewritten_.insert(path);
+  durable_[path] = entry;
+  removed_.erase(path);
+  const auto pending = pending_.find(path);
   if (pending == pending_.end()) return;
-  if (unchanged(pending->second.entry, step.entry)) {
+  if (unchanged(pending->second.entry, entry)) {
     pending_.erase(pending);
   } else {
     pending->second.first_look = pending->second.look;
     pending->second.first_ns = pending->second.since_ns;
+  }
+}
+
+void WriteBack::gone(const std::string& path) {
+  durable_.erase(path);
+  removed_.erase(path);
+  for (auto at = durable_.upper_bound(path + "/"); at != durable_.end() && is_beneath(at->first, path);) {
+    removed_.erase(at->first);
+    at = durable_.erase(at);
   }
 }
 
@@ -127,7 +130,7 @@ std::vector<std::string> WriteBack::replaceable(int64_t most) const {
   for (const auto& [path, entry] : last_.tree) {
     const auto durable = durable_.find(path);
     const bool copied = durable != durable_.end() && unchanged(durable->second, entry);
-    if (copied && entry.kind == Kind::kFile && entry.bytes > 0 && rewritten_.count(path) == 0 &&
+    if (copied && entry.kind == Kind::kFile && entry.stored > 0 && rewritten_.count(path) == 0 &&
         last_.writing.count(path) == 0) {
       oldest.emplace_back(entry.modified_ns, path);
     }
@@ -136,7 +139,7 @@ std::vector<std::string> WriteBack::replaceable(int64_t most) const {
   std::vector<std::string> found;
   for (const auto& [modified, path] : oldest) {
     if (used <= most) break;
-    used -= last_.tree.at(path).bytes;
+    used -= last_.tree.at(path).stored;
     found.push_back(path);
   }
   return found;
@@ -153,7 +156,7 @@ Backlog WriteBack::backlog() const {
 
 int64_t WriteBack::used_bytes() const {
   int64_t used = 0;
-  for (const auto& [path, entry] : last_.tree) used += entry.kind == Kind::kFile ? entry.bytes : 0;
+  for (const auto& [path, entry] : last_.tree) used += entry.kind == Kind::kFile ? entry.stored : 0;
   return used;
 }
 

@@ -1,8 +1,4 @@
-// What may be copied to the durable folder next, and what may be removed there: decisions alone, without files.
-//
-// The durable folder goes through states that the script's folder had, in the same order: a name appears there only
-// when its file is finished, after everything that had changed before it, and a name goes only after that. So a file
-// that names another one is never there without it, whenever copying ends.
+// What of the script's folder the durable one does not have, and which of it is finished: decisions without files.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tree.h"
@@ -24,15 +21,24 @@ struct Look {
   int64_t number = 0;
   int64_t now_ns = 0;  // by a clock that only goes forward
   Tree tree;
-  std::set<std::string> moving;   // changed while it was looked at
-  std::set<std::string> writing;  // open for writing
-  bool somebody_gone = false;     // a process has ended since the look before
+  std::map<std::string, std::string> unread;  // path → why it could not be seen
+  std::set<std::string> moving;               // changed while it was looked at
+  std::set<std::string> writing;              // open for writing
+  bool somebody_gone = false;                 // a process has ended since the look before
 };
 
-struct Step {
-  enum class What { kCopy, kRemove } what = What::kCopy;
-  std::string path;
-  Entry entry;  // of what is copied
+struct Change {
+  Entry entry;
+  int64_t look = 0;        // that saw this change
+  int64_t since_ns = 0;    // of that look
+  int64_t first_look = 0;  // that saw the first change since it was durable
+  int64_t first_ns = 0;    // of that look
+  bool finished = false;
+};
+
+struct Absence {
+  int64_t look = 0;  // that missed the name
+  int64_t since_ns = 0;
 };
 
 struct Backlog {
@@ -55,11 +61,25 @@ class WriteBack {
   // All ranks have ended well: whatever is closed is finished.
   void end_well() { ended_well_ = true; }
 
-  // What may be done now; nothing where there is nothing, or where the next is not finished.
-  std::optional<Step> next() const;
+  const Look& last() const { return last_; }
+  const Tree& durable() const { return durable_; }
+  const std::map<std::string, Change>& pending() const { return pending_; }
 
-  // The step has been done, and will outlive the machine.
-  void done(const Step& step);
+  // Durable, and gone from the script's folder. What lies beneath something that is no folder now is left out: it goes
+  // when that comes.
+  const std::map<std::string, Absence>& removed() const { return removed_; }
+
+  // Open for writing, or changed in the last look.
+  bool is_open(const std::string& path) const;
+
+  // The durable folder has it now, by this entry of the script's folder, and nothing beneath it if it is no folder.
+  void copied(const std::string& path, const Entry& entry);
+
+  // The durable folder has neither it nor anything beneath it.
+  void gone(const std::string& path);
+
+  // Leaves out a change that cannot be read, until it changes again.
+  void skip(const std::string& path, const Entry& entry) { skipped_[path] = entry; }
 
   // The oldest files that may be replaced with links to their durable copies, until no more than `most` bytes are
   // left. Names that were written more than once stay: somebody may be about to write to them in place.
@@ -78,27 +98,19 @@ class WriteBack {
   bool is_link_of_ours(const std::string& path, const Entry& entry) const;
 
  private:
-  struct Pending {
-    Entry entry;
-    int64_t look = 0;        // that saw this change
-    int64_t since_ns = 0;    // of that look
-    int64_t first_look = 0;  // that saw the first change since it was durable
-    int64_t first_ns = 0;
-    bool finished = false;
-  };
-
   void note(const std::string& path, const Entry& entry);
+  void note_absences();
+  bool is_hidden(const std::string& path) const;
   bool is_durable(const std::string& path, const Entry& entry) const;
-  bool finished(const std::string& path, const Pending& pending,
+  bool finished(const std::string& path, const Change& change,
                 const std::function<bool(const std::string&)>& is_whole) const;
-  bool may_remove(int64_t noticed) const;
-  bool is_open(const std::string& path, const Pending& pending) const;
 
   Tree durable_;
   std::string folder_;
   Look last_;
-  std::map<std::string, Pending> pending_;
-  std::map<std::string, int64_t> removed_;  // durable, and gone from the script's folder: by the look that saw it
+  std::map<std::string, Change> pending_;
+  std::map<std::string, Absence> removed_;
+  std::map<std::string, Entry> skipped_;
   std::set<std::string> rewritten_;
   int64_t gone_look_ = -1;  // the newest that missed a process
   bool failed_ = false;
