@@ -1,4 +1,4 @@
-"""A pod's folder in memory that is copied behind (docs/adr/0078), as launcher, agent and operator know it.
+"""A pod's folder in memory that is copied behind (docs/adr/0078, 0114), as launcher, agent and operator know it.
 
 The launcher's process writes how far it is into ``launch/directory.json``; the agent reports it. A training process may
 have written the file instead: everything is bounded.
