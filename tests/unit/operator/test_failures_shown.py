@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from falcon_operator.api import Condition
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.ports import Conflict, Foreign, NotFound, Rejected, Unavailable
+from falcon_operator.ports import Conflict, Foreign, NotFound, PodView, Rejected, Unavailable
 from falcon_operator.status.failures import EVENT_SECONDS, FAILED, REPEAT_SECONDS, REWORD_SECONDS, failure_of
 from tests.unit.operator.telling import Metrics, operator, reasons, run, shown, state, trained
 from tests.unit.operator.world import World
@@ -335,3 +336,40 @@ def test_every_error_has_a_reason_of_its_own() -> None:
     assert failure_of(Foreign("x")).reason == "NameTaken"
     assert failure_of(OSError("x")).reason == "BusUnavailable"
     assert failure_of(TimeoutError()).message.endswith("TimeoutError")
+
+
+# -- pods that wear the job's labels -----------------------------------------------------------------------------------
+
+
+async def looked_at(world: World, change: Callable[[list[PodView]], list[PodView]]) -> list[str]:
+    """Look for a while at pods as ``change`` makes them of the world's. Return the names of the pods deleted."""
+    kube: Any = world.kube
+    real, deleted = kube.list_pods, []
+
+    async def list_pods(*of: Any) -> list[PodView]:
+        return change(await real(*of))
+
+    async def delete_pod(pod: PodView, grace_seconds: int | None = None) -> None:
+        deleted.append(pod.name)
+
+    kube.list_pods, kube.delete_pod = list_pods, delete_pod
+    await looks(world, operator(world), 20.0)
+    return deleted
+
+
+@pytest.mark.parametrize("owned", [True, False])
+async def test_only_a_pod_that_the_job_owns_is_deleted_as_one_that_it_has_left(owned: bool) -> None:
+    world = World()
+    await trained(world)
+    labels = {"falcon.dev/job-uid": "job-uid", "falcon.dev/role": "trainer"}
+    copy = PodView(namespace="ml", name="copy", uid="copy", labels=labels, phase="Running", owned=owned)
+    assert ("copy" in await looked_at(world, lambda pods: [*pods, copy])) is owned
+    assert world.status.state == "Running"
+
+
+async def test_a_member_whose_owner_reference_was_removed_trains_on() -> None:
+    world = World()
+    await trained(world)
+    generation = world.generation
+    bare = await looked_at(world, lambda pods: [msgspec.structs.replace(pod, owned=False) for pod in pods])
+    assert (bare, world.generation, world.status.state) == ([], generation, "Running")

@@ -6,12 +6,14 @@ import base64
 from typing import Any
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from falcon_core.recovery.membership import Member, Replacement
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod, pod_name, template_hash
-from falcon_operator.manifests.service import build_secret, build_service
+from falcon_operator.manifests.service import build_budget, build_secret, build_service
 
 SETTINGS = PodSettings(agent_image="agent", gateways="gateway:7443")
 MEMBER = Member(replica=2, pod_name="gpt2-2-abcde", first_rank=16)
@@ -127,3 +129,25 @@ def test_the_secret_carries_the_agents_credentials() -> None:
         "ca.crt": b"ca",
         "tls.key": b"key",
     }
+
+
+NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)  # as the CRD admits them
+ENDINGS = ["", "-falcon", "-falcon-gateway", "-0", "-0-bcdfg", "-falcon-falcon"]
+
+
+@given(NAMES, st.sampled_from(ENDINGS), st.sampled_from(ENDINGS), st.integers(0, 99), st.integers(0, 99))
+def test_the_objects_of_two_jobs_never_have_one_name(
+    stem: str, one: str, other: str, replica: int, number: int
+) -> None:
+    """Also where a job is called as another one's Secret, budget or pod."""
+
+    def objects(name: str) -> set[tuple[str, str]]:
+        each = msgspec.structs.replace(job(), metadata=ObjectMeta(name=name, namespace="ml", uid=f"uid-of-{name}"))
+        return {
+            ("Service", build_service(each)["metadata"]["name"]),
+            ("Secret", build_secret(each, {})["metadata"]["name"]),
+            ("PodDisruptionBudget", build_budget(each, holds=True)["metadata"]["name"]),
+            ("Pod", pod_name(each, replica, number)),
+        }
+
+    assert one == other or not objects(stem + one) & objects(stem + other)
