@@ -22,6 +22,7 @@ WELL = {
     "Moving": "False",
     "NodesHealthy": "True",
     "Ready": "True",
+    "ReconcileFailed": "False",
     "Recovering": "False",
     "ReportsReadable": "True",
     "RunReadable": "True",
