@@ -46,6 +46,7 @@ class Cause(enum.StrEnum):
     PROCESS_FAILED = "ProcessFailed"  # a non-zero exit
     POD_LOST = "PodLost"  # the pod was deleted, evicted, or its launcher died
     CONTAINER_FAILED = "ContainerFailed"  # another container of the pod failed, an init container above all
+    NOT_STARTED = "NotStarted"  # the pod has its node and does not start there
     NODE_LOST = "NodeLost"
     HANG = "Hang"
     SET_UP_RETRIED = "SetUpRetried"  # the network failed a set-up call, which was made again in place

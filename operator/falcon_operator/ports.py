@@ -95,7 +95,6 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     disruption: str = ""  # message of a DisruptionTarget condition
     scheduled_unix: float = 0.0  # when it got its node; 0: not known
     started_unix: float = 0.0  # when the last of its main containers began, 0 until all have
-    mounted: bool | None = None  # its volumes and its network are there; None: its kubelet does not say
     containers: dict[str, ContainerView] = {}
 
 

@@ -8,10 +8,10 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import confidence, durations, flapping, together
-from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.figures import computes_as_before, is_slow_now
 from falcon_core.recovery.locate import compared_ranks, each_straggler
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed
+from falcon_core.recovery.resumption import resumed_at
 from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import replace_node
 

@@ -41,14 +41,13 @@ from falcon_core.recovery.observation import (
     Switch,
 )
 from falcon_core.recovery.pod_faults import member_faults
+from falcon_core.recovery.resumption import resumed_at, training
 from falcon_core.recovery.state import Attempt, Awaiting, Fault, RecoveryState, Step, StopIncident
 from falcon_core.recovery.strategies import restart_processes
 from falcon_core.recovery.trouble import explained, leaving
 from falcon_core.recovery.witness import assess_liveness
 from falcon_core.times import OBSTINATE_SECONDS, RAISED_SECONDS
 
-UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
-RESTORE_SECONDS = 1800.0  # those that did are loading a checkpoint until they show some again, or for so long
 TRANSIENT_SECONDS = 900.0  # for so long, failures of a storage or network that is away do not count
 # A program that fails at its start on one node fails on the others by then, if the node is not to blame: they started
 # together, and differ by how fast they read the program. Nothing has been computed yet that the wait could cost.
@@ -61,7 +60,8 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if state.stop is not None and training(obs, seen_before=_seen_before(state, state.stop)):
         return _close(state, obs)
     live = assess_liveness(obs, state.stop)
-    members = [fault for fault in member_faults(obs, live, policy) if obs.running or not _under_way(state, obs, fault)]
+    faults = member_faults(obs, live, policy, state.stop)
+    members = [fault for fault in faults if obs.running or not _under_way(obs, fault)]
     if members:
         if _is_held(state, obs) and not any(fault.is_lost for fault in members):
             return _refine(state, obs, policy), []
@@ -120,36 +120,7 @@ def _seen_before(state: RecoveryState, stop: StopIncident) -> bool:
     return stop.iterations > 0 or state.healthy_ns is not None
 
 
-def training(obs: Observation, *, seen_before: bool) -> bool:
-    """Check whether every rank that can be seen runs, and the job has been seen to move.
-
-    ``seen_before``: the job's iterations were seen earlier; such a job still restores its state while it shows no
-    iterations, for at most ``RESTORE_SECONDS``. Another job counts as training after ``UNTRACKED_SECONDS``.
-    """
-    if not obs.running or not obs.ranks:
-        return False
-    if any(member.pod != "Present" and not member.done for member in obs.members):
-        return False  # what its ranks said last is old
-    seen = [rank for rank in obs.ranks if rank.process != "Unknown"]
-    if not seen or any(rank.process != "Running" or rank.uncaught_at is not None for rank in seen):
-        return False
-    if len(seen) < len(obs.ranks) and not any(member.alive is False for member in obs.members):
-        return False  # somebody has yet to report
-    limit = RESTORE_SECONDS if seen_before else UNTRACKED_SECONDS
-    return any(rank.sent.iterations > 0 for rank in seen) or obs.running_seconds >= limit
-
-
-def resumed_at(obs: Observation) -> float:
-    """Return when the generation's first iteration began (unix seconds), computed from the iterations seen since."""
-    moved = [
-        rank.sent.iterations * sum(rank.sent.iteration_ns) / len(rank.sent.iteration_ns) / 1e9
-        for rank in obs.ranks
-        if rank.sent.iterations and rank.sent.iteration_ns
-    ]
-    return obs.now - min(max(moved, default=0.0), obs.running_seconds)
-
-
-def _under_way(state: RecoveryState, obs: Observation, fault: Fault) -> bool:
+def _under_way(obs: Observation, fault: Fault) -> bool:
     """Check whether a new pod for the fault's replica is being made already, and has not failed too.
 
     Then the replica needs no second new pod.
@@ -172,6 +143,7 @@ def _act(
         for each in ([kind] if kind else [])
     ]
     state, incident = _open(replace(state, attempts=[*recent, *attempts]), obs, policy, first)
+    incident = replace(incident, moves=incident.moves + sum(fault.cause is Cause.NOT_STARTED for fault in faults))
     incident = replace(incident, ends=ends if counts else sorted({*incident.ends, *ends}))
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
@@ -235,13 +207,15 @@ def _with_steps(incident: StopIncident, actions: Sequence[Action], obs: Observat
 
 def _verdict(
     obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt], *, counts: bool
-) -> tuple[restart_processes.Verdict, Literal["", "Restart", "Replace", "Lost", "Transient"]]:
+) -> tuple[restart_processes.Verdict, Literal["", "Restart", "Replace", "Lost", "Transient", "Moved"]]:
     """Return what the budget allows, and what the attempt counts as; "" for what the cluster's owner has done."""
     if fault.is_lost:
         if fault.node_not_ready:
             return "Replace", ""
         budget = restart_processes.unwitnessed_verdict(attempts, restarts=policy.restarts, replicas=len(obs.members))
         return budget, "Lost"
+    if fault.cause is Cause.NOT_STARTED:
+        return "Replace", "Moved"
     if not counts:
         return "Restart", ""
     if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
@@ -293,7 +267,7 @@ def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced:
     lost = fault.is_lost
     if fault.replica in obs.prepared and _pod_fault(obs, fault):
         return Switch(fault.replica, lost=lost)
-    if lost or replaced:
+    if lost or replaced or fault.cause is Cause.NOT_STARTED:
         return Replace(fault.replica, _reason(fault), lost, fault.node_not_ready, incident.id)
     if _pod_fault(obs, fault):
         return Recreate(fault.replica, obs.members[fault.replica].node_usable)

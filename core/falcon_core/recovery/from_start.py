@@ -30,12 +30,12 @@ import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.locate import culprit_of
 from falcon_core.recovery.medians import Floats, median, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.peers import LEAST_GROUP, Group, groups_of, held_against_peers, measured_ranks, settled_groups
 from falcon_core.recovery.remembered import SinceStart
+from falcon_core.recovery.resumption import resumed_at
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.culprits import median_of_others
 from falcon_core.signals.level import SETTLED_ITERATIONS, Level, slowdown_since_earlier

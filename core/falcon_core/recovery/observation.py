@@ -19,6 +19,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, Ints, Table, medians
 from falcon_core.recovery.pod_end import PodEnd
 from falcon_core.recovery.remembered import Lasted, PlannedMove, RetryIncident
+from falcon_core.recovery.start_wait import StartWait
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.signals.order import median_of
@@ -105,6 +106,8 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
     done: bool = False  # all its ranks ended well by themselves: the end of its pod or its node is no failure
     end: PodEnd = PodEnd()  # why it ended, or is being deleted
+    started: bool = False  # its main containers have begun
+    start: StartWait | None = None  # what it waits for on its node; None: it has started, or has none
     pinned: bool = False  # an awaited pod that may only run on ``node``
     alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
     silent_seconds: float = math.inf  # since its agent is known to be gone
@@ -165,6 +168,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ranks: list[RankSeen]  # of the generation while it runs, else of its predecessor
     prepared: dict[int, PreparedSeen] = {}  # by replica
     spares: Spares = Spares()
+    free_nodes: int = 0  # where another pod might find room: ready spares, and nodes without a pod of the job
+    longest_start_seconds: float = 0.0  # that one of the job's pods took, from its node to its start
     bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
     elsewhere: list[Lasted] = []  # how long slowdowns lasted in the cluster's other jobs; only while one is open
     saves: bool = False  # all ranks can save a checkpoint on demand, that outlives a planned restart (``on_demand``)
@@ -228,6 +233,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     check: str = ""  # a measurement of all machines and links that somebody asks for; each value once
     pause_budget: float = 0.0  # share of the job's time for which all ranks may stand still to be measured
     judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
+    start_seconds: float = 600.0  # in which a placed pod has to start (spec.schedulingDeadlineSeconds)
     grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1

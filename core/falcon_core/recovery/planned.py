@@ -17,7 +17,6 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery.failstop import resumed_at, training
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
@@ -29,6 +28,7 @@ from falcon_core.recovery.observation import (
     Switch,
 )
 from falcon_core.recovery.remembered import LeavingNode, PlannedMove
+from falcon_core.recovery.resumption import resumed_at, training
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.recovery.trouble import leaving

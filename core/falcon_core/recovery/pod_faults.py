@@ -9,15 +9,20 @@ from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy
 from falcon_core.recovery.pod_end import PodEnd
-from falcon_core.recovery.state import Fault
+from falcon_core.recovery.start_wait import StartWait
+from falcon_core.recovery.starts import late_starts, limit_seconds
+from falcon_core.recovery.state import Fault, StopIncident
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
 _UNKNOWN = PodEnd()
 
 
-def member_faults(obs: Observation, live: Liveness, policy: Policy) -> list[Fault]:
-    """Return the faults of pods, launchers and nodes that are lost, the gravest first."""
+def member_faults(obs: Observation, live: Liveness, policy: Policy, stop: StopIncident | None) -> list[Fault]:
+    """Return the faults of pods, launchers and nodes that are lost or do not start, the gravest first.
+
+    ``stop``: the open failure.
+    """
     faults = [
         Fault(
             severity=LOST_CONNECTION,
@@ -38,6 +43,9 @@ def member_faults(obs: Observation, live: Liveness, policy: Policy) -> list[Faul
             fault = _pod_fault(member, policy) or _launcher_fault(obs, member, policy, bus_trouble=live.bus_trouble)
             if fault is not None:
                 faults.append(fault)
+    named = {fault.replica for fault in faults}
+    late = late_starts(obs, policy, stop)
+    faults += [_late_start(member, obs, policy) for member in late if member.replica not in named]
     return sorted(faults, key=lambda fault: fault.severity)
 
 
@@ -57,6 +65,14 @@ def _pod_fault(member: MemberSeen, policy: Policy) -> Fault | None:
     if member.pod == "Awaited" and member.pinned and not member.node_ready:
         return _fault(member, policy, "its pod cannot return to its node", counts=False)
     return None
+
+
+def _late_start(member: MemberSeen, obs: Observation, policy: Policy) -> Fault:
+    wait = member.start or StartWait()
+    seconds = limit_seconds(wait, obs.longest_start_seconds, policy.start_seconds)
+    said = f": {wait.text}" if wait.text else ""
+    text = f"its pod has not started within {seconds:.0f} s (spec.schedulingDeadlineSeconds){said}"
+    return _fault(member, policy, text, counts=False, end=PodEnd(cause=Cause.NOT_STARTED, error_class=wait.error_class))
 
 
 def _launcher_fault(obs: Observation, member: MemberSeen, policy: Policy, *, bus_trouble: str) -> Fault | None:

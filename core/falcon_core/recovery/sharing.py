@@ -36,9 +36,9 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import prices
 from falcon_core.recovery.applied import only, without
-from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.observation import RESTARTS, Action, Observation, Policy, Swap, left_replicas
 from falcon_core.recovery.remembered import Moved, Sharing
+from falcon_core.recovery.resumption import resumed_at
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.signals.level import SETTLED_ITERATIONS

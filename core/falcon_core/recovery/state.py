@@ -295,6 +295,7 @@ class StopIncident(_State, frozen=True, kw_only=True):
     hang: HangIncident | None = None  # where the failure is a hang that was ended
     recurrences: int = 0
     done: list[Step] = []  # oldest first
+    moves: int = 0  # pods that were moved because they did not start
     ends: list[int] = []  # replicas whose pods' ends are one failure with the newest that was counted
     undecided: bool = False  # the failed process is about to end: what is to be done is decided when it has
     acts_at: float | None = None  # until when the restart is held back (``restart_processes.back_off_seconds``)
@@ -307,8 +308,9 @@ class Attempt(_State, frozen=True, kw_only=True):
 
     at: float
     node: str
-    # Lost: a lost node that only the job's own pods report; Transient: it does not count against the restarts.
-    kind: Literal["Restart", "Replace", "Lost", "Transient"]
+    # Lost: a lost node that only the job's own pods report. Transient does not count against the restarts, nor does
+    # Moved: a pod that did not start on its node.
+    kind: Literal["Restart", "Replace", "Lost", "Transient", "Moved"]
     error: str = ""  # as in Fault
     error_class: str = ""
 

@@ -154,7 +154,6 @@ def _view(pod: _Pod) -> PodView:
     conditions = {condition.type: condition for condition in status.conditions or []}
     scheduled = conditions.get("PodScheduled")
     disruption = conditions.get("DisruptionTarget")
-    mounted = conditions.get("PodReadyToStartContainers")
     return PodView(
         namespace=_string(meta.namespace),
         name=meta.name,
@@ -183,7 +182,6 @@ def _view(pod: _Pod) -> PodView:
         if scheduled is not None and scheduled.status == "True"
         else 0.0,
         started_unix=_started_unix(status.container_statuses or []),
-        mounted=None if mounted is None else mounted.status == "True",
     )
 
 

@@ -18,7 +18,7 @@ from falcon_core.recovery.on_demand import wanted
 from falcon_core.recovery.preflight import LOAD_MS
 from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
-from falcon_operator.intent import last_resort, observe, standbys
+from falcon_operator.intent import last_resort, observe, standbys, starts
 from falcon_operator.intent.intent import Intent, give_up_pods, master_port
 from falcon_operator.intent.link_order import are_comparable, link_order
 from falcon_operator.intent.pod_ends import over
@@ -79,7 +79,7 @@ def _unplaced(snap: Snapshot, intent: Intent, unplaced: list[Member]) -> str:
     pod = snap.pod(member.pod_name)
     count = f"{len(unplaced)} of {len(membership.members)} pods wait for a node"
     if pod is not None:
-        reason = "; ".join(part for part in (observe.waiting_for(pod), _fences(snap)) if part)
+        reason = "; ".join(part for part in (starts.waiting_for(pod), _fences(snap)) if part)
     else:
         move = membership.replacement(member.replica)
         spareless = move is not None and move.pool and not move.node
@@ -115,19 +115,21 @@ def _silent(snap: Snapshot, membership: Membership) -> str:
     ]
     if not silent:
         return ""
-    return f"{len(members) - len(silent)} of {len(members)} launchers are ready: {_why_silent(snap, silent)}"
+    return (
+        f"{len(members) - len(silent)} of {len(members)} launchers are ready: {_why_silent(snap, membership, silent)}"
+    )
 
 
-def _why_silent(snap: Snapshot, silent: list[Member]) -> str:
+def _why_silent(snap: Snapshot, membership: Membership, silent: list[Member]) -> str:
+    judge = observe.job_judge(snap)
     for member in silent:
-        pod = snap.pod(member.pod_name)
-        reason = observe.waiting_for(pod) if pod else ""
-        if reason:
-            return f"pod {member.pod_name}, {reason}"
+        if words := starts.waiting_words(snap, membership, member, judge):
+            return words
     if snap.reports.session_healthy_since_seconds is None:
         return "the operator reaches neither etcd nor all gateways, through which launchers report"
     name = silent[0].pod_name
-    return f"waiting for pod {name} (node {silent[0].node}); its Events say why: kubectl describe pod {name}"
+    where = f"waiting for pod {name} (node {silent[0].node}); its Events say why: kubectl describe pod {name}"
+    return where + starts.outlook(snap, membership, silent[0], judge)
 
 
 def _leaving(snap: Snapshot, membership: Membership) -> str:
@@ -158,11 +160,17 @@ def advance(snap: Snapshot, intent: Intent, gathering: Gathering) -> Intent:
             gang=replace(intent.gang, releases=0),
             preflight=replace(intent.preflight, rounds=0),
         )
-    if gathering.placed or snap.phase_seconds < snap.job.spec.scheduling_deadline_seconds:
+    if gathering.placed or _gathered_seconds(snap, intent) < snap.job.spec.scheduling_deadline_seconds:
         return intent
     releases = intent.gang.releases
     pause = RELEASE_BACKOFF_SECONDS[min(releases, len(RELEASE_BACKOFF_SECONDS) - 1)] * _jitter(snap.job, releases)
     return replace(give_up_pods(intent, snap.now), gang=Gang(releases=releases + 1, retry_at=snap.now + pause))
+
+
+def _gathered_seconds(snap: Snapshot, intent: Intent) -> float:
+    """Return for how long the gang has been gathered, from the newest move of a pod that did not start."""
+    moved = [snap.now - attempt.at for attempt in intent.recovery.attempts if attempt.kind == "Moved"]
+    return min([snap.phase_seconds, *moved])
 
 
 def _jitter(job: TrainingJob, releases: int) -> float:

@@ -23,11 +23,11 @@ from falcon_core.recovery.membership import Exclusion, Member, Replacement, appl
 from falcon_core.recovery.observation import Policy, Recreate
 from falcon_core.recovery.state import Step
 from falcon_core.recovery.strategies import replace_node
-from falcon_operator.api import TAINT_FENCED, TAINT_SPARE
+from falcon_operator.api import TAINT_SPARE
 from falcon_operator.intent import exclusion, observe
+from falcon_operator.intent.free_nodes import is_usable, open_nodes, own_nodes
 from falcon_operator.intent.intent import Intent, JobNames, claim_prefix
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.ports import NodeView
 from falcon_operator.times import clock_time
 
 SCHEDULE_SECONDS = 5.0  # after which the scheduler has looked at every node for a pod without a pin
@@ -83,7 +83,7 @@ def _pinned(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
 
 def _spareless(snap: Snapshot, intent: Intent, move: Replacement, policy: Policy) -> Intent:
     """Find a node for a replica that waits for a spare while no spare is ready."""
-    if any(_is_open(snap, intent, node) for node in snap.nodes.values()):
+    if open_nodes(snap, intent.membership):
         return _moved(intent, move, replace(move, pool="", claim_key=""))
     node = _departed(snap, intent, move.at, policy)
     return _taken(snap, intent, move, node, move.at) if node else intent
@@ -101,28 +101,6 @@ def _may_claim(snap: Snapshot, intent: Intent) -> bool:
     return held < len(intent.membership.exclusions)
 
 
-def _is_open(snap: Snapshot, intent: Intent, node: NodeView) -> bool:
-    """Check whether the job's pod might fit on the node; only the scheduler knows for certain."""
-    return (
-        _is_usable(snap, node)
-        and TAINT_SPARE not in node.taints
-        and node.name not in intent.membership.excluded_nodes
-        and node.name not in _own(snap, intent)
-    )
-
-
-def _is_usable(snap: Snapshot, node: NodeView) -> bool:
-    healthy = TAINT_FENCED not in node.taints and node.name not in snap.troubled
-    return node.ready and not node.unschedulable and healthy
-
-
-def _own(snap: Snapshot, intent: Intent) -> set[str]:
-    """Return the nodes on which the job's pods are or will be."""
-    membership = intent.membership
-    own = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
-    return own | {member.node for member in membership.members} | {move.node for move in membership.replacements}
-
-
 def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> str:
     """Return the node that the job had left and should use again now; "" if the job should wait."""
     return departures.last_resort(
@@ -136,13 +114,11 @@ def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> s
 def _left(snap: Snapshot, intent: Intent) -> list[str]:
     """Return the nodes that the job had left and on which it might run at once; a pool's node must be a ready spare."""
     fenced = {entry.node for entry in intent.membership.exclusions if entry.fenced}
-    left = {departure.node for departure in intent.recovery.departures} - fenced - _own(snap, intent)
+    left = {departure.node for departure in intent.recovery.departures} - fenced - own_nodes(snap, intent.membership)
     return [
         node.name
         for node in snap.nodes.values()
-        if node.name in left
-        and _is_usable(snap, node)
-        and (TAINT_SPARE not in node.taints or node.name in _ready(snap))
+        if node.name in left and is_usable(snap, node) and (TAINT_SPARE not in node.taints or node.name in _ready(snap))
     ]
 
 

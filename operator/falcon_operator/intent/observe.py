@@ -28,15 +28,17 @@ from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import RankOutput
 from falcon_operator.intent.claim_limits import allowance
+from falcon_operator.intent.free_nodes import open_nodes
 from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.node_troubles import node_trouble, who_is_busy
 from falcon_operator.intent.notices import notice
 from falcon_operator.intent.pod_ends import ended_badly, over, pod_end
 from falcon_operator.intent.policy import error_rules
 from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.starts import has_started, longest_start_seconds, start_wait, waiting_for
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from falcon_operator.manifests.validation import pool_problems
-from falcon_operator.ports import ContainerView, PodView, Received
+from falcon_operator.ports import ContainerView, Received
 
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 
@@ -45,6 +47,7 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
     """Return the job's present state, as the recovery's ladders see it."""
     running, age = membership.phase == "Run", snap.phase_seconds
     observed = membership.generation if running else membership.generation - 1
+    places = spares(snap, membership)
     return Observation(
         now=snap.now,
         generation=membership.generation,
@@ -59,7 +62,9 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
             for rank in _ranks(snap, member, observed, done=running and member.replica in membership.done)
         ],
         prepared={move.replica: _prepared(snap, move) for move in membership.replacements if move.prepared},
-        spares=spares(snap, membership),
+        spares=places,
+        free_nodes=(places.ready or 0) + len(open_nodes(snap, membership)),
+        longest_start_seconds=longest_start_seconds(snap, membership),
         probes=_probes(snap, membership) if running else {},
         nonce=snap.nonce,
         bus_healthy=bus_healthy(snap),
@@ -115,7 +120,8 @@ def acknowledged(launch: LaunchStatus | None, generation: int) -> bool:
     return launch is not None and (launch.dead_below >= generation or (launch.generation == 0 and not launch.ranks))
 
 
-def _judge(snap: Snapshot) -> Judge:
+def job_judge(snap: Snapshot) -> Judge:
+    """Return the judge of errors that the job's own rules and the platform's make."""
     return usable_judge(error_rules(snap.job, snap.settings))
 
 
@@ -132,6 +138,7 @@ def _is_signalled(launch: LaunchStatus | None, generation: int) -> bool:
 def _member(snap: Snapshot, membership: Membership, member: Member, age: float) -> MemberSeen:
     pod = snap.pod(member.pod_name)
     moved = membership.replacement(member.replica)
+    running = membership.phase == "Run"
     pinned = moved is not None and not moved.prepared and bool(moved.node)
     node_name = member.node or (moved.node if moved is not None and pinned else "")
     node = snap.nodes.get(node_name)
@@ -154,9 +161,11 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node=node_name,
         pod=state,
         done=done,
-        end=pod_end(snap.job, pod, launch, _judge(snap))
+        end=pod_end(snap.job, pod, launch, job_judge(snap))
         if pod is not None and state in ("Ended", "Deleting")
         else PodEnd(),
+        started=pod is not None and has_started(snap, pod),
+        start=start_wait(snap, pod, job_judge(snap)) if pod is not None and not running else None,
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
         silent_seconds=snap.monotonic - snap.reports.gone_since_seconds.get(member.pod_uid, -math.inf),
@@ -170,7 +179,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         if snap.job.spec.recovery.on_drain == "Move" and not done
         else None,
         network=summary.network if (summary := snap.summary(member.pod_uid)) is not None else None,
-        signalled=membership.phase == "Run" and _is_signalled(launch, membership.generation),
+        signalled=running and _is_signalled(launch, membership.generation),
         acknowledged=acknowledged(launch, membership.generation),
         unacknowledged_seconds=age if launch is not None else 0.0,
         stuck=launch is not None and launch.stuck,
@@ -343,19 +352,8 @@ def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:
         claimed_node=pod.node or moved.node,
         ready=not ended and launch is not None and alive(snap, pod.uid) is True,
         lost=ended,
-        message=pod_end(snap.job, pod, launch, _judge(snap)).text if ended else waiting_for(pod),
+        message=pod_end(snap.job, pod, launch, job_judge(snap)).text if ended else waiting_for(pod),
     )
-
-
-def waiting_for(pod: PodView) -> str:
-    """Return why a pod does not run yet, in the words of the scheduler or the kubelet."""
-    if pod.unschedulable:
-        return pod.unschedulable
-    for container in pod.containers.values():
-        if container.waiting_reason not in ("", "PodInitializing", "ContainerCreating"):
-            message = f": {container.waiting_message}" if container.waiting_message else ""
-            return f"container {container.name} {container.waiting_reason}{message}"
-    return ""
 
 
 def pool_messages(snap: Snapshot) -> list[str]:

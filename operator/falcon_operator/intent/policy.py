@@ -38,6 +38,7 @@ def policy_of(job: TrainingJob, settings: PodSettings) -> Policy:
         restarts=spec.recovery.restarts,
         window_seconds=parse_duration(spec.recovery.window),
         judge=usable_judge(error_rules(job, settings)),
+        start_seconds=float(spec.scheduling_deadline_seconds),
         # For the processes, and then for the copies of what they saved in memory.
         grace_seconds=float(grace_seconds(spec.template["spec"])) * (1 if spec.checkpoint.directory is None else 2),
         checkpoint_interval_seconds=spec.checkpoint.interval_seconds,

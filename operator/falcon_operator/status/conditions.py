@@ -13,7 +13,7 @@ import msgspec
 from falcon_core.recovery.membership import StandbyPod
 from falcon_core.recovery.state import JobChange
 from falcon_operator.api import Condition, TrainingJobStatus, WarmPoolStatus
-from falcon_operator.intent import last_resort, observe, standbys
+from falcon_operator.intent import last_resort, observe, standbys, starts
 from falcon_operator.status.moves import moving_words
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import change_words, link_where, listed
@@ -302,7 +302,7 @@ def _waits_for(view: View, standby: StandbyPod) -> str:
     """Return what a pod that is to stand by waits for; "" where nothing is known to be missing."""
     pod = view.snap.pod(standby.pod_name)
     if pod is not None:
-        return observe.waiting_for(pod)
+        return starts.waiting_for(pod)
     if standby.pool and not standby.node:
         return observe.unclaimed(view.snap, view.intent.membership).message or f"WarmPool {standby.pool} gives a spare"
     return view.snap.refused

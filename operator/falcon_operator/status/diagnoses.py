@@ -262,6 +262,7 @@ def _sampled(samples: Sampled) -> str:
 _WHAT = {
     Cause.NODE_LOST: "fail-stop, node lost",
     Cause.POD_LOST: "fail-stop, pod lost",
+    Cause.NOT_STARTED: "fail-stop, pod not started",
     Cause.CONTAINER_FAILED: "fail-stop, another container failed",
     Cause.OUT_OF_MEMORY: "fail-stop, out of memory",
     Cause.PROCESS_KILLED: "fail-stop, process killed",

@@ -51,12 +51,9 @@ def pod(
     reason: str = "",
     message: str = "",
     conditions: list[Status] | None = None,
-    mounted: bool | None = True,
 ) -> PodView:
     """Decode a pod that was scheduled at second 0."""
     own = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at(0)}]
-    if mounted is not None:
-        own.append({"type": "PodReadyToStartContainers", "status": str(mounted)})
     status = {
         "phase": phase,
         **({"reason": reason} if reason else {}),

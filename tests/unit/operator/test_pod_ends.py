@@ -186,7 +186,7 @@ def test_what_the_cluster_takes_away_is_its_own_doing(reason: str, message: str)
 @pytest.mark.parametrize("case", REJECTED)
 def test_a_pod_that_its_kubelet_refused_is_a_failure_of_the_node(case: str) -> None:
     reason, message = REJECTED[case]
-    found = end(pod([], [], reason=reason, message=message, mounted=None))
+    found = end(pod([], [], reason=reason, message=message))
     assert (found.owner, found.error_class) == ("", "PodRejected")
     assert message in found.text
 

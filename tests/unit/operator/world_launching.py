@@ -26,6 +26,7 @@ class Launching(WorldState):
         for node in self.nodes.values():
             if node.ready and not node.cordoned and self._fits(pod, node):
                 pod.node, pod.placed_at = node.name, self.clock.seconds
+                pod.stuck, pod.said = node.stuck is not None, node.stuck or pod.said
                 return
 
     def _fits(self, pod: Pod, node: Node) -> bool:

@@ -76,6 +76,7 @@ class Node:
         self.cordoned = False
         self.reports: tuple[NodeReport, ...] = ()
         self.ready_changed = START_UNIX
+        self.stuck: dict[str, Any] | None = None  # pods do not start here: what their kubelet says (fields of PodView)
         self.ends_pods: tuple[int, dict[str, Any]] | None = None  # as soon as they would begin: exit code, and words
 
 
@@ -88,6 +89,7 @@ class Pod:
         self.labels: dict[str, str] = manifest["metadata"]["labels"]
         self.node = ""
         self.placed_at = 0.0
+        self.stuck = False  # its node does not start it
         self.deleting_at: float | None = None
         self.disruption = ""
         self.exit_code: int | None = None  # of the trainer container
@@ -107,7 +109,7 @@ class Pod:
 
     @property
     def booted_at(self) -> float:
-        return self.placed_at + BOOT_SECONDS if self.placed_at else float("inf")
+        return self.placed_at + BOOT_SECONDS if self.placed_at and not self.stuck else float("inf")
 
 
 class WorldState:

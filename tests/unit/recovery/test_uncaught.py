@@ -10,6 +10,7 @@ from falcon_core.model import Cause
 from falcon_core.recovery import failstop
 from falcon_core.recovery.observation import Observation, Policy, Restart
 from falcon_core.recovery.quiet import is_quiet
+from falcon_core.recovery.resumption import training
 from falcon_core.recovery.state import RecoveryState, StopIncident
 from falcon_core.times import RAISED_SECONDS
 from falcon_core.wire.printed import Printed
@@ -84,9 +85,9 @@ def test_what_a_peer_says_while_it_is_waited_for_may_be_the_cause() -> None:
 
 def test_a_job_with_such_a_rank_neither_trains_nor_is_quiet() -> None:
     obs: Observation = seen(ranks={1: uncaught()})
-    assert not failstop.training(obs, seen_before=True)
+    assert not training(obs, seen_before=True)
     assert not is_quiet(FRESH, obs)
-    assert failstop.training(seen(), seen_before=True)
+    assert training(seen(), seen_before=True)
 
 
 def test_a_failure_of_the_next_generation_is_a_recurrence() -> None:

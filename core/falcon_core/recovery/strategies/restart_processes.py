@@ -62,7 +62,7 @@ def unwitnessed_verdict(attempts: Sequence[Attempt], *, restarts: int, replicas:
 
 def verdict(attempts: Sequence[Attempt], *, node: str, restarts: int, program_at_fault: bool) -> Verdict:
     """Return what to do about one more failure on ``node``, after these attempts within the window."""
-    attempts = [attempt for attempt in attempts if attempt.kind not in ("Lost", "Transient")]
+    attempts = [attempt for attempt in attempts if attempt.kind not in ("Lost", "Transient", "Moved")]
     replaced = [index for index, attempt in enumerate(attempts) if attempt.kind == "Replace"]
     since_replacement = attempts[replaced[-1] + 1 :] if replaced else attempts
     if len(since_replacement) < restarts:

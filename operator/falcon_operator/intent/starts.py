@@ -1,0 +1,89 @@
+"""What a pod waits for before it runs, in the words of the scheduler or the kubelet, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from falcon_core.errors.judge import Judge
+from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.start_wait import StartWait
+from falcon_core.recovery.starts import limit_seconds
+from falcon_core.text import clean, clip
+from falcon_operator.intent.pod_ends import over, said_class
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.ports import PodView
+from falcon_operator.times import clock_time
+
+_AT_WORK: Final = ("", "PodInitializing", "ContainerCreating")  # what kubelets say while nothing is wrong
+_MOST_CHARACTERS: Final = 300
+
+
+def waiting_for(pod: PodView) -> str:
+    """Return why a pod does not run yet, in the words of the scheduler or the kubelet; empty where they say nothing."""
+    if pod.unschedulable:
+        return pod.unschedulable
+    for container in pod.containers.values():
+        if container.waiting_reason not in _AT_WORK:
+            message = f": {container.waiting_message}" if container.waiting_message else ""
+            return f"container {container.name} {container.waiting_reason}{message}"
+    return ""
+
+
+def start_wait(snap: Snapshot, pod: PodView, judge: Judge) -> StartWait | None:
+    """Return what a placed pod waits for; None where it has started, is over or leaves, or has no node."""
+    if not pod.node or pod.deleting or over(snap.job, pod) or has_started(snap, pod):
+        return None
+    failing = waiting_for(pod)
+    kind = said_class(judge, failing)
+    return StartWait(
+        text=clip(clean(failing or _at_work(pod)), _MOST_CHARACTERS),
+        error_class=kind.name if kind is not None else "",
+        failing=bool(failing),
+        seconds=max(0.0, snap.now - (pod.scheduled_unix or pod.created_unix)),
+    )
+
+
+def has_started(snap: Snapshot, pod: PodView) -> bool:
+    """Check whether the pod's main containers have begun, by the kubelet's word or the launcher's own."""
+    summary = snap.summary(pod.uid)
+    return pod.started_unix > 0 or (summary is not None and summary.launch is not None)
+
+
+def longest_start_seconds(snap: Snapshot, membership: Membership) -> float:
+    """Return how long the job's pods took at most from their node to their start, as far as that is known."""
+    pods = [pod for member in membership.members if (pod := snap.pod(member.pod_name)) is not None]
+    known = (pod.started_unix - pod.scheduled_unix for pod in pods if pod.started_unix and pod.scheduled_unix)
+    return max(known, default=0.0)
+
+
+def waiting_words(snap: Snapshot, membership: Membership, member: Member, judge: Judge) -> str:
+    """Say what a member's pod waits for on its node, what helps, and what becomes of it; empty for nothing known."""
+    pod = snap.pod(member.pod_name)
+    wait = start_wait(snap, pod, judge) if pod is not None else None
+    if wait is None or not wait.text:
+        return ""
+    kind = judge.get(wait.error_class)
+    remedy = f" ({kind.name}: {kind.remedy.rstrip('.')})" if kind is not None else ""
+    said = f"pod {member.pod_name} (node {member.node}), {wait.text}{remedy}"
+    return said + outlook(snap, membership, member, judge)
+
+
+def outlook(snap: Snapshot, membership: Membership, member: Member, judge: Judge) -> str:
+    """Say whether another node is tried for a member's pod, and when; empty where nothing is known."""
+    pods = {each.replica: pod for each in membership.members if (pod := snap.pod(each.pod_name)) is not None}
+    pod = pods.get(member.replica)
+    wait = start_wait(snap, pod, judge) if pod is not None else None
+    if wait is None:
+        return ""
+    if len({each.node for each in pods.values()}) > 1 and not any(has_started(snap, each) for each in pods.values()):
+        return "; no pod of the job has started on any node, so no other node is tried"
+    deadline_seconds = float(snap.job.spec.scheduling_deadline_seconds)
+    left_seconds = limit_seconds(wait, longest_start_seconds(snap, membership), deadline_seconds) - wait.seconds
+    if left_seconds <= 0:
+        return ""
+    return f"; another node is tried at {clock_time(snap.now + left_seconds)}, if one is free"
+
+
+def _at_work(pod: PodView) -> str:
+    running = [each.name for each in pod.containers.values() if each.init and each.running and not each.ready]
+    return f"init container {running[-1]} runs" if running else ""
