@@ -18,7 +18,7 @@ BEGIN, END = "<!-- classes -->", "<!-- end of classes -->"
 
 def kinds(known: ErrorClass) -> str:
     """Return what decides besides the severity, in words."""
-    words = [name for name in ("consequence", "transient", "permanent", "vague") if getattr(known, name)]
+    words = [name for name in ("consequence", "transient", "permanent", "disruption", "vague") if getattr(known, name)]
     return ", ".join(words)
 
 

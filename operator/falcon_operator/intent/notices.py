@@ -9,15 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from falcon_core.errors.judge import Judge
 from falcon_core.recovery.observation import Notice
+from falcon_operator.intent.pod_ends import exceeds_own_limit
 from falcon_operator.ports import NodeView, PodView
 
 
-def notice(node: NodeView | None, pod: PodView | None, departure_taints: Collection[str]) -> Notice | None:
-    """Return what says that the pod has to leave its node; None where nothing does, or where that is a failure."""
+def notice(
+    node: NodeView | None, pod: PodView | None, departure_taints: Collection[str], judge: Judge
+) -> Notice | None:
+    """Return what says that the pod has to leave its node; None where nothing does, or where that is a failure.
+
+    A pod that is evicted for a limit of its own is one: it would exceed that on any node.
+    """
     if node is None or pod is None or not node.ready or pod.deleting or pod.node != node.name:
         return None
-    if pod.disruption:
+    if pod.disruption and not exceeds_own_limit(pod, judge):
         return Notice(f"pod {pod.name} is being disrupted: {pod.disruption}", urgent=True)
     taint = leaving_taint(node, departure_taints)
     if taint:

@@ -175,7 +175,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node_usable=node is not None and node.ready and not node.unschedulable,
         trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
         busy=who_is_busy(node, snap.now),
-        notice=notice(node, pod, snap.settings.departure_taints)
+        notice=notice(node, pod, snap.settings.departure_taints, job_judge(snap))
         if snap.job.spec.recovery.on_drain == "Move" and not done
         else None,
         network=summary.network if (summary := snap.summary(member.pod_uid)) is not None else None,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass, Source
 from falcon_core.model import Cause
-from falcon_core.recovery.pod_end import PodEnd
+from falcon_core.recovery.pod_end import Owner, PodEnd
 from falcon_core.text import clean, clip
 from falcon_core.wire.launch import LaunchStatus
 from falcon_operator.api import TrainingJob
@@ -26,8 +26,9 @@ _TERMINATED: Final = 128 + 15
 _OUT_OF_MEMORY: Final = "OOMKilled"
 _UNSEEN: Final = "ContainerStatusUnknown"  # the kubelet lost sight of the container, or never started it
 _NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError", "ContainerStartError"})
-# Reasons of a pod that its kubelet ended for reasons of the node's; newer kubelets set DisruptionTarget as well.
-_DISRUPTED: Final = frozenset({"Evicted", "Terminated", "NodeShutdown", "Shutdown", "Preempting"})
+_EVICTED: Final = "Evicted"
+# Reasons of a pod that its kubelet ended for the node's sake; newer kubelets set DisruptionTarget as well.
+_DISRUPTED: Final = frozenset({"Terminated", "NodeShutdown", "Shutdown", "Preempting"})
 _TOGETHER_SECONDS: Final = 60.0  # a container that failed so long before the one that trains may be why that ended
 _MOST_CHARACTERS: Final = 300
 _FALCONS: Final = frozenset({INSTALL_CONTAINER, AGENT_CONTAINER})
@@ -49,10 +50,12 @@ def over(job: TrainingJob, pod: PodView) -> bool:
 
 def pod_end(job: TrainingJob, pod: PodView, launch: LaunchStatus | None, judge: Judge) -> PodEnd:
     """Return why a pod has ended, or is being deleted."""
-    said = ", ".join(part for part in (pod.reason, (pod.message or pod.disruption).rstrip(" .")) if part)
+    message = (pod.message or pod.disruption).rstrip(" .")
+    said = ", ".join(part for part in (pod.reason, message) if part)
+    if is_taken(pod):
+        kind = _taken_class(pod, judge)
+        return PodEnd(text=said, owner=_taker(pod, kind), error_class=_name(kind))
     kind = said_class(judge, said)
-    if pod.disruption or pod.reason in _DISRUPTED:
-        return PodEnd(text=said, owner="Job" if _exceeds_own_limit(kind) else "Cluster", error_class=_name(kind))
     trainer = pod.containers.get(trainer_container(job))
     failed = _failed_first(job, pod, trainer)
     if failed is not None:
@@ -60,6 +63,16 @@ def pod_end(job: TrainingJob, pod: PodView, launch: LaunchStatus | None, judge: 
     if trainer is None or trainer.exit_code is None:
         return PodEnd(text=said, error_class=_name(kind))
     return _of_trainer(job, pod, trainer, launch, said, judge)
+
+
+def is_taken(pod: PodView) -> bool:
+    """Check whether Kubernetes takes the pod as a whole, or has taken it."""
+    return bool(pod.disruption) or pod.reason == _EVICTED or pod.reason in _DISRUPTED
+
+
+def exceeds_own_limit(pod: PodView, judge: Judge) -> bool:
+    """Check whether Kubernetes takes the pod for a limit that its own spec sets."""
+    return is_taken(pod) and _taker(pod, _taken_class(pod, judge)) == "Job"
 
 
 def said_class(judge: Judge, said: str) -> ErrorClass | None:
@@ -75,8 +88,17 @@ def native_sidecars(job: TrainingJob) -> Collection[str]:
     return {AGENT_CONTAINER} | {str(each.get("name")) for each in users if each.get("restartPolicy") == "Always"}
 
 
-def _exceeds_own_limit(kind: ErrorClass | None) -> bool:
-    return kind is not None and kind.domain is Domain.CONTAINER and not kind.disruption
+def _taken_class(pod: PodView, judge: Judge) -> ErrorClass | None:
+    # Not the word Evicted alone: it does not tell for whose sake.
+    return said_class(judge, pod.message or pod.disruption or pod.reason)
+
+
+def _taker(pod: PodView, kind: ErrorClass | None) -> Owner:
+    """Return whose doing it is that the pod was taken; "" where nothing says it."""
+    if kind is not None and kind.domain is Domain.CONTAINER and not kind.disruption:
+        return "Job"
+    for_the_cluster = pod.deleting or pod.reason in _DISRUPTED or (kind is not None and kind.disruption)
+    return "Cluster" if for_the_cluster else ""
 
 
 def _failed_first(job: TrainingJob, pod: PodView, trainer: ContainerView | None) -> ContainerView | None:

@@ -42,7 +42,7 @@ def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> Se
         pod_uid=pod.uid,
         node=pod.node,
         ready=node is not None and node.ready and launch is not None and observe.alive(snap, pod.uid) is True,
-        over=over(snap.job, pod) or pod.deleting or notice(node, pod, snap.settings.departure_taints) is not None,
+        over=over(snap.job, pod) or pod.deleting or notice(node, pod, snap.settings.departure_taints, observe.job_judge(snap)) is not None,
     )
 
 

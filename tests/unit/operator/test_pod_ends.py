@@ -131,7 +131,7 @@ TAKEN = {
         ("Cluster", "Evicted"),
     ),
     "a critical pod": (("Preempting", "Preempted in order to admit critical pod"), ("Cluster", "Evicted")),
-    "words that the table does not know": (("Evicted", "because of the weather"), ("Cluster", "Evicted")),
+    "words that the table does not know": (("Evicted", "because of the weather"), ("", "")),
 }
 REJECTED = {
     "devices": (

@@ -173,6 +173,11 @@ def _init_failed(message: str = "") -> dict[str, Any]:
     return {"containers": {each.name: each for each in (agent, fetch, trainer)}}
 
 
+async def _pause(world: World, seconds: float) -> None:
+    later = world.clock.seconds + seconds
+    await run(world, operator, lambda w: w.clock.seconds > later, seconds=seconds + 10)
+
+
 async def _end_each(world: World, said: dict[str, Any], most: int, apart: float = 30.0) -> list[float]:
     """End rank 1's pod each time that the job trains again; return for how long it then stood still, seconds."""
     waits: list[float] = []
@@ -181,8 +186,7 @@ async def _end_each(world: World, said: dict[str, Any], most: int, apart: float 
         pod.said, pod.exit_code = said, 137
         await run(world, operator, lambda w, again=again: w.status.state == "Failed" or again(w), seconds=200)
         waits.append(world.clock.seconds - at)
-        later = world.clock.seconds + apart
-        await run(world, operator, lambda w, later=later: w.clock.seconds > later, seconds=apart + 10)
+        await _pause(world, apart)
     return waits
 
 
@@ -210,6 +214,26 @@ async def test_what_the_cluster_does_for_its_own_reasons_is_not_counted(said: di
     assert len(await _end_each(world, said, most=6)) == 6
     assert world.status.state == "Running"
     assert world.intent.recovery.attempts == []
+
+
+async def test_an_eviction_for_a_limit_of_its_own_is_no_reason_to_leave_the_node() -> None:
+    world = World()
+    await trained(world)
+    pod = world.pod_of(1)
+    pod.disruption = OWN_LIMIT  # the condition comes before the kubelet has ended the pod
+    await _pause(world, 5)
+    assert len(world.made) == 3, "no pod is prepared elsewhere"
+    pod.said, pod.exit_code = _evicted(OWN_LIMIT), 137
+    await run(world, operator, runs(2))
+    assert (world.node_of(1).name, world.claims) == (pod.node, 0)
+
+
+async def test_evictions_of_which_the_table_knows_nothing_have_an_end() -> None:
+    world = World()
+    await trained(world)
+    waits = await _end_each(world, {"disruption": "TerminationByKubelet"}, most=12, apart=5.0)
+    assert len(waits) == 8, "three restarts on its node, three on another, and the end"
+    assert world.status.state == "Failed"
 
 
 async def test_pods_that_end_one_after_the_other_count_once() -> None:

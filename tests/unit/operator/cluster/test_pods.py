@@ -11,6 +11,7 @@ from falcon_operator.cluster import pods
 from falcon_operator.cluster.mirror import Item
 from falcon_operator.cluster.pods import PodMirror
 from falcon_operator.ports import PodView
+from tests.unit.operator import kubelet
 
 MOST_BYTES = 2048  # of a running pod in memory
 
@@ -224,3 +225,13 @@ def test_a_pod_that_changes_its_labels_or_goes_is_found_where_it_belongs() -> No
     assert names(mirror.select("ns", {LABEL_JOB_UID: "v"})) == {"a"}
     mirror.deleted(("ns", "a"), 12)
     assert mirror.select("ns", {LABEL_JOB_UID: "v"}) == []
+
+
+def test_when_a_pod_got_its_node_and_when_it_began() -> None:
+    seen = kubelet.pod([kubelet.running("trainer", 40), kubelet.ended("proxy", 0, 60)], phase="Running")
+    assert seen.started_unix - seen.scheduled_unix == 40, "the last of its main containers began then"
+    waits = kubelet.pod(
+        [kubelet.running("trainer", 40), kubelet.waiting("proxy")], [kubelet.ended("fetch", 0)], phase="Pending"
+    )
+    assert (waits.started_unix, waits.scheduled_unix) == (0.0, seen.scheduled_unix)
+    assert [each.init for each in waits.containers.values()] == [True, False, False]
