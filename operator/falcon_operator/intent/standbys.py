@@ -38,11 +38,12 @@ def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> Se
         return Seen(node=claimed.get(standby.claim_key, ""))
     node = snap.nodes.get(pod.node)
     launch = observe.launch_status(snap, pod.uid)
+    leaves = notice(node, pod, snap.settings.departure_taints, observe.job_judge(snap))
     return Seen(
         pod_uid=pod.uid,
         node=pod.node,
         ready=node is not None and node.ready and launch is not None and observe.alive(snap, pod.uid) is True,
-        over=over(snap.job, pod) or pod.deleting or notice(node, pod, snap.settings.departure_taints, observe.job_judge(snap)) is not None,
+        over=over(snap.job, pod) or pod.deleting or leaves is not None,
     )
 
 
