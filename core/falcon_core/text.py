@@ -10,32 +10,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from falcon_core.secrets import REDACTED, without_secrets
+
+__all__ = ["ELLIPSIS", "REDACTED", "clean", "clip"]
 ELLIPSIS = "…"
-REDACTED = "[redacted]"
 _SHORT = 512  # characters: a longer text is not remembered
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]+")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_SECRETS = (
-    # A password in a URL.
-    (re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)"), REDACTED),
-    # What follows a word for a secret: password=…, "api_key": "…", --token …, Authorization: Bearer …
-    (
-        re.compile(
-            r"""((?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"""
-            r"""["']?\s*[=:]\s*["']?|--?(?:password|secret|token|api-key)\s+|\b(?:Bearer|Basic)\s+)[^\s"',;]{4,}""",
-            re.IGNORECASE,
-        ),
-        r"\1" + REDACTED,
-    ),
-    # Tokens that are known by their form: JSON web tokens, GitHub, Hugging Face, AWS, Slack, OpenAI-like keys, PEM.
-    (
-        re.compile(
-            r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|\bgh[pousr]_\w{20,}|\bhf_\w{20,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-            r"|\bxox[abprs]-[\w-]{10,}|\bsk-[\w-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END|$)"
-        ),
-        REDACTED,
-    ),
-)
 
 
 def clean(text: str) -> str:
@@ -47,9 +28,7 @@ def _cleaned(text: str) -> str:
     text = _CONTROL.sub(" ", _ANSI.sub("", text))
     if not text.replace("\n", "").isprintable():  # marks of direction, surrogates, code points without a character
         text = "".join(each if each.isprintable() or each == "\n" else " " for each in text)
-    for pattern, put in _SECRETS:
-        text = pattern.sub(put, text)
-    return text
+    return without_secrets(text)
 
 
 # Most of a job's texts are the same at each look.
