@@ -13,7 +13,7 @@ def _set(words: str) -> frozenset[str]:
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PASSWORDS: Final = frozenset({"password", "passwd", "passphrase", "passcode", "pwd", "pw"})
 _NOUNS: Final = frozenset(
-    {*_PASSWORDS, "secret", "credential", "credentials", "cookie", "authorization", "dsn", "apikey", "signature", "sas"}
+    {*_PASSWORDS, "secret", "credential", "credentials", "cookie", "authorization", "dsn", "apikey", "sas"}
 )
 _JOINED: Final = re.compile(
     r"(?:password|passwd|passphrase|secretkey|accesskey|apikey|privatekey|accountkey|authkey|(?:auth|access|api|bearer)token)$"

@@ -114,11 +114,21 @@ _AFTER: Final = tuple(
             "key",
             r"(\\*[\"']key\\*[\"']\s*:\s*\\*[\"'])(?=[A-Za-z+/_-]*\d)(?=\d*[A-Za-z])[A-Za-z0-9+/_-]{24,}={0,2}",
         ),
+        ("login(", r"(\blogin\([^)\n]{0,100}?\bkey\s*=\s*[\"'])[^\"'\n]+"),
+        ("mc ", r"(\bmc\s+(?:alias|config\s+host)\s+(?:set|add)\s+\S{1,99}\s+\S{1,199}\s+\S{1,99}\s+)[^\s\"']+"),
+        ("curl", r"(\bcurl\b[^\n|;&]{0,300}?\s(?:-b|--cookie)[=\s]?\s*[\"']?[\w-]+=)[^\s\"']+"),
+        ("%", r"((?:^|\s)(?:-U|--user)[=\s]?\s*[\"']?[\w.\\-]+%)[^\s\"'%]{3,}"),
+        ("ldap", r"(\bldap\w+\b[^\n|;&]{0,300}?\s-w\s*[\"']?)[^\s\"']+"),
+        (
+            "echo printf",
+            r"(\b(?:echo|printf)\s+(?:-n\s+)?[\"']?)(?!\$)[^\s\"'|>][^\"'|>\n]{0,400}?"
+            r"(?=[\"']?\s{0,9}>{1,2}\s{0,9}\S{0,200}?(?:token|secret|passw|credential|netrc|api_?key))",
+        ),
         ("auth", r"(\\*[\"']auth\\*[\"']\s*:\s*\\*[\"'])[A-Za-z0-9+/]{8,}={0,2}"),
     )
 )
-# -pX of a command that is not known, where X has what passwords have to have.
-_MIXED: Final = re.compile(r"(?<!\S)(-p)(?=\S*[a-z])(?=\S*[A-Z])(?=\S*\d)[^\s\"'/=:-][^\s\"'/=:]{7,}")
+# -pX and -p X of a command that is not known, where X has what passwords have to have.
+_MIXED: Final = re.compile(r"(?<!\S)(-[pPa]\s?)(?=\S*[a-z])(?=\S*[A-Z])(?=\S*\d)[^\s\"'/=:-][^\s\"'/=:]{7,}")
 
 _VALUE: Final = re.compile(
     r"\\+\"(?:[^\"\\]|\\(?!\"))*|\"(?:[^\"\\\n]|\\.)*|'(?:[^'\\\n]|\\.)*"
@@ -133,6 +143,15 @@ _SETTING: Final = re.compile(
 )
 # --name value, '--name', 'value'
 _FLAG: Final = re.compile(rf"(?<![\w.-])--?{_NAME}(?P<between>[\"']?,?\s{{1,4}})")
+# "the token X is", setdefault('NAME', 'X'), setenv NAME X: where X is no word.
+_LOOSE: Final = re.compile(
+    rf"(?<![\w.-]){_NAME}(?P<between>[\"']?(?:,\s?|\s(?:is\s|provided:?\s)?|:\s)[\"'(]?)"
+    r"(?=[\w!$.+-]{10,})(?=[^\s\d]*\d[^\s\d]*\d)(?=[^\sa-z]*[a-z])(?=[^\sA-Z]*[A-Z])(?P<value>[\w!$+-]{10,})"
+)
+_KEYS: Final = re.compile(
+    r"(\b(?:api|access|secret)\s?keys?(?:\s\w{1,12}){0,2}:?\s[\"'(]?)(?=\S*\d\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[\w-]{10,}",
+    re.IGNORECASE,
+)
 # name: | and the lines of a block below it
 _BLOCK: Final = re.compile(rf"(?<![\w.-]){_NAME}[\"']?:[ \t]{{0,9}}[|>][-+\d]{{0,3}}[ \t]{{0,9}}\n")
 _LINES: Final = re.compile(r"(?P<indent>[ \t]+)[^\n]*(?:\n(?:(?P=indent)[^\n]*|[ \t]*(?=\n)))*")
@@ -151,10 +170,12 @@ def without_secrets(text: str) -> str:
     for hints, pattern in _AFTER:
         if _has(low, hints):
             text = pattern.sub(rf"\1{REDACTED}", text)
-    if "-p" in low:
+    if "-p" in low or "-a" in low:
         text = _MIXED.sub(rf"\1{REDACTED}", text)
     if named:
         text = _replaced(_FLAG, _replaced(_SETTING, text, _value), _value)
+        text = _replaced(_LOOSE, text, lambda _, head: head.span("value"))
+        text = _KEYS.sub(rf"\1{REDACTED}", text)
     return text
 
 

@@ -114,6 +114,18 @@ TEXTS = [
     (PEM.replace("RSA", "OPENSSH"), BODY),
     (PEM[len("-----BEGIN RSA PRIVATE KEY-----") + 9 :], BODY),
     (f"line\n{BODY}\nline", BODY),
+    # words before a value that is no word
+    ("the token Zq9Hunter2Zq9abc is invalid", "Zq9Hunter2"),
+    ("Incorrect API key provided: Zq9Hunter2Zq9abc.", "Zq9Hunter2"),
+    ("os.environ.setdefault('HF_TOKEN', 'Zq9Hunter2Zq9')", "Zq9Hunter2"),
+    ("setenv HF_TOKEN Zq9Hunter2Zq9", "Zq9Hunter2"),
+    ("wandb.login(key='abcdef123456')", "abcdef123456"),
+    ("mc alias set m http://h access Hunter2x", "Hunter2x"),
+    ("curl -b 'session=Hunter2x' h", "Hunter2x"),
+    ("smbclient -U me%Hunter2x //h", "Hunter2x"),
+    ("ldapsearch -x -w Hunter2x", "Hunter2x"),
+    ("unzip -P Zq9Hunter2Zq9 x.zip", "Zq9Hunter2"),
+    ("echo Hunter2x > /run/secrets/token", "Hunter2x"),
     # a traceback, a log
     ('  File "t.py", line 3, in f\n    connect(user="u", password="hunter")', "hunter"),
     ("ValueError: cannot connect with password='hunter2'", "hunter2"),
@@ -196,6 +208,14 @@ HARMLESS = [
     "run_id: 20240101-abcdef12, wandb: offline",
     "auth: ldap",
     "-u 1000:1000",
+    "signature: (Tensor, Tensor)",
+    "access_token_lifetime=3600 password_min_length=8",
+    "use_auth_token=True api_key=None auth=None",
+    "Token indices sequence length is longer than the maximum (1024 > 512)",
+    'Unexpected key(s) in state_dict: "a.b"',
+    'failed calling webhook "x.io": timeout',
+    "secretKeyRef: {name: hf, key: token}",
+    "model=meta-llama/Llama-3-8B dataset=HuggingFaceFW/fineweb-edu",
 ]
 
 
