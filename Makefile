@@ -60,10 +60,12 @@ SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent:cli
 
 .PHONY: lint format types test test-one test-unit test-integration test-slow test-gpu test-e2e test-e2e-long test-soak
-lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose, tests that import
+lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, vermin, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose, tests that import
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
 	@lint-imports --no-cache >/dev/null || lint-imports --no-cache
+	@vermin -q --violations -t=3.6- agent/falcon_start agent/falcon_site agent/falcon_bench
+	@vermin -q --violations -t=3.8- agent/falcon_torch
 	@$(PY) -m dev.limits
 	@shellcheck $(SHELL_FILES)
 	@$(PY) -m dev.prose

@@ -46,5 +46,6 @@ class Notes:
         """
         found = partial(self._numbers.__setitem__, place)
         private = memoryview(bytearray(8 * COUNT)).cast("d")
+        # novermin: its absence is said above
         os.register_at_fork(after_in_child=partial(found.__setstate__, (private.__setitem__, (place,), {}, None)))
         return found
