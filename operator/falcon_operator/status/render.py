@@ -146,6 +146,8 @@ def _summary(view: View, state: State) -> str:
         return view.snap.job.status.summary
     if copying := waiting(view):
         return copying
+    if signalled := [member.pod_name for member in view.obs.members if member.signalled]:
+        return f"pod {listed(signalled)} got a signal that ends it; its programs are ending"
     if state in ("Pending", "Starting"):
         return view.gathering.waiting or f"{view.training} of {view.total} ranks have started"
     return f"all ranks train, not watched: {view.untracked}" if view.untracked else "all ranks train"

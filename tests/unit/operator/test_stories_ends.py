@@ -40,6 +40,14 @@ async def test_a_pod_that_is_ended_from_outside_and_saves_is_restarted(
     assert len(attempts) == (0 if disruption else 1), "the cluster's own acts do not count, others do, once"
 
 
+async def test_a_pod_that_is_about_to_end_is_named() -> None:
+    world = World(replicas=1)
+    await trained(world)
+    world.terminate(0)
+    name = world.pod_of(0).name
+    await run(world, operator, lambda w: w.status.summary.startswith(f"pod {name} got a signal that ends it"))
+
+
 async def test_a_rank_that_had_ended_before_does_not_make_the_pod_done() -> None:
     world = World(replicas=1, spec={"procsPerReplica": 2})
     await trained(world)
