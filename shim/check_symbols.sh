@@ -1,5 +1,5 @@
 #!/bin/sh
-# shim/check_symbols.sh LIBRARY: fails if it needs a newer glibc than 2.28, a C++ library, or exports anything but hooks and falcon_copy.
+# shim/check_symbols.sh LIBRARY: fails if it needs a newer glibc than 2.28, a C++ library, or exports anything but hooks, falcon_copy and falcon_read_variables.
 set -eu
 newest=$(objdump -T "$1" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -1)
 [ "$(printf '%s\nGLIBC_2.28\n' "$newest" | sort -V | tail -1)" = GLIBC_2.28 ] ||
@@ -14,6 +14,6 @@ ours=$(nm -D --undefined-only "$1" | awk '{print $2}' | grep -E '^__|_chk' | gre
 # What a library that is loaded late may take of the reserve for thread-local storage: PyTorch leaves little of it.
 local=$(objdump -p "$1" | awk '$1 == "TLS" {getline; print $4}')
 [ "$((local))" -le 64 ] || { echo "$1 has $((local)) bytes of thread-local storage; 64 can be loaded late" >&2; exit 1; }
-extra=$(nm -D --defined-only "$1" | awk '{print $3}' | grep -vE '^(_ZN4gloo|nccl[A-Z]|(cudaGraphLaunch|bind|connect|falcon_copy)$)' || true)
+extra=$(nm -D --defined-only "$1" | awk '{print $3}' | grep -vE '^(_ZN4gloo|nccl[A-Z]|(cudaGraphLaunch|bind|connect|falcon_copy|falcon_read_variables)$)' || true)
 [ -z "$extra" ] || { echo "$1 exports more than its hooks: $extra" >&2; exit 1; }
 echo "$1: newest symbol $newest, no C++ library, $(stat -c %s "$1") bytes"

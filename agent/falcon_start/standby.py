@@ -46,6 +46,9 @@ def hold(file, path, port=""):  # type: (int, str, str) -> None
         note = _import_all(_lines(path))
         if port:
             _refuse_unheld()
+            os.environ["FALCON_HOLD"] = f"{os.getpid()} {file} {port} {os.fstat(file).st_ino}"
+            if not _show_environment():
+                raise _Refused("the shim of this process does not take the hold")
         else:
             _refuse_gpu()
         _send(file, ("imported " if port else "ready ") + note)
@@ -53,9 +56,9 @@ def hold(file, path, port=""):  # type: (int, str, str) -> None
         _send(file, "failed " + (str(error) if isinstance(error, _Refused) else repr(error)))
         os._exit(1)
     if port:
-        os.environ["FALCON_HOLD"] = f"{os.getpid()} {file} {port} {os.fstat(file).st_ino}"
         return
     _become(_release(file))
+    _show_environment()
     os.write(file, b"o")
     if os.read(file, 1) != b"g":
         os._exit(0)
@@ -140,10 +143,21 @@ def _refuse_gpu():  # type: () -> None
 
 def _refuse_unheld():  # type: () -> None
     """Refuse to run the program where the shim is not in this process: nothing would keep it from training."""
-    shim = os.environ.get("LD_PRELOAD", "").partition(":")[0]
+    shim = os.environ.get("LD_PRELOAD", "").rpartition(":")[2]  # falcon-launch puts it last
     with open("/proc/self/maps") as maps:
         if not shim or os.path.realpath(shim) not in maps.read():
             raise _Refused("the shim is not loaded: nothing would hold the program")
+
+
+def _show_environment():  # type: () -> bool
+    """Let the shim copy the environment, which it reads when it is loaded and never again; False where it cannot."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).falcon_read_variables()
+    except (AttributeError, ImportError, OSError):
+        return False
+    return True
 
 
 def _send(file, line):  # type: (int, str) -> None

@@ -1,18 +1,25 @@
 // The hold of a standby, preloaded around real sockets: where it waits, what it goes on with, and what it never does.
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include "checking.h"
 
 namespace {
+
+// As a standby's interpreter does when it has changed the environment.
+void read_variables() { reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "falcon_read_variables"))(); }
 
 sockaddr_in at(const char* host, int port) {
   sockaddr_in address{};
@@ -66,6 +73,7 @@ class Held {
                                " " + std::to_string(about.st_ino);
       setenv("FALCON_HOLD", hold.c_str(), 1);
       setenv("MASTER_ADDR", "127.0.0.1", 1);
+      read_variables();
       _exit(program());
     }
     close(ends[1]);
@@ -210,16 +218,19 @@ void others_are_not_held() {
   const int port = free_port();
   for (const char* hold : {"", "1", "nonsense", "1 2 3", "99999999 1 1 1"}) {
     setenv("FALCON_HOLD", hold, 1);
+    read_variables();
     const int file = tcp();
     CHECK(bind_to(file, "127.0.0.1", port) == 0);
     close(file);
   }
   // A socket that is another by now: the process has been released, and replaced by another program.
   setenv("FALCON_HOLD", (std::to_string(getpid()) + " 0 " + std::to_string(port) + " 1").c_str(), 1);
+  read_variables();
   const int file = tcp();
   CHECK(bind_to(file, "127.0.0.1", port) == 0);
   close(file);
   unsetenv("FALCON_HOLD");
+  read_variables();
   const int refused = tcp();
   CHECK(connect_to(refused, "127.0.0.1", port) != 0 && errno == ECONNREFUSED);
   close(refused);
@@ -230,6 +241,7 @@ void a_rank_meets_who_listens_a_moment_later() {
   for (const int flags : {0, static_cast<int>(SOCK_NONBLOCK)}) {
     const int port = free_port();
     setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+    read_variables();
     const pid_t pid = fork();
     if (pid == 0) {
       const int elsewhere = tcp();
@@ -257,6 +269,7 @@ void a_rank_meets_who_listens_a_moment_later() {
 void a_rank_that_nobody_meets_is_refused() {
   const int port = free_port();
   setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  read_variables();
   const int file = tcp();
   CHECK(connect_to(file, "127.0.0.1", port) != 0 && errno == ECONNREFUSED);
   close(file);
@@ -264,6 +277,67 @@ void a_rank_that_nobody_meets_is_refused() {
   CHECK(connect_to(datagrams, "127.0.0.1", port) == 0);
   close(datagrams);
   unsetenv("MASTER_PORT");
+  read_variables();
+}
+
+// Each as without the shim: the kernel says what is wrong with a pointer or a length.
+void a_bad_pointer_is_an_error_and_no_crash() {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* pages = static_cast<char*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  munmap(pages + page, page);
+  const sockaddr_in whole = at("127.0.0.1", 0);
+  memcpy(pages + page - sizeof(whole), &whole, sizeof(whole));
+  const auto length = static_cast<socklen_t>(sizeof(sockaddr_in));
+  const struct {
+    const void* address;
+    socklen_t length;
+    int error;  // of bind; 0: it succeeds
+  } cases[] = {
+      {nullptr, length, EFAULT},
+      {reinterpret_cast<const void*>(8), length, EFAULT},
+      {reinterpret_cast<const void*>(~uintptr_t{0} - 4), length, EFAULT},
+      {pages + page - 4, length, EFAULT},  // only its beginning is there
+      {pages + page, length, EFAULT},
+      {&whole, 2, EINVAL},
+      {&whole, 0, EINVAL},
+      {&whole, static_cast<socklen_t>(-1), EINVAL},
+      {pages + page - sizeof(whole), length, 0},  // up to the last byte
+  };
+  for (const auto& each : cases) {
+    const auto* address = static_cast<const sockaddr*>(each.address);
+    const int binding = tcp();
+    errno = 0;
+    CHECK(bind(binding, address, each.length) == (each.error == 0 ? 0 : -1) && errno == each.error);
+    const int connecting = tcp();
+    errno = 0;
+    CHECK(connect(connecting, address, each.length) == -1);
+    CHECK(errno == (each.error == 0 ? ECONNREFUSED : each.error));
+    close(binding);
+    close(connecting);
+  }
+  munmap(pages, page);
+}
+
+// getenv there would read what setenv has freed: it crashed within a second.
+void a_connection_beside_a_changing_environment() {
+  std::atomic<bool> done{false};
+  std::thread connecting([&done] {
+    const int file = tcp();
+    for (int count = 0; count < 20000; ++count) connect_to(file, "127.0.0.1", 1);
+    close(file);
+    done = true;
+  });
+  for (int round = 0; !done; ++round) {
+    for (int number = 0; number < 2000; ++number) {
+      const std::string name = "V" + std::to_string(2000 * (round % 2) + number);
+      setenv(name.c_str(), "x", 1);
+      if (done) break;
+    }
+    for (int number = 0; number < 2000; ++number) {
+      unsetenv(("V" + std::to_string(2000 * (round % 2) + number)).c_str());
+    }
+  }
+  connecting.join();
 }
 
 }  // namespace
@@ -277,5 +351,7 @@ int main() {
   others_are_not_held();
   a_rank_meets_who_listens_a_moment_later();
   a_rank_that_nobody_meets_is_refused();
+  a_bad_pointer_is_an_error_and_no_crash();
+  a_connection_beside_a_changing_environment();
   return failures == 0 ? 0 : 1;
 }

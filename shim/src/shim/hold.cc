@@ -16,8 +16,10 @@
 #include <atomic>
 #include <cstdint>
 
+#include "memory.h"
 #include "resolve.h"
 #include "ring.h"
+#include "variables.h"
 
 namespace falcon {
 namespace {
@@ -56,8 +58,8 @@ bool is_open(const Standby& standby) {
 // Whether this process belongs to a standby that is no rank yet.
 bool stands_by(Standby* standby) {
   if (g_state.load(std::memory_order_acquire) == kReleased) return false;
-  const char* text = getenv("FALCON_HOLD");
-  if (text == nullptr || *text == '\0') return false;
+  const char* text = variables().hold;
+  if (*text == '\0') return false;
   char* at = nullptr;
   standby->process = static_cast<pid_t>(strtol(text, &at, 10));
   standby->socket = static_cast<int>(strtol(at, &at, 10));
@@ -135,16 +137,21 @@ void wait_for_release(const Standby& standby, int family) {
   g_state.store(kReleased, std::memory_order_release);
 }
 
-int port_of(const sockaddr* address, socklen_t length) {
-  if (address == nullptr) return 0;
-  if (address->sa_family == AF_INET && length >= sizeof(sockaddr_in)) {
-    return ntohs(reinterpret_cast<const sockaddr_in*>(address)->sin_port);
+// The caller's address, read by the kernel: of a pointer that leads nowhere the real call says EFAULT.
+struct Address {
+  sockaddr_storage bytes{};
+  int port = 0;  // 0: none of the Internet families
+
+  Address(const sockaddr* given, socklen_t length) {
+    const size_t size = std::min<size_t>(length, sizeof(sockaddr_in6));
+    if (given == nullptr || size < sizeof(sockaddr_in) || read_memory(given, &bytes, size) != size) return;
+    if (bytes.ss_family == AF_INET) port = ntohs(reinterpret_cast<const sockaddr_in*>(&bytes)->sin_port);
+    if (bytes.ss_family == AF_INET6 && size == sizeof(sockaddr_in6)) {
+      port = ntohs(reinterpret_cast<const sockaddr_in6*>(&bytes)->sin6_port);
+    }
   }
-  if (address->sa_family == AF_INET6 && length >= sizeof(sockaddr_in6)) {
-    return ntohs(reinterpret_cast<const sockaddr_in6*>(address)->sin6_port);
-  }
-  return 0;
-}
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
+};
 
 bool is_stream(int file) {
   int type = 0;
@@ -154,12 +161,12 @@ bool is_stream(int file) {
 
 // Whether the running ranks meet at that host.
 bool is_master(const sockaddr* address) {
-  const char* master = getenv("MASTER_ADDR");
+  const char* master = variables().master_address;
   char text[INET6_ADDRSTRLEN] = "";
   const void* bytes = address->sa_family == AF_INET
                           ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
                           : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-  if (master == nullptr || inet_ntop(address->sa_family, bytes, text, sizeof(text)) == nullptr) return false;
+  if (*master == '\0' || inet_ntop(address->sa_family, bytes, text, sizeof(text)) == nullptr) return false;
   constexpr char kMapped[] = "::ffff:";
   const char* bare = strncmp(text, kMapped, sizeof(kMapped) - 1) == 0 ? text + sizeof(kMapped) - 1 : text;
   return strcmp(bare, master) == 0;
@@ -167,20 +174,33 @@ bool is_master(const sockaddr* address) {
 
 using Call = int (*)(int, const sockaddr*, socklen_t);
 
-int real(std::atomic<void*>* cache, const char* name, Call ours, int file, const sockaddr* address, socklen_t length) {
+std::atomic<void*> g_bind{nullptr};
+std::atomic<void*> g_connect{nullptr};
+
+Call original(std::atomic<void*>* cache, const char* name, Call ours) {
   void* found = cache->load(std::memory_order_acquire);
   if (found == nullptr) {
     found = resolve_original(name, reinterpret_cast<const void*>(ours));
     cache->store(found, std::memory_order_release);
   }
-  if (found != nullptr) return reinterpret_cast<Call>(found)(file, address, length);
-  const long number = strcmp(name, "bind") == 0 ? SYS_bind : SYS_connect;
-  return static_cast<int>(syscall(number, file, address, length));
+  return reinterpret_cast<Call>(found);
+}
+
+// At load: a program may call both in a signal handler, where the loader's lock may be held.
+__attribute__((constructor)) void find_originals() {
+  original(&g_bind, "bind", &bind);
+  original(&g_connect, "connect", &connect);
+}
+
+int real_bind(int file, const sockaddr* address, socklen_t length) {
+  const Call found = original(&g_bind, "bind", &bind);
+  return found != nullptr ? found(file, address, length) : static_cast<int>(syscall(SYS_bind, file, address, length));
 }
 
 int real_connect(int file, const sockaddr* address, socklen_t length) {
-  static std::atomic<void*> cache{nullptr};
-  return real(&cache, "connect", &connect, file, address, length);
+  const Call found = original(&g_connect, "connect", &connect);
+  return found != nullptr ? found(file, address, length)
+                          : static_cast<int>(syscall(SYS_connect, file, address, length));
 }
 
 // How a connection attempt of a socket that does not block has ended; 0: it is there.
@@ -220,10 +240,7 @@ int connect_patiently(int file, const sockaddr* address, socklen_t length) {
 }
 
 // Whether that is where the ranks of this process's generation meet.
-bool is_meeting(int port) {
-  const char* text = getenv("MASTER_PORT");
-  return text != nullptr && strtol(text, nullptr, 10) == port;
-}
+bool is_meeting(int port) { return variables().master_port == port; }
 
 // Connects to rank 0, which may not listen yet: who is refused is tried again at once, for a moment. What is under way
 // then is the caller's own, as without us.
@@ -270,23 +287,24 @@ void refuse_in_standby(const char* what) {
 }  // namespace falcon
 
 extern "C" __attribute__((visibility("default"))) int bind(int file, const sockaddr* address, socklen_t length) {
-  static std::atomic<void*> cache{nullptr};
-  const int port = falcon::port_of(address, length);
-  if (port != 0 && falcon::is_stream(file)) falcon::hold_at(port, address, AF_UNSPEC, true);
-  return falcon::real(&cache, "bind", &bind, file, address, length);
+  using namespace falcon;
+  const Address given(address, length);
+  if (given.port != 0 && is_stream(file)) hold_at(given.port, given.get(), AF_UNSPEC, true);
+  return real_bind(file, address, length);
 }
 
 extern "C" __attribute__((visibility("default"))) int connect(int file, const sockaddr* address, socklen_t length) {
   using namespace falcon;
-  const int port = port_of(address, length);
-  if (port == 0) return real_connect(file, address, length);
-  const bool held = is_stream(file) && hold_at(port, address, address->sa_family, false);
+  const Address given(address, length);
+  if (given.port == 0) return real_connect(file, address, length);
+  const int family = given.get()->sa_family;
+  const bool held = is_stream(file) && hold_at(given.port, given.get(), family, false);
   sockaddr_storage there{};
-  if (g_state.load(std::memory_order_acquire) == kReleased && port == g_port && g_address[0] != '\0' &&
-      resolve(g_address, address->sa_family, port, &there, &length)) {
+  if (g_state.load(std::memory_order_acquire) == kReleased && given.port == g_port && g_address[0] != '\0' &&
+      resolve(g_address, family, given.port, &there, &length)) {
     address = reinterpret_cast<const sockaddr*>(&there);
   }
   if (held) return connect_patiently(file, address, length);
-  if (is_meeting(port) && is_stream(file)) return connect_promptly(file, address, length);
+  if (is_meeting(given.port) && is_stream(file)) return connect_promptly(file, address, length);
   return real_connect(file, address, length);
 }

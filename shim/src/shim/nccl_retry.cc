@@ -3,7 +3,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -12,6 +11,7 @@
 #include "nccl_forward.h"
 #include "retry.h"
 #include "ring.h"
+#include "variables.h"
 
 namespace falcon::nccl {
 namespace {
@@ -69,7 +69,8 @@ bool Tries::again(Result error, int32_t rank) {
   if (root_ == nullptr || (error != kSystemError && error != kRemoteError) || retries_ >= retries_allowed())
     return false;
   // Here each call of the first rank begins to listen anew, at the same port.
-  if (getenv("NCCL_COMM_ID") != nullptr) return false;
+  char id[8];
+  if (read_variable("NCCL_COMM_ID", id, sizeof(id))) return false;
   sockaddr_in6 root{};
   if (!address_of(*root_, &root) || !tell_of(last_words(), root)) return false;
   const uint64_t pause = retry_pause_ns(retries_ + 1);

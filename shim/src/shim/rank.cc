@@ -1,12 +1,13 @@
 #include "rank.h"
 
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "hold.h"
+#include "variables.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -48,13 +49,8 @@ uint32_t settled(const std::atomic<uint32_t>& state) {
   return state.load(std::memory_order_acquire);
 }
 
-int32_t number(const char* name, int32_t fallback) {
-  const char* text = name == nullptr ? nullptr : getenv(name);
-  if (text == nullptr || *text == '\0') return fallback;
-  char* end = nullptr;
-  const long value = strtol(text, &end, 10);
-  return *end == '\0' && value >= 0 && value <= INT32_MAX ? static_cast<int32_t>(value) : fallback;
-}
+// Read at the first collective, not at load: scripts that start their own processes set RANK in them.
+int32_t number(const char* name, int32_t fallback) { return name == nullptr ? fallback : read_number(name, fallback); }
 
 struct Launched {
   int32_t rank;
@@ -129,8 +125,8 @@ Rank* Rank::existing() {
 }
 
 bool Rank::activate() {
-  const char* folder = getenv("FALCON_RING_DIR");
-  if (folder == nullptr || *folder == '\0') return false;
+  char folder[PATH_MAX];
+  if (!read_variable("FALCON_RING_DIR", folder, sizeof(folder)) || *folder == '\0') return false;
   refuse_in_standby("makes a communicator");
   const Launched launched = launched_as();
   const RingIdentity identity{
@@ -140,11 +136,12 @@ bool Rank::activate() {
       launched.size,
       launched.local_rank,
   };
-  char path[4096];
+  char path[PATH_MAX];
   const int length =
       snprintf(path, sizeof(path), "%s/g%u-r%d-%u.ring", folder, identity.generation, identity.rank, identity.pid);
   if (length <= 0 || static_cast<size_t>(length) >= sizeof(path)) return false;
-  control_.map(getenv("FALCON_CONTROL"));
+  char control[PATH_MAX];
+  control_.map(read_variable("FALCON_CONTROL", control, sizeof(control)) ? control : nullptr);
   ring_ = Ring::create(folder, path, identity, kDefaultCapacity, ring_storage_);
   return ring_ != nullptr;
 }

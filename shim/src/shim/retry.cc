@@ -1,19 +1,19 @@
 #include "retry.h"
 
-#include <stdlib.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "rank.h"
+#include "variables.h"
 
 namespace falcon {
 namespace {
 
 constexpr uint64_t kSecond = 1000000000;
 constexpr uint64_t kLongestPause = 4 * kSecond;
-constexpr long kMostRetries = 10;  // spec.recovery.retries
+constexpr int kMostRetries = 10;  // spec.recovery.retries
 
 void record(const Retry& retry) {
   Rank* rank = Rank::current();  // it is about to be one
@@ -31,13 +31,7 @@ void record(const Retry& retry) {
 
 }  // namespace
 
-uint32_t retries_allowed() {
-  const char* text = getenv("FALCON_RETRIES");
-  if (text == nullptr || *text == '\0') return 0;
-  char* end = nullptr;
-  const long value = strtol(text, &end, 10);
-  return *end == '\0' && value > 0 ? static_cast<uint32_t>(std::min(value, kMostRetries)) : 0;
-}
+uint32_t retries_allowed() { return static_cast<uint32_t>(std::min(read_number("FALCON_RETRIES", 0), kMostRetries)); }
 
 uint64_t retry_pause_ns(uint32_t nth) {
   const uint64_t whole = std::min(kSecond << std::min(nth - 1, 8U), kLongestPause);
