@@ -145,7 +145,8 @@ void environments() {
   const falcon::Variables base{{"LD_PRELOAD", "/other.so"}, {"RANK", "9"}, {"HOME", "/root"}};
   falcon::Variables rank = rank_environment(base, options, plan, 1, {true, false});
   EXPECT(rank["RANK"] == "3" && rank["LOCAL_RANK"] == "1" && rank["GROUP_RANK"] == "1" && rank["WORLD_SIZE"] == "4");
-  EXPECT(rank["LD_PRELOAD"] == "/bin/shim.so:/other.so" && rank["HOME"] == "/root");
+  EXPECT(rank["LD_PRELOAD"] == "/other.so:/bin/shim.so" && rank["HOME"] == "/root");
+  EXPECT(rank["ASAN_OPTIONS"] == "verify_asan_link_order=0");
   EXPECT(rank["OMP_NUM_THREADS"] == "1" && rank["TORCHELASTIC_RESTART_COUNT"] == "2");
   EXPECT(rank["FALCON_RETRIES"] == "2");
   EXPECT(rank["FALCON_RING_DIR"] == "/run/launch/rings" && rank.count("PET_NNODES") == 0);

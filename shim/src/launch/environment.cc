@@ -68,7 +68,11 @@ Variables rank_environment(Variables base, const Options& options, const Plan& p
   }
   if (ours.preload) {
     const std::string others = set["LD_PRELOAD"];
-    set["LD_PRELOAD"] = options.shim + (others.empty() ? "" : ":" + others);
+    set["LD_PRELOAD"] = (others.empty() ? "" : others + ":") + options.shim;
+    // AddressSanitizer's runtime refuses to start where any library comes before it, and a program that is linked with
+    // it has it after every preloaded one. Ours replaces no function that the runtime does. The user's own word counts.
+    const std::string sanitizer = set["ASAN_OPTIONS"];
+    set["ASAN_OPTIONS"] = "verify_asan_link_order=0" + (sanitizer.empty() ? "" : ":" + sanitizer);
   }
   if (ours.python) {
     const std::string others = set["PYTHONPATH"];

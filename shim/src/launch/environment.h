@@ -17,7 +17,7 @@ Variables own_environment();
 
 // What of ours goes into a rank's process.
 struct Additions {
-  bool preload = false;  // our library, before those that the container preloads itself
+  bool preload = false;  // our library, after those that the container preloads itself
   bool python = false;   // our folders, first and last where its interpreter looks for modules
 };
 

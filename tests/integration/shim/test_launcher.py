@@ -171,7 +171,7 @@ def test_a_rank_starts_with_signals_preloads_and_scripts_as_without_us(start: St
     launcher.wait(state="Exited")
     out, _ = launcher.finish()
     without_us = subprocess.run(["sh", "-c", signals], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines() == [f"preload {SHIM}/libfalcon_shim.so:libm.so.6", *without_us.splitlines()]
+    assert out.splitlines() == [f"preload libm.so.6:{SHIM}/libfalcon_shim.so", *without_us.splitlines()]
 
 
 def test_orphans_are_reaped(start: Start) -> None:
