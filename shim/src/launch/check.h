@@ -32,6 +32,8 @@ class Check {
   // Its number is 0 until something was measured.
   const CheckReport& report() const { return report_; }
 
+  pid_t pid() const { return pid_; }
+
  private:
   void start();
   void start_own();

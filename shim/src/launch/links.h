@@ -25,6 +25,8 @@ class Links {
   // Its number is 0 until an executor was wanted.
   const CheckReport& report() const { return report_; }
 
+  pid_t pid() const { return pid_; }
+
  private:
   void start();
   void end() const;

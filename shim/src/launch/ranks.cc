@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "environment.h"
 #include "files.h"
+#include "process_tree.h"
 #include "processes.h"
 #include "program.h"
 #include "start.h"
@@ -48,7 +49,8 @@ void take_terminal(bool alone) {
 std::string Ranks::start(const Plan& plan) {
   reports_.clear();
   schedules_.forget();
-  told_.clear();
+  routing_.begin();
+  any_ended_ = false;
   judge_programs();
   first_rank_ = plan.first_rank;
   rings_.begin(plan.generation, plan.first_rank, plan.procs);
@@ -78,14 +80,21 @@ void Ranks::look_at_standbys(const Plan& plan) {
   standbys_.look(plan, ours_, pids);
 }
 
-std::vector<Process> Ranks::processes() const {
-  std::vector<Process> found = list_processes();
-  const std::set<pid_t> held = standbys_.pids();
-  const auto left_out = [&](const Process& p) {
-    return p.pid == directory_.pid() || p.pid == rescuer_.pid() || held.count(p.pid) != 0;
-  };
-  found.erase(std::remove_if(found.begin(), found.end(), left_out), found.end());
+std::set<pid_t> Ranks::kept_pids() const {
+  std::set<pid_t> found = standbys_.pids();
+  found.insert({directory_.pid(), rescuer_.pid()});
   return found;
+}
+
+ProcessTree Ranks::tree() const {
+  std::vector<RankRoot> roots;
+  roots.reserve(reports_.size());
+  for (const RankReport& rank : reports_) {
+    roots.push_back({rank.pid, rank.running, !rank.running && rank.exit_code == 0, rank.ended_ns});
+  }
+  std::set<pid_t> own = kept_pids();
+  own.insert({check_.pid(), smoke_.pid(), links_.pid()});
+  return read_tree_of(getpid(), std::move(roots), own);
 }
 
 void Ranks::judge_programs() {
@@ -142,6 +151,9 @@ std::vector<int> Ranks::reap() {
     }
     found->running = false;
     found->ended_unix_ns = unix_ns();
+    found->ended_ns = monotonic_ns();
+    any_ended_ = true;
+    next_survivors_ns_ = 0;
     found->blocked_since_unix_ns.reset();
     ended.emplace_back(&*found, status);
   }
@@ -170,29 +182,35 @@ void Ranks::judge_end(RankReport* report, int status) {
   report->oom_killed = failed && oom_.explains(monotonic_ns());
 }
 
-void Ranks::signal(int number) {
-  for (const RankReport& rank : reports_) {
-    if (rank.running) kill(-rank.pid, number);
-  }
+void Ranks::forward(int number) { send(routing_.forward(tree(), number)); }
+
+void Ranks::stop(const StopTerms& terms, bool urgent) { send(routing_.stop(tree(), terms, urgent, monotonic_ns())); }
+
+bool Ranks::await_ends() {
+  const Routed routed = routing_.look(tree(), monotonic_ns());
+  send(routed.deliveries);
+  return routed.waits;
+}
+
+void Ranks::look_at_survivors() {
+  const int64_t now = monotonic_ns();
+  if (!any_ended_ || now < next_survivors_ns_) return;
+  next_survivors_ns_ = await_ends() ? now : now + kSecondNs;
 }
 
 bool Ranks::kill_all() {
   const pid_t self = getpid();
+  const std::set<pid_t> kept = kept_pids();
+  std::vector<Process> found = list_processes();
+  found.erase(std::remove_if(found.begin(), found.end(), [&](const Process& p) { return kept.count(p.pid) != 0; }),
+              found.end());
   bool left = false;
-  for (const pid_t pid : descendants(self, processes())) {
+  for (const pid_t pid : descendants(self, found)) {
     if (pid == self) continue;
     left = true;
     kill(pid, SIGKILL);
   }
   return !left;
-}
-
-bool Ranks::handle(int number) const {
-  const pid_t self = getpid();
-  for (const pid_t pid : descendants(self, processes())) {
-    if (pid != self && handles(pid, number)) return true;
-  }
-  return false;
 }
 
 bool Ranks::running() const {
@@ -207,20 +225,6 @@ bool Ranks::failed() const {
 bool Ranks::ended_well() const {
   return !reports_.empty() && std::all_of(reports_.begin(), reports_.end(),
                                           [](const RankReport& rank) { return !rank.running && rank.exit_code == 0; });
-}
-
-Ranks::Survivors Ranks::signal_survivors(int number) {
-  const pid_t self = getpid();
-  Survivors left = Survivors::kNone;
-  for (const pid_t pid : descendants(self, processes())) {
-    if (pid == self) continue;
-    const pid_t group = getpgid(pid);
-    const bool of_a_rank =
-        std::any_of(reports_.begin(), reports_.end(), [&](const RankReport& rank) { return rank.pid == group; });
-    left = std::max(left, of_a_rank ? Survivors::kPrograms : Survivors::kDaemons);
-    if (told_.insert(pid).second && !of_a_rank) kill(pid, number);
-  }
-  return left;
 }
 
 bool Ranks::choose_rings() {

@@ -19,6 +19,7 @@
 #include "rescuer.h"
 #include "rings.h"
 #include "schedules.h"
+#include "signal_routing.h"
 #include "smoke.h"
 #include "standbys.h"
 
@@ -59,17 +60,17 @@ class Ranks {
   // The processes that train, as far as they are known by their rings; else those that we started.
   std::vector<pid_t> own_processes() const;
 
-  // To every rank's process group. A launcher that is the command passes it on to groups of its own making.
-  void signal(int number);
+  // A signal that came from outside goes to the programs that take it.
+  void forward(int number);
 
-  // What lives on when the ranks have ended: a program whose shell died first, or daemons in groups of their own.
-  enum class Survivors { kNone, kDaemons, kPrograms };
+  // Asks the ranks to end. `urgent`: what ended ranks have left is not left to work on undisturbed.
+  void stop(const StopTerms& terms, bool urgent);
 
-  // The signal to daemons, which it has not reached yet; once each.
-  Survivors signal_survivors(int number);
+  // The next step of the ranks' end, and of what ended ranks have left; true while a process still has time.
+  bool await_ends();
 
-  // Whether a living process below this launcher has a handler of its own for that signal.
-  bool handle(int number) const;
+  // The same while ranks run, as often as it matters.
+  void look_at_survivors();
 
   // SIGKILL to every descendant of this launcher, but for standbys; true when none is left.
   bool kill_all();
@@ -105,7 +106,8 @@ class Ranks {
   std::string spawn(const Plan& plan, int local_rank);
   void add_report(const Plan& plan, int local_rank, pid_t pid);
   bool whole_lines(const Plan& plan) const;
-  std::vector<Process> processes() const;  // without standbys and what is below them, and without Falcon's own
+  std::set<pid_t> kept_pids() const;  // standbys, and Falcon's own processes that outlive the ranks
+  ProcessTree tree() const;
   void judge_programs();
   void judge_end(RankReport* report, int status);
   std::string rings_folder() const { return options_.run_dir + "/launch/rings"; }
@@ -126,7 +128,9 @@ class Ranks {
   OomKills oom_;
   Rings rings_;
   int first_rank_ = 0;
-  std::set<pid_t> told_;  // by signal_survivors
+  SignalRouting routing_;
+  bool any_ended_ = false;         // of this generation
+  int64_t next_survivors_ns_ = 0;  // when what ended ranks have left is looked at again
 };
 
 }  // namespace falcon

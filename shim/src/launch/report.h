@@ -23,6 +23,7 @@ struct RankReport {
   bool oom_killed = false;
   int64_t started_unix_ns = 0;
   std::optional<int64_t> ended_unix_ns;
+  int64_t ended_ns = 0;  // monotonic; not reported
   std::optional<int64_t> blocked_since_unix_ns;
 };
 

@@ -26,6 +26,8 @@ class Smoke {
   // Its number is 0 until something was tested.
   const CheckReport& report() const { return report_; }
 
+  pid_t pid() const { return pid_; }
+
  private:
   void start();
   void end() const;

@@ -24,9 +24,10 @@ constexpr int kStoppingMs = 10;
 constexpr int kUnwatchedMs = 25;  // where the kernel does not tell us that a plan came
 constexpr int kWatchedMs = 200;
 constexpr int kSettleMs = 500;
-constexpr int64_t kSampleNs = 5 * kSecondNs;    // between two readings of all threads
-constexpr int64_t kRestartGraceNs = kSecondNs;  // of a superseded generation that does not care for SIGTERM
-constexpr int64_t kDaemonGraceNs = 5 * kSecondNs;
+constexpr int64_t kSampleNs = 5 * kSecondNs;     // between two readings of all threads
+constexpr int64_t kRestartGraceNs = kSecondNs;   // of superseded ranks that do not take SIGTERM
+constexpr int64_t kEndlessNs = INT64_MAX / 2;    // as long as the kubelet leaves the pod
+constexpr int64_t kMostFlushNs = 5 * kSecondNs;  // of the pod's time, for the end of a folder in memory
 constexpr int64_t kStuckNs = 30 * kSecondNs;
 constexpr int64_t kMarginNs = kSecondNs;  // of the pod's time, for our own end and the agent's
 constexpr int kUnusable = 78;             // EX_CONFIG
@@ -144,7 +145,9 @@ void Supervisor::look_at_agent() {
 }
 
 void Supervisor::collect() {
-  for (const int local_rank : ranks_.reap()) output_.settle(local_rank, kSettleMs);
+  const std::vector<int> ended = ranks_.reap();
+  if (!stopping_ && terminated_by_ == 0) ranks_.look_at_survivors();
+  for (const int local_rank : ended) output_.settle(local_rank, kSettleMs);
 }
 
 void Supervisor::look_at_plan() {
@@ -195,14 +198,15 @@ void Supervisor::begin_stop() {
   stopping_ = true;
   stop_since_ns_ = monotonic_ns();
   killing_since_ns_ = 0;
-  ranks_.signal(SIGTERM);
-  ranks_.signal(SIGCONT);  // a stopped process could not answer
+  const StopTerms terms{SIGTERM, options_.restart_grace_seconds * kSecondNs, kRestartGraceNs};
+  const bool over = plan_.phase == Phase::kFinish && ranks_.ended_well();
+  ranks_.stop(terms, !over);
 }
 
 void Supervisor::advance() {
   const int64_t now = monotonic_ns();
   if (terminated_by_ != 0) {
-    if (may_still_end()) {
+    if (ranks_.await_ends()) {
       // Ranks that handle the signal may use all of the time there is: what they have saved so far goes out meanwhile.
       if (now - stop_since_ns_ > options_.restart_grace_seconds * kSecondNs / 2) ranks_.rescuer().begin();
       return;
@@ -249,29 +253,21 @@ bool Supervisor::is_saved(int64_t since_ns) {
   return directory && store;
 }
 
-// Whether somebody who got the signal that ends the pod has time left. What a rank left behind has little: without us
-// it would have died with the container's first process.
-bool Supervisor::may_still_end() {
-  const int64_t now = monotonic_ns();
-  if (options_.grace_seconds >= 0 && now - stop_since_ns_ > options_.grace_seconds * kSecondNs) return false;
-  if (ranks_.running()) return true;
-  if (survived_since_ns_ == 0) survived_since_ns_ = now;
-  switch (ranks_.signal_survivors(terminated_by_)) {
-    case Ranks::Survivors::kPrograms:
-      return true;
-    case Ranks::Survivors::kDaemons:
-      return now - survived_since_ns_ < kDaemonGraceNs;
-    case Ranks::Survivors::kNone:
-      break;
+// Ranks that take the signal which ends the pod have all the time that the kubelet leaves, but for what the copy of a
+// folder in memory needs when they are dead.
+StopTerms Supervisor::pod_terms(int number) const {
+  int64_t most_ns = kEndlessNs;
+  if (options_.grace_seconds >= 0) {
+    most_ns = options_.grace_seconds * kSecondNs;
+  } else if (!options_.directory.empty()) {
+    const int64_t grace_ns = options_.restart_grace_seconds * kSecondNs;
+    most_ns = grace_ns - std::min(grace_ns / 4, kMostFlushNs);
   }
-  return false;
+  return {number, most_ns, most_ns, false};
 }
 
 void Supervisor::finish_stop() {
-  const int64_t waited = monotonic_ns() - stop_since_ns_;
-  if (ranks_.running() && waited < kRestartGraceNs) return;
-  // Whoever handles SIGTERM has something to bring to an end, the upload of a checkpoint, say.
-  if (waited < options_.restart_grace_seconds * kSecondNs && ranks_.handle(SIGTERM)) return;
+  if (ranks_.await_ends()) return;
   const int64_t now = monotonic_ns();
   if (killing_since_ns_ == 0) killing_since_ns_ = now;
   if (!ranks_.kill_all()) {
@@ -314,13 +310,14 @@ void Supervisor::start(const std::string& hindrance) {
 
 void Supervisor::on_signal(int number) {
   collect();  // ranks that ended before the signal is passed on have ended by themselves
-  ranks_.signal(number);
-  const bool ends = number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP;
-  if (ends && terminated_by_ == 0) {
-    terminated_by_ = number;
-    ended_before_signal_ = started_ && !stopping_ && !ranks_.running();
-    stop_since_ns_ = monotonic_ns();
+  if (!SignalRouting::is_ending(number) || terminated_by_ != 0) {
+    ranks_.forward(number);
+    return;
   }
+  terminated_by_ = number;
+  ended_before_signal_ = started_ && !stopping_ && !ranks_.running();
+  stop_since_ns_ = monotonic_ns();
+  ranks_.stop(pod_terms(number), true);
 }
 
 void Supervisor::publish_status() {

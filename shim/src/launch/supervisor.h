@@ -30,7 +30,7 @@ class Supervisor {
   void look_at_agent();
   void look_at_plan();
   void advance();
-  bool may_still_end();
+  StopTerms pod_terms(int number) const;
   bool is_saved(int64_t since_ns);
   void begin_stop();
   void finish_stop();
@@ -71,7 +71,6 @@ class Supervisor {
   int64_t ended_since_ns_ = 0;
   int terminated_by_ = 0;
   bool ended_before_signal_ = false;  // all ranks of the current plan, before the signal that ends the pod
-  int64_t survived_since_ns_ = 0;
   bool done_ = false;
   int exit_code_ = 0;
 };

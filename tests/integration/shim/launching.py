@@ -17,6 +17,14 @@ from falcon_core.wire.launch import LaunchCheck, LaunchPlan, LaunchStatus, Stand
 SHIM = Path(os.environ.get("SHIM_OUT", ""))
 
 
+def wait_for(path: Path, timeout_seconds: float = 20, *, gone: bool = False) -> None:
+    """Wait until a path exists, or is ``gone``."""
+    deadline = time.monotonic() + timeout_seconds
+    while path.exists() == gone:
+        assert time.monotonic() < deadline, f"{path} is {'still' if gone else 'not'} there"
+        time.sleep(0.02)
+
+
 class Launcher:
     """One launcher with its run directory."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from falcon_core.wire.launch import LaunchRank
 from tests.integration.shim.conftest import Start
-from tests.integration.shim.launching import Launcher
+from tests.integration.shim.launching import Launcher, wait_for
 from tests.integration.shim.memory import memory_cgroup
 
 MEMORY_LIMIT_BYTES = 64 << 20
@@ -22,13 +22,6 @@ EAT = "held = b'x' * (300 << 20)"  # beyond the limit
 
 def _ended(launcher: Launcher, generation: int = 1) -> LaunchRank:
     return launcher.wait(state="Exited", generation=generation).ranks[0]
-
-
-def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -99,7 +92,7 @@ time.sleep(1000)
     launcher = start("sh", "-c", f"setsid {python} session & {python} group; echo never")
     launcher.run()
     for name in ("session", "group"):
-        _wait_for(tmp_path / f"ready-{name}")
+        wait_for(tmp_path / f"ready-{name}")
     launcher.process.terminate()
     out, _ = launcher.process.communicate(timeout=20)
     assert launcher.process.returncode == 128 + signal.SIGTERM
@@ -116,7 +109,7 @@ time.sleep(1000)
 def test_a_pod_that_is_ended_keeps_the_programs_own_failure(start: Start, handler: str, code: int) -> None:
     launcher = start("sh", "-c", f"trap '{handler}' TERM; {WAIT}")
     launcher.run()
-    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
     launcher.process.wait(timeout=20)
     assert launcher.process.returncode == code, "work that was cut short is no success"
@@ -138,7 +131,7 @@ def test_ranks_that_were_done_before_the_pod_is_ended_are_done(start: Start, num
 def test_a_rank_that_was_done_before_does_not_make_the_pod_done(start: Start) -> None:
     launcher = start("sh", "-c", f'[ "$RANK" = 0 ] && exit 0; trap "exit 0" TERM; {WAIT}')
     launcher.run(procs=2)
-    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-1")
+    wait_for(launcher.run_dir / "launch" / "rings" / "ready-1")
     deadline = time.monotonic() + 20
     while launcher.wait(state="Running").ranks[0].state != "Exited":
         assert time.monotonic() < deadline
@@ -154,10 +147,10 @@ def test_a_rank_that_was_done_before_does_not_make_the_pod_done(start: Start) ->
 def test_a_launcher_of_the_users_that_saves_on_the_signal_is_not_done(start: Start) -> None:
     child = f"trap 'exit 0' TERM; {WAIT}"
     launcher = start(
-        "bash", "-c", 'trap "kill $!; wait; exit 0" TERM; sh -c "$0" & wait', child, options=("--launcher", "own")
+        "bash", "-c", 'trap "kill \\$!; wait; exit 0" TERM; sh -c "$0" & wait', child, options=("--launcher", "own")
     )
     launcher.run(procs=2)
-    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-")
+    wait_for(launcher.run_dir / "launch" / "rings" / "ready-")
     launcher.process.terminate()
     launcher.process.wait(timeout=20)
     assert launcher.process.returncode == 128 + signal.SIGTERM
@@ -169,7 +162,7 @@ def test_a_launcher_of_the_users_that_saves_on_the_signal_is_not_done(start: Sta
 def test_a_limit_of_our_own_on_the_grace_ends_who_ignores_the_signal(start: Start) -> None:
     launcher = start("sh", "-c", f"trap '' TERM; {WAIT}", options=("--grace-seconds", "1"))
     launcher.run()
-    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
     launcher.process.wait(timeout=20)
     assert launcher.process.returncode == 128 + signal.SIGKILL
@@ -179,7 +172,7 @@ def test_a_daemon_that_ignores_the_signal_does_not_hold_the_pod(start: Start) ->
     daemon = "trap '' TERM; touch \"$FALCON_RING_DIR/ready-0\"; while :; do sleep 0.05; done"
     launcher = start("sh", "-c", 'setsid sh -c "$0" & exec sleep 1000', daemon)
     launcher.run()
-    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
     launcher.process.wait(timeout=20)
     assert launcher.process.returncode == 128 + signal.SIGTERM
@@ -189,7 +182,7 @@ def test_signals_of_the_users_reach_every_rank(start: Start) -> None:
     launcher = start("sh", "-c", f"trap 'echo usr1 $RANK; exit 0' USR1; {WAIT}")
     launcher.run(procs=2)
     for rank in (0, 1):
-        _wait_for(launcher.run_dir / "launch" / "rings" / f"ready-{rank}")
+        wait_for(launcher.run_dir / "launch" / "rings" / f"ready-{rank}")
     launcher.process.send_signal(signal.SIGUSR1)
     launcher.wait(state="Exited")
     out, _ = launcher.finish()
