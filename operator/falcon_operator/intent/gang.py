@@ -121,7 +121,7 @@ def _silent(snap: Snapshot, membership: Membership) -> str:
 
 
 def _why_silent(snap: Snapshot, membership: Membership, silent: list[Member]) -> str:
-    judge = observe.job_judge(snap)
+    judge = snap.judge
     for member in silent:
         if words := starts.waiting_words(snap, membership, member, judge):
             return words

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.errors.judge import Judge, platform_judge, usable_judge
+from falcon_core.errors.judge import platform_judge
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     NOTHING_SENT,
@@ -33,7 +33,6 @@ from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.node_troubles import node_trouble, who_is_busy
 from falcon_operator.intent.notices import notice
 from falcon_operator.intent.pod_ends import ended_badly, over, pod_end
-from falcon_operator.intent.policy import error_rules
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.intent.starts import has_started, longest_start_seconds, start_wait, waiting_for
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
@@ -120,11 +119,6 @@ def acknowledged(launch: LaunchStatus | None, generation: int) -> bool:
     return launch is not None and (launch.dead_below >= generation or (launch.generation == 0 and not launch.ranks))
 
 
-def job_judge(snap: Snapshot) -> Judge:
-    """Return the judge of errors that the job's own rules and the platform's make."""
-    return usable_judge(error_rules(snap.job, snap.settings))
-
-
 def _is_signalled(launch: LaunchStatus | None, generation: int) -> bool:
     """Check whether a launcher that runs the generation stops without an order: a signal ends its pod."""
     return (
@@ -161,11 +155,11 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node=node_name,
         pod=state,
         done=done,
-        end=pod_end(snap.job, pod, launch, job_judge(snap))
+        end=pod_end(snap.job, pod, launch, snap.judge)
         if pod is not None and state in ("Ended", "Deleting")
         else PodEnd(),
         started=pod is not None and has_started(snap, pod),
-        start=start_wait(snap, pod, job_judge(snap)) if pod is not None and not running else None,
+        start=start_wait(snap, pod, snap.judge) if pod is not None and not running else None,
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
         silent_seconds=snap.monotonic - snap.reports.gone_since_seconds.get(member.pod_uid, -math.inf),
@@ -175,7 +169,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node_usable=node is not None and node.ready and not node.unschedulable,
         trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
         busy=who_is_busy(node, snap.now),
-        notice=notice(node, pod, snap.settings.departure_taints, job_judge(snap))
+        notice=notice(node, pod, snap.settings.departure_taints, snap.judge)
         if snap.job.spec.recovery.on_drain == "Move" and not done
         else None,
         network=summary.network if (summary := snap.summary(member.pod_uid)) is not None else None,
@@ -352,7 +346,7 @@ def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:
         claimed_node=pod.node or moved.node,
         ready=not ended and launch is not None and alive(snap, pod.uid) is True,
         lost=ended,
-        message=pod_end(snap.job, pod, launch, job_judge(snap)).text if ended else waiting_for(pod),
+        message=pod_end(snap.job, pod, launch, snap.judge).text if ended else waiting_for(pod),
     )
 
 

@@ -8,13 +8,14 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.errors.judge import platform_judge
+from falcon_core.errors.judge import Judge, platform_judge, usable_judge
 from falcon_core.recovery.membership import Membership
 from falcon_core.recovery.remembered import Lasted
 from falcon_core.wire.messages import Summary
 from falcon_operator.api import LABEL_ROLE, ROLE_TRAINER, TrainingJob, WarmPool
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.node_troubles import grave_troubles
+from falcon_operator.intent.policy import error_rules
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import JobReports, NodeView, PodView
 
@@ -55,6 +56,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     nonce: str = ""  # nobody can guess it: 32 hexadecimal digits, others in each snapshot
     monotonic: float  # seconds, the clock of ``reports``
     phase_seen_at: float | None = None  # when this process first saw the intent's generation and phase, ``monotonic``
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Return the judge of errors that the job's own rules and the platform's make."""
+        return usable_judge(error_rules(self.job, self.settings))
 
     @cached_property
     def troubled(self) -> Mapping[str, str]:

@@ -38,7 +38,7 @@ def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> Se
         return Seen(node=claimed.get(standby.claim_key, ""))
     node = snap.nodes.get(pod.node)
     launch = observe.launch_status(snap, pod.uid)
-    leaves = notice(node, pod, snap.settings.departure_taints, observe.job_judge(snap))
+    leaves = notice(node, pod, snap.settings.departure_taints, snap.judge)
     return Seen(
         pod_uid=pod.uid,
         node=pod.node,
