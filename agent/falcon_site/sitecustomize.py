@@ -24,6 +24,8 @@ def _listen():  # type: () -> None
         try:
             from falcon_start import collection_time, notes, stacks, uncaught
 
+            if notes.are_shown(os.environ["FALCON_STACKS"]):
+                return
             stacks.register(os.environ["FALCON_STACKS"])
             shown = notes.Notes(os.environ["FALCON_STACKS"])
             uncaught.register(shown)

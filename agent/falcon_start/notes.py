@@ -19,6 +19,19 @@ COUNT = 3
 SUFFIX = ".notes"
 
 
+def are_shown(folder: str) -> bool:
+    """Check whether this process has notes already: an interpreter inside another one is no program of its own."""
+    path = _path(folder)
+    if not os.path.exists(path):
+        return False
+    with open("/proc/self/maps") as maps:  # the file may be of an earlier process with this id
+        return path in maps.read()
+
+
+def _path(folder: str) -> str:
+    return os.path.join(os.path.realpath(folder), str(os.getpid()) + SUFFIX)
+
+
 class Notes:
     """The numbers of this process, float64 [3] in the machine's byte order, all 0 at first.
 
@@ -27,7 +40,7 @@ class Notes:
 
     def __init__(self, folder: str) -> None:
         """Create the file ``folder``/<process id>.notes. Raises OSError."""
-        file = created(os.path.join(folder, str(os.getpid()) + SUFFIX), os.O_RDWR)
+        file = created(_path(folder), os.O_RDWR)
         try:
             os.write(file, bytes(8 * COUNT))  # the memory is there from now on: no store can fail where it is full
             self._numbers = memoryview(borrowed("mmap", "mmap")(file, 8 * COUNT)).cast("d")

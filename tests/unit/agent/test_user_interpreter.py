@@ -281,3 +281,26 @@ print("alive")
     done = run(python, f"import sys\nsys.argv = ['', {str(record)!r}]\n{code}", tmp_path, FALCON_IMPORTS=str(record))
     assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
     assert b"e NEW" not in record.read_bytes(), "the record is the next rank's"
+
+
+@every_python
+def test_an_interpreter_inside_the_programs_changes_no_note(python: str, tmp_path: Path) -> None:
+    """Each begins as a program's does, in the same process, and ends before it."""
+    code = """
+import os, struct
+try:
+    import _interpreters as interpreters
+except ImportError:
+    try:
+        import _xxsubinterpreters as interpreters
+    except ImportError:
+        interpreters = None
+if interpreters is not None:
+    inner = interpreters.create()
+    interpreters.destroy(inner)
+    with open(os.path.join(os.environ["FALCON_STACKS"], "%d.notes" % os.getpid()), "rb") as file:
+        print(struct.unpack("=3d", file.read())[1:])
+else:
+    print((0.0, 0.0))
+"""
+    assert run(python, code, tmp_path).stdout == "(0.0, 0.0)\n"
