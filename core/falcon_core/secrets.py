@@ -25,7 +25,7 @@ _OF_FORMS: Final = _words(
     "-----begin -----end eyj ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- glcbt- glptt- glft- glsoat-"
     " glagent- gloas- hf_ api_org_ akia asia aroa aida anpa xox xapp- sk- k_live_ k_test_ whsec_ npm_ pypi- aiza ya29."
     " gocspx- sg. doo_v1_ dop_v1_ dor_v1_ dapi dckr_pat_ hvs. hvb. hvr. nvapi- gsk_ r8_ wandb_v1_ shpat_ shpss_ shpca_"
-    " shppa_ age-secret :aa hooks.slack.com discord.com"
+    " yxbpvmvyc2lvbj ls0tls1crudjti shppa_ age-secret :aa hooks.slack.com discord.com"
 )
 _OF_NAMES: Final = _words("pass pwd pw secret token key cred cookie auth dsn sas signature webhook connection")
 
@@ -34,6 +34,7 @@ _FORMS: Final = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END[A-Z0-9 ]*-----|$)"
     r"|(?:(?<=\n)|^)(?:[A-Za-z0-9+/=]{1,80}\n){1,100}-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
     r"|\beyJ[\w-]{8,2000}\.[\w-]{8,}(?:\.[\w-]*)*"  # JSON web tokens
+    r"|\b(?:YXBpVmVyc2lvbj|LS0tLS1CRUdJTi|eyJhdXRocyI6)[A-Za-z0-9+/]{16,}={0,2}"  # a kubeconfig, PEM, Docker's file
     r"|\bgh[pousr]_\w{16,}|\bgithub_pat_\w{20,}|\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|oas)-[\w.-]{16,}"
     r"|\b(?:hf|api_org)_[A-Za-z0-9]{16,}|\b(?:AKIA|ASIA|AROA|AIDA|ANPA)[A-Z0-9]{16}\b"
     r"|\bxox[abeoprs]-[\w-]{10,}|\bxapp-[\w-]{10,}|\bsk-[\w-]{20,}|\b[srp]k_(?:live|test)_\w{10,}|\bwhsec_\w{16,}"
@@ -142,7 +143,7 @@ _SETTING: Final = re.compile(
     rf"(?<![\w.-])(?:--?)?{_NAME}(?P<between>\\{{0,8}}[\"']?\]?\s{{0,4}}(?:=>|:=|==?|:)[ \t]{{0,4}})"
 )
 # --name value, '--name', 'value'
-_FLAG: Final = re.compile(rf"(?<![\w.-])--?{_NAME}(?P<between>[\"']?,?\s{{1,4}})")
+_FLAG: Final = re.compile(rf"(?<![\w.-])--?{_NAME}(?P<between>[\"']?,?(?:\s|\\\n){{1,12}})")
 # "the token X is", setdefault('NAME', 'X'), setenv NAME X: where X is no word.
 _LOOSE: Final = re.compile(
     rf"(?<![\w.-]){_NAME}(?P<between>[\"']?(?:,\s?|\s(?:is\s|provided:?\s)?|:\s)[\"'(]?)"

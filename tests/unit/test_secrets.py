@@ -114,6 +114,9 @@ TEXTS = [
     (PEM.replace("RSA", "OPENSSH"), BODY),
     (PEM[len("-----BEGIN RSA PRIVATE KEY-----") + 9 :], BODY),
     (f"line\n{BODY}\nline", BODY),
+    ("train \\\n  --token \\\n  Hunter2x --steps 3", "Hunter2x"),
+    ("KUBECONFIG_B64=YXBpVmVyc2lvbjogdjEKa2luZDogQ29uZmlnCg==", "a2luZDogQ29uZmlnCg"),
+    ("--ca LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCk1J", "BQUklWQVRFIEtFWS0"),
     # words before a value that is no word
     ("the token Zq9Hunter2Zq9abc is invalid", "Zq9Hunter2"),
     ("Incorrect API key provided: Zq9Hunter2Zq9abc.", "Zq9Hunter2"),
