@@ -231,6 +231,13 @@ bool Agreement::is_changed_elsewhere(const std::string& path) const {
   });
 }
 
+bool Agreement::is_naming_elsewhere() const {
+  const std::set<int> others = this->others();
+  return std::any_of(others.begin(), others.end(), [&](int replica) {
+    return statement(replica).naming && statement(replica).state != Following::kLeft;
+  });
+}
+
 bool Agreement::has_open_questions(const Statement& own) const { return !is_alone() && !staged_units(own).empty(); }
 
 }  // namespace falcon

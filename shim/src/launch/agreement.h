@@ -50,6 +50,9 @@ class Agreement {
   // Whether another replica has changes in, beneath or above a path.
   bool is_changed_elsewhere(const std::string& path) const;
 
+  // Whether names of another replica, which follows as well, are still to come.
+  bool is_naming_elsewhere() const;
+
   // The versions of a unit, by replica; for publication.
   std::map<int, int64_t> versions(const std::string& unit, const Statement& own) const;
 

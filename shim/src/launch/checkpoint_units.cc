@@ -29,7 +29,6 @@ Unit& unit_at(Groups* groups, const std::string& path) {
 void add_change(const WriteBack& back, const std::string& path, const Change& change, Unit* unit) {
   unit->changed.push_back(path);
   unit->finished = unit->finished && change.finished;
-  if (change.entry.kind != Kind::kFolder && back.durable().count(path) != 0) unit->rewrites = true;
   if (back.is_open(path)) return;
   if (change.entry.kind != Kind::kFolder) ++unit->closed;
   unit->since_ns = std::max(unit->since_ns, change.since_ns);
@@ -57,6 +56,20 @@ void add_removed(const WriteBack& back, const std::set<std::string>& run_folders
     unit.since_ns = std::max(unit.since_ns, absence.since_ns);
     unit.first_look = std::min(unit.first_look, absence.look);
   }
+}
+
+// Where another of the same kind comes (`step-2` for `step-1`), what goes may still be named by something outside the
+// unit: it stays until that has moved on.
+void defer_removals(const WriteBack& back, Unit* unit) {
+  std::set<std::string> coming;
+  for (const std::string& path : unit->changed) {
+    if (back.durable().count(path) == 0) coming.insert(masked(path));
+  }
+  std::vector<std::string> now;
+  for (const std::string& path : unit->removed) {
+    (coming.count(masked(path)) == 0 ? now : unit->deferred).push_back(path);
+  }
+  unit->removed = std::move(now);
 }
 
 CheckpointKinds::Shape shape_of(const std::string& unit, const Tree& tree) {
@@ -96,6 +109,10 @@ Groups group(const WriteBack& back, const std::set<std::string>& run_folders) {
   }
   add_removed(back, run_folders, &groups);
   if (groups.units.empty()) return groups;
+  for (auto& [path, unit] : groups.units) {
+    if (back.durable().count(path) != 0) unit.rewrites = true;
+    defer_removals(back, &unit);
+  }
   for (const auto* paths : {&back.last().writing, &back.last().moving}) {
     for (const std::string& path : *paths) {
       const auto unit = groups.units.find(unit_of(path, false, run_folders));

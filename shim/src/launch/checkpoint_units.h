@@ -16,15 +16,16 @@
 namespace falcon {
 
 struct Unit {
-  std::vector<std::string> changed;  // pending paths at and beneath it
-  std::vector<std::string> removed;  // durable paths beneath it that are gone; of a folder, the folder alone
-  int64_t first_look = 0;            // that saw the oldest of its changes which is not open
-  int64_t since_ns = 0;              // the newest change
-  int64_t changed_ns = 0;            // its oldest change that is not open, by the file system's clock
-  int closed = 0;                    // changes of it that are no folders and are not open
-  bool open = false;                 // a file in it is open for writing, or changed in the last look
-  bool finished = true;              // all of its changes are
-  bool rewrites = false;             // it changes durable files
+  std::vector<std::string> changed;   // pending paths at and beneath it
+  std::vector<std::string> removed;   // durable paths beneath it that are gone; of a folder, the folder alone
+  std::vector<std::string> deferred;  // removed as well, but only when names have moved on
+  int64_t first_look = 0;             // that saw the oldest of its changes which is not open
+  int64_t since_ns = 0;               // the newest change
+  int64_t changed_ns = 0;             // its oldest change that is not open, by the file system's clock
+  int closed = 0;                     // changes of it that are no folders and are not open
+  bool open = false;                  // a file in it is open for writing, or changed in the last look
+  bool finished = true;               // all of its changes are
+  bool rewrites = false;              // some of it is durable
 };
 
 struct Groups {

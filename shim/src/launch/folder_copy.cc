@@ -77,6 +77,7 @@ std::string FolderCopy::begin(bool resume) {
     error = fill.fill(options_.memory_bytes / 2);
     for (const auto& [path, text] : fill.unread()) errors_.note(durable_.full(path), durable_.full(path) + ": " + text);
   }
+  if (resume) publication_.finish_claims();
   std::optional<Listing> same = error.empty() ? read_tree(memory_, &error) : std::nullopt;
   std::optional<Listing> durable = same && resume ? read_tree(durable_, &error) : std::nullopt;
   if (!same || (resume && !durable)) return error;
@@ -158,10 +159,11 @@ bool FolderCopy::still_ours() {
   return !lost_;
 }
 
-bool FolderCopy::is_stale() const { return surroundings_.now_ns() - look_ns_ >= kStaleNs; }
+bool FolderCopy::is_stale() const { return surroundings_.now_ns() - look_ns_ >= std::max(kStaleNs, look_cost_ns_); }
 
 // False where the folder could not be read.
 bool FolderCopy::take_look() {
+  const int64_t begun_ns = surroundings_.now_ns();
   std::string error;
   const std::optional<Listing> before = read_tree(memory_, &error);
   std::optional<Listing> seen = before ? read_tree(memory_, &error) : std::nullopt;
@@ -185,6 +187,7 @@ bool FolderCopy::take_look() {
   if (!back_.is_durable(look.tree)) look.writing = surroundings_.writing();  // it costs more than the rest
   look.somebody_gone = surroundings_.somebody_gone();
   look.now_ns = look_ns_ = surroundings_.now_ns();
+  look_cost_ns_ = look_ns_ - begun_ns;
   back_.look(std::move(look), surroundings_.ends_as_whole);
   forget_errors();
   return true;
@@ -243,6 +246,7 @@ OwnLook FolderCopy::own_look() const {
   look.oldest_look = singles_.oldest_look(groups_);
   look.overlaps = [this](const std::string& unit) {
     return std::any_of(groups_.units.begin(), groups_.units.end(), [&](const auto& each) {
+      if (each.second.changed.empty()) return false;  // removals wait for others, and nobody for them
       return each.first == unit || is_beneath(each.first, unit) || is_beneath(unit, each.first);
     });
   };
@@ -253,7 +257,9 @@ void FolderCopy::state() {
   own_.state = ended_ns_ != 0 ? Following::kFlushing : Following::kFollowing;
   own_.well = well_;
   own_.units.clear();
-  for (const auto& [unit, changes] : groups_.units) own_.units[unit] = 0;
+  for (const auto& [unit, changes] : groups_.units) {
+    if (!changes.changed.empty()) own_.units[unit] = 0;
+  }
   for (const auto& [unit, part] : staging_.parts()) {
     if (part.version != 0) own_.units[unit] = part.version;
   }

@@ -85,6 +85,7 @@ class FolderCopy {
   bool drop_stale(const std::string& unit, const Unit& changes);
   void note(const std::string& path, const Entry& entry, const Outcome& outcome, Round* round);
   void freeze(Round* round);
+  bool may_go(const Unit& changes) const;
   bool is_staged(const std::string& unit, const Unit& changes) const;
   bool is_quiet(const std::string& unit, const Unit& changes) const;
   void publish_units(Round* round);
@@ -115,6 +116,7 @@ class FolderCopy {
   int64_t stated_ns_ = 0;
   int64_t looks_ = 0;
   int64_t look_ns_ = 0;
+  int64_t look_cost_ns_ = 0;
   int64_t cut_ns_ = 0;    // a rank has failed, or all are dead: what was not complete by then may be torn; 0: not so
   int64_t ended_ns_ = 0;  // the ranks are dead
   bool well_ = false;

@@ -3,9 +3,15 @@
 #include <optional>
 #include <vector>
 
+#include "clock.h"
 #include "folder_copy.h"
 
 namespace falcon {
+namespace {
+
+constexpr int64_t kNamingNs = 2 * kSecondNs;  // other replicas have said meanwhile that they have names to publish
+
+}  // namespace
 
 // Parts that a replica has taken: when that is done with them, they are durable.
 void FolderCopy::settle_taken(Round* round) {
@@ -127,12 +133,19 @@ bool FolderCopy::is_quiet(const std::string& unit, const Unit& changes) const {
   return now - changes.since_ns >= kinds_.quiet_ns(unit, changes, back_.last().tree);
 }
 
+// Nothing but removals waits for what may name it, in any replica.
+bool FolderCopy::may_go(const Unit& changes) const {
+  if (!changes.changed.empty() || changes.removed.empty()) return !changes.changed.empty();
+  if (well_) return !own_.naming;
+  return !own_.naming && !agreement_.is_naming_elsewhere() && back_.last().now_ns - changes.since_ns >= kNamingNs;
+}
+
 void FolderCopy::freeze(Round* round) {
   for (const auto& [unit, changes] : groups_.units) {
     const auto part = staging_.parts().find(unit);
     const bool frozen = part != staging_.parts().end() && part->second.version != 0;
     if (frozen && !staging_.is_present(unit)) continue;
-    const bool complete = !changes.open && changes.finished && is_staged(unit, changes);
+    const bool complete = !changes.open && changes.finished && is_staged(unit, changes) && may_go(changes);
     if (frozen) {
       const std::set<std::string> gone(changes.removed.begin(), changes.removed.end());
       if (!complete || part->second.gone != gone) staging_.thaw(unit);

@@ -12,6 +12,8 @@ namespace falcon {
 namespace {
 
 constexpr int64_t kRenewedNs = 10 * kSecondNs;  // a durable name that is being written anew does not take longer
+constexpr int64_t kReplacedNs = 2 * kSecondNs;
+constexpr int64_t kLaterNs = 10 * kSecondNs;  // a name waits no longer for what began after it
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 // By the time of the change. In the same tick of the clock the larger file goes first: one that names others is small.
@@ -87,9 +89,12 @@ std::vector<std::string> Singles::names_in_order(const Groups& groups) const {
 }
 
 // Nothing waits for a file that is open: a script names a file when it has closed it.
-bool Singles::waits_for_earlier(const Groups& groups, const Change& name) const {
+bool Singles::waits_for_units(const Groups& groups, const Change& name, bool is_ended) const {
   for (const auto& [path, unit] : groups.units) {
-    if (unit.changed_ns <= name.entry.changed_ns && !is_stuck(unit, back_.last().now_ns)) return true;
+    const bool later = unit.changed_ns > name.entry.changed_ns;
+    // It may replace what the name means, which is gone already.
+    const bool too_late = later && (is_ended || back_.last().now_ns - name.since_ns >= kLaterNs);
+    if (!unit.changed.empty() && !too_late && !is_stuck(unit, back_.last().now_ns)) return true;
   }
   return std::any_of(groups.singles.begin(), groups.singles.end(), [&](const std::string& path) {
     const auto found = back_.pending().find(path);
@@ -120,6 +125,7 @@ void Singles::announce(const Groups& groups, Statement* own) {
     announced_removals_.clear();
     for (const auto& [path, absence] : groups.removals) announced_removals_.insert(path);
   }
+  own->naming = !names.empty();
   own->names = names_round_;
   own->removals = removals_round_;
 }
@@ -127,14 +133,16 @@ void Singles::announce(const Groups& groups, Statement* own) {
 void Singles::put_names(const Groups& groups, const Agreement& agreement, const OwnLook& look, const Progress& progress,
                         Round* round) {
   const std::vector<std::string> names = names_in_order(groups);
-  if (names.empty()) return;
+  // A script may be replacing what they name: it has removed the old one, and the new one is not there yet.
+  const bool replacing = back_.vanished_ns() != 0 && back_.last().now_ns - back_.vanished_ns() < kReplacedNs;
+  if (names.empty() || (replacing && look.ended_ns == 0 && !look.well)) return;
   const bool alone = agreement.is_alone();
   const Agreement::Verdict verdict = alone ? Agreement::Verdict::kPublish : agreement.names_verdict(names_round_, look);
   for (const std::string& path : names) {
     const auto found = back_.pending().find(path);
     if (found == back_.pending().end()) continue;
     const Change& change = found->second;
-    if (!change.finished || waits_for_earlier(groups, change)) return;
+    if (!change.finished || waits_for_units(groups, change, look.ended_ns != 0 || look.well)) return;
     if (verdict == Agreement::Verdict::kRefuse) return;
     if (verdict == Agreement::Verdict::kWait || (!alone && !is_announced(path, change.entry))) {
       round->waiting = true;
@@ -186,7 +194,7 @@ void Singles::remove(const Groups& groups, const Agreement& agreement, const Own
 int64_t Singles::oldest_data_look(const Groups& groups) const {
   int64_t oldest = kNever;
   for (const auto& [path, unit] : groups.units) {
-    if (!is_stuck(unit, back_.last().now_ns)) oldest = std::min(oldest, unit.first_look);
+    if (!unit.changed.empty() && !is_stuck(unit, back_.last().now_ns)) oldest = std::min(oldest, unit.first_look);
   }
   for (const std::string& path : groups.singles) {
     const auto found = back_.pending().find(path);

@@ -53,7 +53,7 @@ class Singles {
   bool put(const std::string& path, const Entry& entry, const Progress& progress, Round* round);
   Outcome publish(const std::string& path, const Entry& entry, const Progress& progress);
   std::vector<std::string> names_in_order(const Groups& groups) const;
-  bool waits_for_earlier(const Groups& groups, const Change& name) const;
+  bool waits_for_units(const Groups& groups, const Change& name, bool is_ended) const;
   bool may_remove(const Groups& groups, const Absence& absence) const;
   bool is_announced(const std::string& path, const Entry& entry) const;
 

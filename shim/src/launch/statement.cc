@@ -35,6 +35,8 @@ void take(const std::vector<std::string>& words, Statement* statement) {
                                              : Following::kFollowing;
   } else if (what == "well") {
     statement->well = value == "yes";
+  } else if (what == "naming") {
+    statement->naming = value == "yes";
   } else if (what == "refused") {
     statement->refused.insert(value);
   } else if (what == "run") {
@@ -52,7 +54,8 @@ std::string Statement::text() const {
       << (state == Following::kLeft       ? "left"
           : state == Following::kFlushing ? "flushing"
                                           : "following")
-      << "\nwell " << (well ? "yes" : "no") << "\nrounds " << names << " " << removals << "\n";
+      << "\nwell " << (well ? "yes" : "no") << "\nnaming " << (naming ? "yes" : "no") << "\nrounds " << names << " "
+      << removals << "\n";
   for (const auto& [unit, version] : units) out << "unit " << percent_encoded(unit) << " " << version << "\n";
   for (const auto& [unit, versions] : agreed) {
     out << "agreed " << percent_encoded(unit) << " " << percent_encoded(versions) << "\n";

@@ -20,6 +20,7 @@ struct Statement {
   std::map<std::string, int64_t> units;       // changed and not durable → the version that is staged; 0: none yet
   std::map<std::string, std::string> agreed;  // units → the versions of all replicas with which they may be published
   std::set<std::string> refused;              // units in which its part is missing, and will not come
+  bool naming = false;                        // names of its own wait
   int64_t names = 0;                          // rounds of names that it wants to publish
   int64_t removals = 0;
   std::map<int, std::pair<int64_t, int64_t>> cleared;  // replica → rounds of its names, removals that may go

@@ -23,7 +23,9 @@ void WriteBack::look(Look look, const std::function<bool(const std::string&)>& i
   if (last_.somebody_gone) gone_look_ = last_.number;
   for (const auto& [path, entry] : last_.tree) note(path, entry);
   for (auto at = pending_.begin(); at != pending_.end();) {
-    at = last_.tree.count(at->first) == 0 ? pending_.erase(at) : std::next(at);
+    const bool gone = last_.tree.count(at->first) == 0;
+    if (gone) vanished_ns_ = last_.now_ns;
+    at = gone ? pending_.erase(at) : std::next(at);
   }
   note_absences();
   for (auto& [path, change] : pending_) {

@@ -72,6 +72,9 @@ class WriteBack {
   // Open for writing, or changed in the last look.
   bool is_open(const std::string& path) const;
 
+  // When something vanished before it was durable; 0: never. Its name may be about to come back.
+  int64_t vanished_ns() const { return vanished_ns_; }
+
   // The durable folder has it now, by this entry of the script's folder, and nothing beneath it if it is no folder.
   void copied(const std::string& path, const Entry& entry);
 
@@ -113,6 +116,7 @@ class WriteBack {
   std::map<std::string, Entry> skipped_;
   std::set<std::string> rewritten_;
   int64_t gone_look_ = -1;  // the newest that missed a process
+  int64_t vanished_ns_ = 0;
   bool failed_ = false;
   bool ended_well_ = false;
 };
