@@ -36,15 +36,21 @@ _script = st.one_of(
     st.tuples(st.just("remove"), _replicas, _names),
     st.tuples(st.just("make"), _replicas, _names),
 )
-_crash = st.tuples(st.just("crash"), _replicas, st.integers(1, 12))
+_crash = st.tuples(st.just("crash"), _replicas, st.integers(1, 30))
 _round = st.tuples(st.just("round"), _replicas)
 _restart = st.tuples(st.just("restart"), st.sampled_from((None, 0, 1, 2)))
 
-actions = st.lists(st.one_of(_script, _script, _saving, _tick, _tick, _round, _crash, _restart), max_size=24)
-hostile = st.lists(
-    st.one_of(_script, _saving, _tick, _round, _crash, st.tuples(st.just("plant"), st.integers(0, 200), st.booleans())),
-    max_size=24,
-)
+_plant = st.tuples(st.just("plant"), st.integers(0, 200), st.booleans())
+
+
+def _lists_of(weights: dict[st.SearchStrategy[Action], int]) -> st.SearchStrategy[list[Action]]:
+    """Draw from each strategy as often as its weight says, whatever it is made of."""
+    bag = [strategy for strategy, weight in weights.items() for _ in range(weight)]
+    return st.lists(st.sampled_from(bag).flatmap(lambda strategy: strategy), min_size=6, max_size=40)
+
+
+actions = _lists_of({_script: 4, _saving: 4, _tick: 3, _round: 1, _crash: 1, _restart: 1})
+hostile = _lists_of({_script: 3, _saving: 3, _tick: 3, _round: 1, _crash: 1, _plant: 2})
 styles = st.builds(
     Style,
     where=st.sampled_from(("", "run/")),
@@ -150,6 +156,8 @@ class Play:
         absent = [f"d{replica}" for replica in range(len(job.folders))]
         path = job.durable / (there + absent)[which % len(there + absent)]
         job.planted = True
+        if any(folder.is_symlink() for folder in path.parents):
+            return  # the stranger, too, would change what is elsewhere
         if path.is_symlink() or path.is_file():
             path.unlink()
         elif path.is_dir():
