@@ -50,6 +50,11 @@ class Saver:
         self._ticked = False
         job.before_tick, job.owner = self._before_tick, owner
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the script goes on within a second."""
+        return self._hurried
+
     def step(self, count: int = 1) -> None:
         """Go on with the save, or begin the next one."""
         for _ in range(count):
