@@ -47,7 +47,7 @@ class Processes(Protocol):
 class Process:
     """One real process."""
 
-    def __init__(self, memory: Path, durable: Path, replica: int, given: dict[str, object], as_user: Sequence[str]):
+    def __init__(self, command: Sequence[str], memory: Path, durable: Path, replica: int, given: dict[str, object]):
         self._status = durable.parent.parent / f"status-{replica}-{given['generation']}.json"
         ready, ready_write = os.pipe()
         options = {
@@ -62,10 +62,9 @@ class Process:
             "ready": ready_write,
             "resume": "no",
         } | given
-        command = [str(SHIM / "falcon-launch"), "behind"]
-        command += [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+        words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         self._parent = subprocess.Popen(
-            [*as_user, "sh", "-c", '"$@" & echo $!; wait $!', "pod", *command],
+            ["sh", "-c", '"$@" & echo $!; wait $!', "pod", *command, "behind", *words],
             pass_fds=[ready_write],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -103,8 +102,9 @@ class RealProcesses:
     tick_seconds = 0.05
     ticks = int(PATIENCE_SECONDS / tick_seconds)
 
-    def __init__(self, as_user: Sequence[str] = (), chance: random.Random | None = None) -> None:
-        self._as_user, self._chance = as_user, chance or random.Random(0)
+    def __init__(self, command: Sequence[str] = (), chance: random.Random | None = None) -> None:
+        """``command``: the launcher, where it is not the one that is built."""
+        self._command, self._chance = command or [str(SHIM / "falcon-launch")], chance or random.Random(0)
         self._processes: dict[int, Process] = {}
         self._flushing: set[int] = set()
         self._timers: list[threading.Timer] = []
@@ -112,7 +112,7 @@ class RealProcesses:
     def start(self, replica: int, memory: Path, durable: Path, **options: object) -> str:
         self._flushing.discard(replica)
         given = {name.replace("_", "-"): value for name, value in options.items()}
-        self._processes[replica] = Process(memory, durable, replica, given, self._as_user)
+        self._processes[replica] = Process(self._command, memory, durable, replica, given)
         return self._processes[replica].answer.removeprefix("ok")
 
     def round(self, replica: int) -> Round:

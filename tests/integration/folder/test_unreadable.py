@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.integration.folder.pods import Pod, RealProcesses, Volume
 from tests.integration.folder.trees import FOLDER, part, write
+from tests.integration.shim.launching import SHIM
 
 OTHER_USER = 65532
 USER = ("setpriv", "--reuid", str(OTHER_USER), "--regid", str(OTHER_USER), "--clear-groups")
@@ -20,7 +22,10 @@ USER = ("setpriv", "--reuid", str(OTHER_USER), "--regid", str(OTHER_USER), "--cl
 def user_volume(tmp_path: Path, memory: Path) -> Iterator[Volume]:
     """Yield a volume of a user who is not root; the tests' own user, where that is not root either."""
     tmp_path.chmod(0o777)
-    with closing(RealProcesses(USER if os.getuid() == 0 else ())) as processes:
+    launcher = tmp_path / "falcon-launch"  # the user may not enter the folder in which it is built
+    shutil.copy(SHIM / "falcon-launch", launcher)
+    as_user = USER if os.getuid() == 0 else ()
+    with closing(RealProcesses([*as_user, str(launcher)])) as processes:
         made = Volume(tmp_path, memory, processes)
         for folder in (made.base, made.folder.parent):
             folder.chmod(0o777)
