@@ -31,7 +31,7 @@ class Checkpoints:
     """The checkpoints of a script in all their versions, and what names them."""
 
     def __init__(self, pattern: str, names: str) -> None:
-        """``pattern``: of their folders' paths. ``names``: of the files and links that hold the name of one."""
+        """Take what names them. ``pattern``: of their folders' paths. ``names``: of the files and links that hold the name of one."""
         self._pattern, self._names = re.compile(pattern), re.compile(names)
         self._versions: dict[tuple[str, Version], int] = {}  # → the newest of its moments
         self._noted = 0
@@ -174,6 +174,14 @@ class Job:
             for word in ("gone", "fail", "flush"):
                 if self.alive[replica]:
                     self.driver.tell(replica, word)
+        self._await_flush()
+        for replica in range(len(self.folders)):
+            self.kill(replica)
+            if replica == lost:
+                self.lose_memory(replica)
+        self.begin_generation()
+
+    def _await_flush(self) -> None:
         over = [not alive for alive in self.alive]
         for _ in range(FLUSH_ROUNDS):
             self.driver.advance(1)
@@ -182,11 +190,6 @@ class Job:
             if all(over):
                 break
         assert all(over), "a flush ends"
-        for replica in range(len(self.folders)):
-            self.kill(replica)
-            if replica == lost:
-                self.lose_memory(replica)
-        self.begin_generation()
 
     def lose_memory(self, replica: int) -> None:
         """Put an empty folder in the place of a replica's, as on another node."""

@@ -103,7 +103,7 @@ class RealProcesses:
     ticks = int(PATIENCE_SECONDS / tick_seconds)
 
     def __init__(self, command: Sequence[str] = (), chance: random.Random | None = None) -> None:
-        """``command``: the launcher, where it is not the one that is built."""
+        """Begin without any. ``command``: the launcher, where it is not the one that is built."""
         self._command, self._chance = command or [str(SHIM / "falcon-launch")], chance or random.Random(0)
         self._processes: dict[int, Process] = {}
         self._flushing: set[int] = set()

@@ -43,7 +43,9 @@ class Saver:
 
     def __init__(self, job: Job, style: Style) -> None:
         one = len(job.folders) == 1  # the others could not rename what one of them has written
-        self._job, self.style = job, style if one else style._replace(way="in place")
+        style = style if one else style._replace(way="in place")
+        style = style._replace(naming="none") if style.name == "last" else style  # a name that stays needs no other
+        self._job, self.style = job, style
         self._counter = itertools.count()
         self._steps: Iterator[None] = iter(())
         self._hurried = False  # nothing of what is being written is open: the script goes on within a second
@@ -52,7 +54,7 @@ class Saver:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether the script goes on within a second."""
+        """Return whether the script goes on within a second."""
         return self._hurried
 
     def step(self, count: int = 1) -> None:

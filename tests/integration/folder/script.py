@@ -20,7 +20,7 @@ class Folder:
     """The script's folder in one pod, with the files that the script has open for writing."""
 
     def __init__(self, root: Path, whole: set[bytes]) -> None:
-        """``whole``: takes the contents of all files that the script finishes."""
+        """Begin without open files. ``whole``: takes the contents of all files that the script finishes."""
         self.root, self._whole = root, whole
         self._open: list[int] = []
 

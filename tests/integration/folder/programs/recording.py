@@ -72,39 +72,50 @@ def operation(match: re.Match[str], root: str) -> Operation | None:
         return ["saved"]
     if int(match["result"]) < 0:
         return None
-    paths = [below(found, root) for found in AT_PATH.finditer(words)]
     if call in ("openat", "open", "creat"):
-        path = below_root(match["opened"] or "", root)
-        if path is None or not re.search(r"O_WRONLY|O_RDWR|creat", words + call):
-            return None
-        how = "append" if "O_APPEND" in words else "new" if "O_TRUNC" in words else "update"
-        return ["open", path, how, int(match["result"])]
+        return opening(match, root)
     if call in ("write", "pwrite64", "writev", "pwritev", "copy_file_range", "sendfile", "ftruncate", "close"):
-        descriptors = DESCRIPTOR.findall(words)
-        second = call == "copy_file_range" and len(descriptors) > 1
-        path = below_root(descriptors[1 if second else 0], root) if descriptors else None
-        if path is None:
-            return None
-        if call == "close":
-            return ["close", path, int(words.split("<")[0])]
-        if call == "ftruncate":
-            return ["write", path, int(words.rsplit(", ", 1)[1])]
-        name = re.search(r', "([\w.=-]{1,40})(?:\\n)?", \d+$', words)  # a file may hold the name of a checkpoint
-        return ["write", path, int(match["result"]), *([name[1]] if name else [])]
-    if call.startswith("rename") and len(paths) == 2 and None not in paths:
-        return ["rename", *paths]
+        return writing(match, root)
+    paths = [path for path in (below(found, root) for found in AT_PATH.finditer(words)) if path is not None]
+    return naming(call, words, paths) if paths else None
+
+
+def opening(match: re.Match[str], root: str) -> Operation | None:
+    """Return the opening of a file for writing, with its number."""
+    call, words = match["call"], match["words"]
+    path = below_root(match["opened"] or "", root)
+    if path is None or not re.search(r"O_WRONLY|O_RDWR|creat", words + call):
+        return None
+    how = "append" if "O_APPEND" in words else "new" if "O_TRUNC" in words else "update"
+    return ["open", path, how, int(match["result"])]
+
+
+def writing(match: re.Match[str], root: str) -> Operation | None:
+    """Return a change of an open file, or its end with its number."""
+    call, words = match["call"], match["words"]
+    descriptors = DESCRIPTOR.findall(words)
+    second = call == "copy_file_range" and len(descriptors) > 1
+    path = below_root(descriptors[1 if second else 0], root) if descriptors else None
+    if path is None:
+        return None
+    if call == "close":
+        return ["close", path, int(words.split("<")[0])]
+    if call == "ftruncate":
+        return ["write", path, int(words.rsplit(", ", 1)[1])]
+    name = re.search(r', "([\w.=-]{1,40})(?:\\n)?", \d+$', words)  # a file may hold the name of a checkpoint
+    return ["write", path, int(match["result"]), *([name[1]] if name else [])]
+
+
+def naming(call: str, words: str, paths: list[str]) -> Operation | None:
+    """Return a change of names."""
     if call.startswith("symlink"):
         target = re.match(r'"((?:[^"\\]|\\.)*)"', words)
-        return ["symlink", paths[-1], target[1] if target else ""] if paths[-1] else None
-    if call.startswith("link") and None not in paths:
-        return ["link", *paths]
-    if not paths or paths[0] is None:
-        return None
+        return ["symlink", paths[-1], target[1] if target else ""]
+    if call.startswith("rename") or call.startswith("link"):
+        return [call[:6] if call.startswith("rename") else "link", *paths] if len(paths) == 2 else None
     if call.startswith("mkdir"):
         return ["mkdir", paths[0]]
-    if call == "rmdir" or "AT_REMOVEDIR" in words:
-        return ["rmdir", paths[0]]
-    return ["unlink", paths[0]] if call.startswith("unlink") else None
+    return ["rmdir" if call == "rmdir" or "AT_REMOVEDIR" in words else "unlink", paths[0]]
 
 
 def below(found: re.Match[str], root: str) -> str | None:
