@@ -31,7 +31,7 @@ class Checkpoints:
     """The checkpoints of a script in all their versions, and what names them."""
 
     def __init__(self, pattern: str, names: str) -> None:
-        """Take what names them. ``pattern``: of their folders' paths. ``names``: of the files and links that hold the name of one."""
+        """Take the patterns of their folders' paths, and of the files and links that name one."""
         self._pattern, self._names = re.compile(pattern), re.compile(names)
         self._versions: dict[tuple[str, Version], int] = {}  # → the newest of its moments
         self._noted = 0

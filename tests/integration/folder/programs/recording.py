@@ -111,7 +111,7 @@ def naming(call: str, words: str, paths: list[str]) -> Operation | None:
     if call.startswith("symlink"):
         target = re.match(r'"((?:[^"\\]|\\.)*)"', words)
         return ["symlink", paths[-1], target[1] if target else ""]
-    if call.startswith("rename") or call.startswith("link"):
+    if call.startswith(("rename", "link")):
         return [call[:6] if call.startswith("rename") else "link", *paths] if len(paths) == 2 else None
     if call.startswith("mkdir"):
         return ["mkdir", paths[0]]
