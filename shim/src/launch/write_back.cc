@@ -11,6 +11,7 @@ namespace {
 
 // A file that was closed about when a process ended: if a rank was killed, the launcher says so long before.
 constexpr int64_t kUnsureNs = 10 * kSecondNs;
+constexpr int64_t kSkippedNs = 30 * kSecondNs;  // the folder above it may have been closed, and be open again
 
 }  // namespace
 
@@ -73,7 +74,8 @@ bool WriteBack::is_open(const std::string& path) const {
 void WriteBack::note(const std::string& path, const Entry& entry) {
   removed_.erase(path);
   const auto skipped = skipped_.find(path);
-  const bool left_out = skipped != skipped_.end() && unchanged(skipped->second, entry);
+  const bool left_out = skipped != skipped_.end() && unchanged(skipped->second.first, entry) &&
+                        last_.now_ns - skipped->second.second < kSkippedNs;
   if (!left_out && skipped != skipped_.end()) skipped_.erase(skipped);
   if (left_out || is_durable(path, entry)) {
     pending_.erase(path);

@@ -81,8 +81,8 @@ class WriteBack {
   // The durable folder has neither it nor anything beneath it.
   void gone(const std::string& path);
 
-  // Leaves out a change that cannot be read, until it changes again.
-  void skip(const std::string& path, const Entry& entry) { skipped_[path] = entry; }
+  // Leaves out a change that cannot be read, until it changes again or some time has passed.
+  void skip(const std::string& path, const Entry& entry) { skipped_[path] = {entry, last_.now_ns}; }
 
   // The oldest files that may be replaced with links to their durable copies, until no more than `most` bytes are
   // left. Names that were written more than once stay: somebody may be about to write to them in place.
@@ -113,7 +113,7 @@ class WriteBack {
   Look last_;
   std::map<std::string, Change> pending_;
   std::map<std::string, Absence> removed_;
-  std::map<std::string, Entry> skipped_;
+  std::map<std::string, std::pair<Entry, int64_t>> skipped_;  // path → what it was, and when it was left out
   std::set<std::string> rewritten_;
   int64_t gone_look_ = -1;  // the newest that missed a process
   int64_t vanished_ns_ = 0;
