@@ -43,7 +43,9 @@ struct Replica {
   int64_t changes_left = 0;  // until it dies; 0: it does not
 
   void before_change() {
-    if (changes_left > 0 && --changes_left == 0) throw Killed();
+    if (changes_left == 0) return;
+    --changes_left;
+    if (changes_left == 0) throw Killed();
   }
 };
 
@@ -159,7 +161,7 @@ int main() {
     } catch (const std::exception& error) {
       answer = "{\"wrong\":" + falcon::quoted(error.what()) + "}";
     }
-    std::cout << answer << std::endl;
+    std::cout << answer << '\n' << std::flush;
   }
   return 0;
 }

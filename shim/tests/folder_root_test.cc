@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "mover.h"
 
@@ -27,7 +28,13 @@ using falcon::FolderRoot;
 
 std::string scratch() {
   char name[] = "/tmp/folder-root-XXXXXX";
-  return mkdtemp(name);
+  const char* made = mkdtemp(name);
+  return made != nullptr ? made : "/nonexistent";
+}
+
+bool has_kind(const FolderRoot& root, const std::string& path, falcon::Kind kind) {
+  const auto entry = root.entry(path);
+  return entry && entry->kind == kind;
 }
 
 void links_lead_nowhere(bool walk) {
@@ -46,16 +53,17 @@ void links_lead_nowhere(bool walk) {
   EXPECT(!root.open_file("planted/file", O_RDONLY).valid() && !root.open_file("file", O_RDONLY).valid());
   EXPECT(!root.open_file("../outside/file", O_RDONLY).valid());
   EXPECT(!root.entry("planted/file") && root.read("planted/file", 100).empty());
-  EXPECT(root.entry("planted")->kind == falcon::Kind::kLink);
+  EXPECT(has_kind(root, "planted", falcon::Kind::kLink));
   EXPECT(!root.make_folder("planted/made", 0755) && !root.make_link("x", "planted/made"));
   EXPECT(!root.rename("file", "planted/file") && !root.write("planted/file", "x", false));
   EXPECT(root.remove("planted/file"));  // there is nothing beneath a link
   EXPECT(!root.names("planted") && !root.each("planted", [](const auto&, const auto&) {}));
 
-  EXPECT(root.make_parents("planted/a/b", 0755, true) && root.entry("planted/a")->kind == falcon::Kind::kFolder);
+  EXPECT(root.make_parents("planted/a/b", 0755, true) && has_kind(root, "planted/a", falcon::Kind::kFolder));
   EXPECT(root.write("file", "own", true) && root.read("file", 100) == "own");
   EXPECT(root.make_link("../../outside", "planted/a/out") && root.remove("planted") && !root.entry("planted"));
-  EXPECT(whole.read("outside/file", 100) == "victim" && whole.names("outside")->size() == 1);
+  EXPECT(whole.read("outside/file", 100) == "victim");
+  EXPECT(whole.names("outside").value_or(std::vector<std::string>()).size() == 1);
   EXPECT(whole.remove("inside") && whole.remove("outside") && rmdir(base.c_str()) == 0);
 }
 
@@ -88,7 +96,7 @@ void holes_stay_holes() {
   }
   const falcon::Mover mover(root, root, "part", falcon::Synced::kContent);
   const auto entry = root.entry("sparse");
-  EXPECT(mover.put("sparse", *entry, "copy", [](int64_t) { return true; }).how == falcon::Moved::kDone);
+  EXPECT(entry && mover.put("sparse", *entry, "copy", [](int64_t) { return true; }).how == falcon::Moved::kDone);
   const auto copy = root.entry("copy");
   EXPECT(copy && copy->bytes == 128 << 20 && copy->stored <= 1 << 20);
   char found = 0;

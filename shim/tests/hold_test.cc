@@ -295,8 +295,8 @@ void a_bad_pointer_is_an_error_and_no_crash() {
   } cases[] = {
       {nullptr, length, EFAULT},
       {reinterpret_cast<const void*>(8), length, EFAULT},
-      {reinterpret_cast<const void*>(~uintptr_t{0} - 4), length, EFAULT},
-      {pages + page - 4, length, EFAULT},  // only its beginning is there
+      {reinterpret_cast<const void*>(~uintptr_t{0} - 4), length, EFAULT},  // NOLINT(performance-no-int-to-ptr)
+      {pages + page - 4, length, EFAULT},                                  // only its beginning is there
       {pages + page, length, EFAULT},
       {&whole, 2, EINVAL},
       {&whole, 0, EINVAL},

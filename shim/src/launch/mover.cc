@@ -60,7 +60,11 @@ Outcome Mover::copy(const std::string& path, const Entry& entry, const std::stri
   const OpenFile out = to_.open_file(part_, O_WRONLY | O_CREAT | O_EXCL, 0600);
   if (!out.valid()) return failed(to_, part_);
   bool as_before = true;
-  const Progress goes_on = [&](int64_t bytes) { return progress(bytes) && (as_before = as_expected()); };
+  const Progress goes_on = [&](int64_t bytes) {
+    if (!progress(bytes)) return false;
+    as_before = as_expected();
+    return as_before;
+  };
   Outcome outcome = copy_content(in, out, path, to, goes_on);
   if (!as_before) return {Moved::kChanged, ""};
   if (outcome.how != Moved::kDone) return outcome;

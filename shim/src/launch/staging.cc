@@ -126,7 +126,7 @@ Outcome Staging::freeze(const std::string& unit, const std::vector<std::string>&
   const std::string work = folder(unit, 0);
   if (!durable_.make_parents(work + "/tree", 0777, false)) return failed(durable_, work);
   if (!durable_.write(work + "/changes", staged_text(changes), true)) return failed(durable_, work + "/changes");
-  const Outcome outcome = sync(unit, part);
+  Outcome outcome = sync(unit, part);
   if (outcome.how != Moved::kDone) return outcome;
   if (!durable_.rename(work, folder(unit, version)) || !durable_.sync_folder_of(work)) return failed(durable_, work);
   part.version = version;
