@@ -20,7 +20,9 @@ def service(name: str, spec: Json) -> Json:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"ports": ports, **spec}}
 
 
-@pytest.mark.parametrize("address", ["None", None], ids=["headless", "with-an-address"])
+@pytest.mark.parametrize(
+    "address", [pytest.param("None", id="headless", marks=pytest.mark.long), pytest.param(None, id="with-an-address")]
+)
 def test_a_persons_service_is_untouched_and_the_job_starts_without_it(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job], address: str | None
 ) -> None:
@@ -47,6 +49,7 @@ class Creating(Kubectl):
             self.run("create", "-f", "-", stdin=json.dumps(each))
 
 
+@pytest.mark.long  # unit/operator/test_null_fields renders each replacement
 def test_a_job_with_null_fields_replaces_a_pod(nodes: None, namespace: Kubectl) -> None:
     manifest = training_job("nulls", steps=100_000)
     pod: dict[str, Any] = manifest["spec"]["template"]["spec"]
