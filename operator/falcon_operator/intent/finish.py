@@ -18,7 +18,6 @@ from falcon_core.wire.launch import LaunchStatus
 from falcon_operator.api import TrainingJob
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.observe import launch_status
-from falcon_operator.intent.pod_ends import over
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.pods import processes_per_pod, trainer_container
 from falcon_operator.ports import PodView
@@ -95,8 +94,14 @@ def _is_ended_from_outside(pod: PodView | None) -> bool:
 
 
 def _is_durable(snap: Snapshot, membership: Membership, member: Member) -> bool:
+    """Check whether what the member saved in memory is durable.
+
+    A pod that a signal has ended may have left copies behind, even if its ranks had ended well. Its launcher's exit
+    code is then not 0, and the last report has to say that nothing is left.
+    """
     pod = snap.pod(member.pod_name)
-    if snap.job.spec.checkpoint.directory is None or (pod is not None and over(snap.job, pod)):
+    trainer = pod.containers.get(trainer_container(snap.job)) if pod else None
+    if snap.job.spec.checkpoint.directory is None or (trainer is not None and trainer.exit_code == 0):
         return True
     report = directory(snap, member.pod_uid)
     return report is not None and report.is_durable(membership.generation)

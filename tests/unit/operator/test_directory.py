@@ -14,7 +14,7 @@ from falcon_operator.manifests.directory import Directory
 from falcon_operator.manifests.instrument import instrument
 from falcon_operator.manifests.validation import problems
 from falcon_operator.status.directories import TYPE
-from tests.unit.operator.telling import Settings, operator, run, shown_after, state, trained
+from tests.unit.operator.telling import Settings, operator, run, runs, shown_after, state, trained
 from tests.unit.operator.test_instrument import SETTINGS, SPEC, by_name, identity
 from tests.unit.operator.test_validation import job
 from tests.unit.operator.world import World
@@ -129,6 +129,41 @@ async def test_the_job_succeeds_when_all_pods_copies_are_durable() -> None:
     await run(world, operator, lambda w: w.clock.seconds > later)
     assert world.status.state == "Running"
     world.directory = report_of(replace(FOLLOWING, state="Ended"))
+    await run(world, operator, state("Succeeded"))
+
+
+EVICTED = {"reason": "Evicted", "disruption": "The node was low on resource: memory. "}
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"), [(143, EVICTED), (137, EVICTED), (None, {"disruption": "PodGC: node no longer exists"})]
+)
+async def test_a_pod_that_ends_before_its_copies_are_durable_is_not_done(
+    exit_code: int | None, said: dict[str, str]
+) -> None:
+    world = World(replicas=1, spec=WANTED)
+    world.directory = report_of(replace(FOLLOWING, files=2, bytes=3_000_000))
+    await trained(world)
+    world.end_rank(0, exit_code=0)
+    await run(world, operator, lambda w: w.status.summary.startswith("all ranks have ended"))
+    pod = world.pod_of(0)
+    pod.exit_code, pod.said = exit_code, {**said, "phase": "Failed"}
+    await run(world, operator, lambda w: w.status.state == "Succeeded" or runs(2)(w))
+    assert world.status.state == "Running"
+
+
+async def test_a_pod_whose_copies_were_durable_when_a_signal_ended_it_is_done() -> None:
+    world = World(replicas=1, spec=WANTED)
+    world.directory = report_of(replace(FOLLOWING, files=2, bytes=3_000_000))
+    await trained(world)
+    world.end_rank(0, exit_code=0)
+    await run(world, operator, lambda w: w.status.summary.startswith("all ranks have ended"))
+    world.directory = report_of(replace(FOLLOWING, state="Flushed"))
+    pod = world.pod_of(0)
+    while (summary := world.received[pod.uid].summary).directory != world.directory:
+        world.tick()  # until the agent's last report
+    assert summary.launch is not None
+    pod.exit_code = 143
     await run(world, operator, state("Succeeded"))
 
 
