@@ -26,7 +26,7 @@ _TERMINATED: Final = 128 + 15
 _OUT_OF_MEMORY: Final = "OOMKilled"
 _UNSEEN: Final = "ContainerStatusUnknown"  # the kubelet lost sight of the container, or never started it
 _NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError", "ContainerStartError"})
-_EVICTED: Final = "Evicted"
+_TAKEN: Final = frozenset({"Evicted", "DeadlineExceeded"})
 # Reasons of a pod that its kubelet ended for the node's sake; newer kubelets set DisruptionTarget as well.
 _DISRUPTED: Final = frozenset({"Terminated", "NodeShutdown", "Shutdown", "Preempting"})
 _TOGETHER_SECONDS: Final = 60.0  # a container that failed so long before the one that trains may be why that ended
@@ -67,7 +67,7 @@ def pod_end(job: TrainingJob, pod: PodView, launch: LaunchStatus | None, judge: 
 
 def is_taken(pod: PodView) -> bool:
     """Check whether Kubernetes takes the pod as a whole, or has taken it."""
-    return bool(pod.disruption) or pod.reason == _EVICTED or pod.reason in _DISRUPTED
+    return bool(pod.disruption) or pod.reason in _TAKEN or pod.reason in _DISRUPTED
 
 
 def exceeds_own_limit(pod: PodView, judge: Judge) -> bool:

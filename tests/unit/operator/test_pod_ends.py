@@ -126,6 +126,10 @@ TAKEN = {
         ("Evicted", PRESSURE + USED),
         ("Job", "AboveRequests"),
     ),
+    "a pod beyond the deadline of its template": (
+        ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"),
+        ("Job", "PodDeadline"),
+    ),
     "a node that shuts down": (
         ("Terminated", "Pod was terminated in response to imminent node shutdown."),
         ("Cluster", "Evicted"),

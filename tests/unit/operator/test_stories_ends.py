@@ -198,6 +198,17 @@ async def _end_each(world: World, said: dict[str, Any], most: int, apart: float 
     return waits
 
 
+async def test_a_deadline_in_the_pod_template_costs_no_node_and_is_given_up_with_its_remedy() -> None:
+    world = World()
+    await trained(world)
+    message = "Pod was active on the node longer than the specified deadline"
+    said = {"reason": "DeadlineExceeded", "message": message, "containers": {"trainer": TRAINER}}
+    assert len(await _end_each(world, said, most=12, apart=5.0)) == 4
+    failed = next(entry.message for entry in world.status.conditions if entry.type == "Failed")
+    assert "spec.template.spec.activeDeadlineSeconds" in failed
+    assert (world.exclusions, world.claims) == ([], 0)
+
+
 async def test_evictions_by_the_jobs_own_limit_are_counted_backed_off_and_given_up() -> None:
     world = World()
     await trained(world)
