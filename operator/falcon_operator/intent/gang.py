@@ -48,7 +48,7 @@ def gather(snap: Snapshot, intent: Intent) -> Gathering:
     unplaced = [member for member in members if not member.node]
     if unplaced:
         return Gathering(ready=False, waiting=_unplaced(snap, intent, unplaced))
-    waiting = _silent(snap, membership) or _leaving(snap, membership) or _unaddressed(snap, membership)
+    waiting = _silent(snap, intent) or _leaving(snap, membership) or _unaddressed(snap, membership)
     return Gathering(ready=not waiting, placed=True, waiting=waiting)
 
 
@@ -104,8 +104,9 @@ def _fences(snap: Snapshot) -> str:
     return f"fenced: {named} (once repaired: kubectl taint node {fenced[0]} {TAINT_FENCED}-)"
 
 
-def _silent(snap: Snapshot, membership: Membership) -> str:
+def _silent(snap: Snapshot, intent: Intent) -> str:
     """Return which launchers do not wait for the plan yet, in words; "" if all wait."""
+    membership = intent.membership
     members = membership.members
     silent = [
         member
@@ -115,21 +116,19 @@ def _silent(snap: Snapshot, membership: Membership) -> str:
     ]
     if not silent:
         return ""
-    return (
-        f"{len(members) - len(silent)} of {len(members)} launchers are ready: {_why_silent(snap, membership, silent)}"
-    )
+    return f"{len(members) - len(silent)} of {len(members)} launchers are ready: {_why_silent(snap, intent, silent)}"
 
 
-def _why_silent(snap: Snapshot, membership: Membership, silent: list[Member]) -> str:
+def _why_silent(snap: Snapshot, intent: Intent, silent: list[Member]) -> str:
     judge = snap.judge
     for member in silent:
-        if words := starts.waiting_words(snap, membership, member, judge):
+        if words := starts.waiting_words(snap, intent, member, judge):
             return words
     if snap.reports.session_healthy_since_seconds is None:
         return "the operator reaches neither etcd nor all gateways, through which launchers report"
     name = silent[0].pod_name
     where = f"waiting for pod {name} (node {silent[0].node}); its Events say why: kubectl describe pod {name}"
-    return where + starts.outlook(snap, membership, silent[0], judge)
+    return where + starts.outlook(snap, intent, silent[0], judge)
 
 
 def _leaving(snap: Snapshot, membership: Membership) -> str:

@@ -9,6 +9,7 @@ from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.start_wait import StartWait
 from falcon_core.recovery.starts import limit_seconds
 from falcon_core.text import clean, clip
+from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.pod_ends import over, said_class
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
@@ -56,7 +57,7 @@ def longest_start_seconds(snap: Snapshot, membership: Membership) -> float:
     return max(known, default=0.0)
 
 
-def waiting_words(snap: Snapshot, membership: Membership, member: Member, judge: Judge) -> str:
+def waiting_words(snap: Snapshot, intent: Intent, member: Member, judge: Judge) -> str:
     """Say what a member's pod waits for on its node, what helps, and what becomes of it; empty for nothing known."""
     pod = snap.pod(member.pod_name)
     wait = start_wait(snap, pod, judge) if pod is not None else None
@@ -65,22 +66,24 @@ def waiting_words(snap: Snapshot, membership: Membership, member: Member, judge:
     kind = judge.get(wait.error_class)
     remedy = f" ({kind.name}: {kind.remedy.rstrip('.')})" if kind is not None else ""
     said = f"pod {member.pod_name} (node {member.node}), {wait.text}{remedy}"
-    return said + outlook(snap, membership, member, judge)
+    return said + outlook(snap, intent, member, judge)
 
 
-def outlook(snap: Snapshot, membership: Membership, member: Member, judge: Judge) -> str:
+def outlook(snap: Snapshot, intent: Intent, member: Member, judge: Judge) -> str:
     """Say whether another node is tried for a member's pod, and when; empty where nothing is known."""
+    membership, stop = intent.membership, intent.recovery.stop
     pods = {each.replica: pod for each in membership.members if (pod := snap.pod(each.pod_name)) is not None}
     pod = pods.get(member.replica)
     wait = start_wait(snap, pod, judge) if pod is not None else None
     if wait is None:
         return ""
-    if len({each.node for each in pods.values()}) > 1 and not any(has_started(snap, each) for each in pods.values()):
+    several = len({each.node for each in pods.values()}) > 1 or (stop is not None and stop.moves > 0)
+    if several and not any(has_started(snap, each) for each in pods.values()):
         return "; no pod of the job has started on any node, so no other node is tried"
     deadline_seconds = float(snap.job.spec.scheduling_deadline_seconds)
     left_seconds = limit_seconds(wait, longest_start_seconds(snap, membership), deadline_seconds) - wait.seconds
     if left_seconds <= 0:
-        return ""
+        return "; it stays there: no other node is free, or as many pods were moved as spec.recovery.restarts allows"
     return f"; another node is tried at {clock_time(snap.now + left_seconds)}, if one is free"
 
 

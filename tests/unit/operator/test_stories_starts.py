@@ -77,6 +77,7 @@ async def test_while_no_other_node_is_free_it_is_waited_for() -> None:
     await _wait_until(world, 60)
     assert (len(world.made), world.exclusions, world.status.diagnoses) == (3, [], [])
     assert PULL in _ready_words(world)
+    assert "it stays there: no other node is free" in _ready_words(world)
     assert "check the image's name and tag" in _ready_words(world), "the condition names the remedy"
 
 
@@ -85,11 +86,14 @@ async def test_where_no_node_starts_the_job_it_is_the_jobs_own_fault(replicas: i
     world = World(replicas=replicas, spares=3, spec=DEADLINE)
     for node in world.nodes.values():
         node.stuck = _waiting("CreateContainerConfigError", 'secret "wandb" not found')
+    await _wait_until(world, 35)
+    assert "another node is tried" not in _ready_words(world), "the second node has been tried"
     await _wait_until(world, 150)
     moves = 1 if replicas == 1 else 0  # a single pod tries a second node, to find out
     assert len(world.made) == replicas + moves
     assert [entry.test for entry in world.exclusions] == ["Passed"] * moves, "no node is at fault"
     assert 'secret "wandb" not found' in _ready_words(world)
+    assert "no pod of the job has started on any node" in _ready_words(world)
     assert world.status.state != "Failed", "who makes the Secret has the job started"
 
 
@@ -101,6 +105,7 @@ async def test_a_pod_is_not_moved_for_ever() -> None:
     assert len(world.made) == 3 + 2
     assert world.status.state == "Recovering"
     assert PULL in _ready_words(world)
+    assert "as many pods were moved as spec.recovery.restarts allows" in _ready_words(world)
 
 
 async def test_a_start_that_takes_as_long_as_the_others_is_waited_for() -> None:
