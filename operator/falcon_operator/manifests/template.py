@@ -20,6 +20,7 @@ _CONTAINER: Final[dict[str, Any]] = {
     "env": [{}],
     "volumeMounts": [{"mountPath": str}],
     "resources": _RESOURCES,
+    "lifecycle": {"preStop": {}},
 }
 _TEMPLATE: Final[dict[str, Any]] = {
     "metadata": {"labels": {}, "annotations": {}},

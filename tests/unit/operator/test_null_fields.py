@@ -166,6 +166,8 @@ WRONG: list[tuple[Path, Any, str]] = [
         "python",
         "containers[0].command: this is a string where",
     ),
+    (("spec", "containers", 0, "lifecycle"), "none", "containers[0].lifecycle: this is a string where"),
+    (("spec", "containers", 0, "lifecycle", "preStop"), ["sh"], "lifecycle.preStop: this is a list where"),
     (("spec", "terminationGracePeriodSeconds"), "60", "this is a string where Kubernetes wants an integer"),
     (("spec", "os"), "linux", "spec.template.spec.os: this is a string where Kubernetes wants a map"),
     (("metadata", "labels"), [], "spec.template.metadata.labels: this is a list where Kubernetes wants a map"),
