@@ -14,7 +14,7 @@ namespace falcon {
 namespace {
 
 constexpr int64_t kNameBytes = 1 << 20;
-constexpr int64_t kStuckNs = 30 * kSecondNs;
+constexpr int64_t kHeldOpenNs = 30 * kSecondNs;
 constexpr int64_t kFirstQuietNs = 2 * kSecondNs;     // between two files of one checkpoint whose shape is not known
 constexpr int64_t kLackingQuietNs = 10 * kSecondNs;  // the last of its kind had more
 constexpr size_t kMostKinds = 1024;
@@ -127,7 +127,7 @@ bool is_name(const Entry& entry) {
 }
 
 bool is_stuck(const Unit& unit, int64_t now_ns) {
-  return unit.open && (unit.closed == 0 || now_ns - unit.since_ns >= kStuckNs);
+  return unit.open && (unit.closed == 0 || now_ns - unit.since_ns >= kHeldOpenNs);
 }
 
 std::string masked(const std::string& path) {

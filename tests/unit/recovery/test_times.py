@@ -47,7 +47,13 @@ def torch_seconds(name: str) -> float:
         (times.SILENCE_SECONDS + times.LIVENESS_TTL_SECONDS, times.REJOIN_SECONDS),
         # the end of a generation
         (launcher_seconds("kRestartGraceNs") + times.URGENT_SECONDS, times.LEAVE_SECONDS),
-        (launcher_seconds("kRestartGraceNs") + launcher_seconds("kDaemonGraceNs"), times.FINISH_SECONDS),
+        (
+            launcher_seconds("kRestartGraceNs")
+            + launcher_seconds("kUndisturbedNs")
+            + launcher_seconds("kSurvivorNs")
+            + launcher_seconds("kDyingNs"),
+            times.FINISH_SECONDS,
+        ),
         (times.LIVENESS_TTL_SECONDS + times.SILENCE_SECONDS, times.SILENT_SECONDS),
         (launcher_seconds("kStuckNs") + times.URGENT_SECONDS, times.OBSTINATE_SECONDS),
         # a checkpoint on demand: its ranks stand still until the operator has heard of it, and its order has arrived
