@@ -6,6 +6,8 @@ one pod tries a second node; if that does not start it either, the job itself is
 
 from __future__ import annotations
 
+import math
+
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy
 from falcon_core.recovery.start_wait import StartWait
 from falcon_core.recovery.state import StopIncident
@@ -16,9 +18,14 @@ PATIENCE = 3.0  # × the longest start of the job's other pods: images are pulle
 def limit_seconds(wait: StartWait, longest_start_seconds: float, deadline_seconds: float) -> float:
     """Return how long a pod may take to start, from its node on.
 
-    What its kubelet calls an error does not pass with patience. Where it says none, it may be at work.
+    What its kubelet calls an error does not pass with patience. Where it says none, it may be at work: an init
+    container that runs has all the time it needs (inf), unless another pod of the job shows how long that takes.
     """
-    return deadline_seconds if wait.failing else max(deadline_seconds, PATIENCE * longest_start_seconds)
+    if wait.failing:
+        return deadline_seconds
+    if wait.working and not longest_start_seconds:
+        return math.inf
+    return max(deadline_seconds, PATIENCE * longest_start_seconds)
 
 
 def blames_job(obs: Observation, stop: StopIncident | None) -> bool:

@@ -7,7 +7,7 @@ words are the reason, and their class in the table of errors says whether the po
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set
 from typing import Any, Final
 
 from falcon_core.errors.judge import Judge
@@ -81,7 +81,7 @@ def said_class(judge: Judge, said: str) -> ErrorClass | None:
     return judge.get(finding.name) if finding is not None else None
 
 
-def native_sidecars(job: TrainingJob) -> Collection[str]:
+def native_sidecars(job: TrainingJob) -> Set[str]:
     """Return the names of the containers that are started again whenever they end."""
     template: dict[str, Any] = job.spec.template["spec"]
     users = template.get("initContainers") or []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from typing import Final
 
 from falcon_core.errors.judge import Judge
@@ -10,8 +12,9 @@ from falcon_core.recovery.start_wait import StartWait
 from falcon_core.recovery.starts import limit_seconds
 from falcon_core.text import clean, clip
 from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.pod_ends import over, said_class
+from falcon_operator.intent.pod_ends import native_sidecars, over, said_class
 from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.manifests.instrument import INSTALL_CONTAINER
 from falcon_operator.ports import PodView
 from falcon_operator.times import clock_time
 
@@ -40,6 +43,7 @@ def start_wait(snap: Snapshot, pod: PodView, judge: Judge) -> StartWait | None:
         text=clip(clean(failing or _at_work(pod)), _MOST_CHARACTERS),
         error_class=kind.name if kind is not None else "",
         failing=bool(failing),
+        working=bool(_working(pod, native_sidecars(snap.job) | {INSTALL_CONTAINER})),
         seconds=max(0.0, snap.now - (pod.scheduled_unix or pod.created_unix)),
     )
 
@@ -82,11 +86,22 @@ def outlook(snap: Snapshot, intent: Intent, member: Member, judge: Judge) -> str
         return "; no pod of the job has started on any node, so no other node is tried"
     deadline_seconds = float(snap.job.spec.scheduling_deadline_seconds)
     left_seconds = limit_seconds(wait, longest_start_seconds(snap, membership), deadline_seconds) - wait.seconds
+    if left_seconds == math.inf:
+        return ""
     if left_seconds <= 0:
         return "; it stays there: no other node is free, or as many pods were moved as spec.recovery.restarts allows"
     return f"; another node is tried at {clock_time(snap.now + left_seconds)}, if one is free"
 
 
 def _at_work(pod: PodView) -> str:
-    running = [each.name for each in pod.containers.values() if each.init and each.running and not each.ready]
+    running = _working(pod, frozenset())
     return f"init container {running[-1]} runs" if running else ""
+
+
+def _working(pod: PodView, others: Collection[str]) -> list[str]:
+    """Return the init containers that run, without ``others`` and the sidecars that are ready."""
+    return [
+        each.name
+        for each in pod.containers.values()
+        if each.init and each.running and not each.ready and each.name not in others
+    ]

@@ -127,6 +127,25 @@ async def test_a_start_that_takes_as_long_as_the_others_is_waited_for() -> None:
     assert world.node_of(1).name == "spare-1"
 
 
+async def test_an_init_container_of_a_single_pod_has_its_time() -> None:
+    """Check a job of one pod that fetches its data: a move would begin that from the start."""
+    world = World(replicas=1, spares=1, spec=DEADLINE)
+    fetching = {"containers": {"fetch": ContainerView(name="fetch", init=True, running=True)}}
+    for node in world.nodes.values():
+        node.stuck = fetching
+    await _wait_until(world, 60)
+    assert _ready_words(world).endswith("init container fetch runs")
+    assert (len(world.made), world.exclusions, world.status.diagnoses) == (1, [], [])
+
+
+@pytest.mark.parametrize("name", ["falcon-agent", "falcon-install"])
+async def test_a_container_of_falcons_that_hangs_is_no_work(name: str) -> None:
+    world = World(replicas=1, spares=1, spec=DEADLINE)
+    world.nodes["node-a"].stuck = {"containers": {name: ContainerView(name=name, init=True, running=True)}}
+    await run(world, operator, state("Running"))
+    assert world.node_of(0).name == "spare-1"
+
+
 async def test_a_pod_that_starts_late_but_in_time_is_left_alone() -> None:
     world = World(spec=DEADLINE)
     world.nodes["node-b"].stuck = _waiting("ErrImagePull", PULL)
