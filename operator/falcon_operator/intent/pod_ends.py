@@ -58,6 +58,9 @@ def pod_end(job: TrainingJob, pod: PodView, launch: LaunchStatus | None, judge: 
     kind = said_class(judge, said)
     trainer = pod.containers.get(trainer_container(job))
     failed = _failed_first(job, pod, trainer)
+    if pod.deleting and _is_ended_by_kubelet(failed or trainer):
+        how = "it was deleted" if ended_badly(job, pod) else ""  # a pod that has yet to end is called deleted anyway
+        return PodEnd(text=said or how, owner="Cluster", error_class=_name(kind))
     if failed is not None:
         return _of_container(failed, trainer, judge)
     if trainer is None or trainer.exit_code is None:
@@ -165,6 +168,13 @@ def _from_outside(job: TrainingJob, pod: PodView, trainer: ContainerView) -> str
     if probes:
         return f"ended from outside: its {' or '.join(probes)} may have failed (kubectl describe pod {pod.name})"
     return "SIGTERM from outside, though nothing deleted the pod" if trainer.exit_code == _TERMINATED else ""
+
+
+def _is_ended_by_kubelet(container: ContainerView | None) -> bool:
+    """Check whether a container ended by a signal that a kubelet sends to end a pod, as far as its status says."""
+    if container is None or container.exit_code not in (_KILLED, _TERMINATED):
+        return False
+    return container.exit_reason not in (_OUT_OF_MEMORY, *_NOT_STARTED)
 
 
 def _how(container: ContainerView) -> str:

@@ -187,6 +187,25 @@ def test_what_the_cluster_takes_away_is_its_own_doing(reason: str, message: str)
     assert end(view).owner == "Cluster"
 
 
+@pytest.mark.parametrize("code", [137, 143])
+@pytest.mark.parametrize("during", ["init", "training"])
+def test_a_pod_that_somebody_deletes_has_failed_by_no_container(during: str, code: int) -> None:
+    if during == "init":
+        view = pod([waiting("trainer")], [INSTALLED, KILLED_AGENT, ended("fetch", code, 9)])
+    else:
+        view = pod([ended("trainer", code, 50)], [INSTALLED, KILLED_AGENT])
+    found = end(msgspec.structs.replace(view, deleting=True))
+    assert (found.text, found.owner, found.container) == ("it was deleted", "Cluster", "")
+    assert end(view).owner != "Cluster"
+
+
+@pytest.mark.parametrize(("code", "reason"), [(3, ""), (137, "OOMKilled")])
+def test_a_container_that_fails_by_itself_is_named_though_its_pod_is_deleted(code: int, reason: str) -> None:
+    view = pod([waiting("trainer")], [INSTALLED, KILLED_AGENT, ended("fetch", code, 9, reason=reason)])
+    found = end(msgspec.structs.replace(view, deleting=True))
+    assert (found.owner, found.container) == ("Job", "fetch")
+
+
 @pytest.mark.parametrize("case", REJECTED)
 def test_a_pod_that_its_kubelet_refused_is_a_failure_of_the_node(case: str) -> None:
     reason, message = REJECTED[case]
