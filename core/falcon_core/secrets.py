@@ -97,15 +97,21 @@ _AFTER: Final = tuple(
             r"((?:^|[\s\"'])(?:-u|--user|--proxy-user|--creds|--src-creds|--dest-creds)(?:[=\s]\s*)?[\"']?"
             r"(?!\d+:\d+\b)[^\s:\"'/=-][^\s:\"'/]*:)(?!//)[^\s\"']+",
         ),
-        ("pass:", r"(\bpass:)(?!\s)[^\s\"']+"),  # of openssl
+        ("pass:", r"((?:\s-pass(?:in|out)?[\s\"']+|[\"'])pass:)(?!\s)[^\s\"']+"),  # of openssl
+        ("sudo", r"(\bsudo\b[^\n|;&]{0,300}?<<<\s{0,9}[\"']?)[^\s\"']+"),
+        ("keytool jarsigner", r"(\s-(?:store|key|src|dest|srcstore|deststore)pass\s{1,9}[\"']?)[^\s\"'-][^\s\"']*"),
+        ("auth=(", r"(\bauth=\(\s{0,9}[\"'][^\"'\n]{0,200}[\"']\s{0,9},\s{0,9}[\"'])[^\"'\n]+"),
+        ("--oauth2-bearer", r"(--oauth2-bearer[=\s]\s{0,9}[\"']?)[^\s\"']+"),
+        ("secret_id", r"(\bsecret_id[\"']?\s{0,9}[=:]\s{0,9}[\"']?)(?=[^\s\"']{0,99}\d)[\w-]{8,}"),
+        ("pass secret token", r"(<(?:[\w.-]{0,40}(?:password|passwd|secret|token))>)[^<>\s]+(?=</)"),
         ("identified", r"(\bidentified\s+by\s+[\"'])[^\"']+"),
         ("password", r"(\bpassword\s+[\"'])[^\"']+(?=[\"'])"),  # of SQL
         ("--from-literal", r"(--from-literal[=\s]+[\w.-]+=)[^\s\"']+"),
         (
-            "-stdin --with-token base64 login",
+            "-stdin --with-token base64 login sudo",
             r"(\b(?:echo|printf)\s+(?:-n\s+)?(?:[\"']?%s[^\s]*\s+)?[\"']?)(?!\$)[^\s\"'|][^\"'|\n]{0,400}?"
             r"(?=[\"']?\s{0,9}\|[^|;&\n]{0,200}?"
-            r"(?:-stdin|--stdin|--with-token|\blogin\b|base64\s+(?:-d|-D|--decode)))",
+            r"(?:-stdin|--stdin|--with-token|\blogin\b|\bsudo\b[^|;&\n]{0,99}?\s-\w*S|base64\s+(?:-d|-D|--decode)))",
         ),
         (  # aws configure set
             "secret_access_key aws_session_token personal_access_token",

@@ -133,6 +133,16 @@ TEXTS = [
     ('  File "t.py", line 3, in f\n    connect(user="u", password="hunter")', "hunter"),
     ("ValueError: cannot connect with password='hunter2'", "hunter2"),
     ('level=error msg="login failed" api_key=abcd1234 step=3', "abcd1234"),
+    # a password that a command reads from a pipe or a here-string, and words of other programs
+    ("echo Hunter2x | sudo -S ls", "Hunter2x"),
+    ("echo 'Hunter 2' | sudo -kS -p '' apt-get install x", "Hunter"),
+    ("sudo -S ls <<< Hunter2x", "Hunter2x"),
+    ("keytool -list -storepass Hunter2x -keypass Hunter3x", "Hunter"),
+    ("curl --oauth2-bearer Hunter2x http://host", "Hunter2x"),
+    ("requests.post(url, auth=('me', 'Hunter 2'))", "Hunter"),
+    ("vault write auth/approle/login role_id=a secret_id=1b2c3d4e-aaaa-bbbb-cccc-1234567890ab", "1b2c3d4e"),
+    ("<server><username>me</username><password>Hunter2x</password></server>", "Hunter2x"),
+    ("openssl rsa -passin pass:Hunter2 -passout 'pass:Hunter3'", "Hunter"),
 ]
 
 ARGUMENTS = [
@@ -219,6 +229,10 @@ HARMLESS = [
     'failed calling webhook "x.io": timeout',
     "secretKeyRef: {name: hf, key: token}",
     "model=meta-llama/Llama-3-8B dataset=HuggingFaceFW/fineweb-edu",
+    "epoch 3 pass:1 fail:0",
+    "sudo apt-get install x <<EOF",
+    "<token_count>4096</token_count>",
+    "echo started | tee log; sudo ls",
 ]
 
 
