@@ -272,6 +272,41 @@ void what_a_rank_leaves_that_ended_well_works_on() {
   EXPECT(!routed.waits && routed.deliveries.empty());
 }
 
+// Whether a stop ended the programs of rank 10 well. `take`: what happens after its signals.
+template <typename Take>
+bool ends_well(const std::vector<Node>& nodes, Take take) {
+  SignalRouting routing;
+  routing.stop(tree_of(nodes), kRestart, true, kNow);
+  take(&routing);
+  return routing.programs_ended_well(10);
+}
+
+void programs_below_a_dead_shell_may_have_ended_well() {
+  const std::vector<Node> shell{{10, 1}, {11, 10, kCatches}, {12, 11}};
+  EXPECT(ends_well(shell, [](SignalRouting* routing) { routing->note_end(11, true, false); }));
+  EXPECT(!ends_well(shell, [](SignalRouting*) {}));
+  EXPECT(!ends_well(shell, [](SignalRouting* routing) { routing->note_end(11, false, false); }));
+  EXPECT(!ends_well(shell, [](SignalRouting* routing) { routing->note_end(11, false, true); }));
+  // A shell in between may die of the signal; a helper that is killed may have been writing.
+  const std::vector<Node> shells{{10, 1}, {11, 10}, {12, 11, kCatches}, {13, 10, kCatches}, {14, 12}};
+  const auto both = [](SignalRouting* routing) {
+    routing->note_end(11, false, true);
+    routing->note_end(12, true, false);
+    routing->note_end(13, true, false);
+  };
+  EXPECT(ends_well(shells, both));
+  EXPECT(!ends_well(shells, [](SignalRouting* routing) { routing->note_end(12, true, false); }));
+  EXPECT(!ends_well(shells, [&](SignalRouting* routing) {
+    both(routing);
+    routing->note_end(14, false, true);
+  }));
+  // Nothing that took the signal: whatever ran has died of it. And a program that was signalled by nobody.
+  EXPECT(!ends_well({{10, 1}, {11, 10}}, [](SignalRouting* routing) { routing->note_end(11, true, false); }));
+  SignalRouting none;
+  none.note_end(11, true, false);
+  EXPECT(!none.programs_ended_well(10));
+}
+
 void dispositions_are_read_as_the_kernel_writes_them() {
   const falcon::Dispositions found = falcon::parse_dispositions(
       "Name:\tpython3\nThreads:\t1\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\nSigBlk:\t0000000000010000\n"
@@ -303,6 +338,7 @@ int main() {
   an_ended_rank_that_is_not_reaped_yet_is_waited_for();
   a_stop_reaches_what_ranks_have_left_before();
   what_a_rank_leaves_that_ended_well_works_on();
+  programs_below_a_dead_shell_may_have_ended_well();
   dispositions_are_read_as_the_kernel_writes_them();
   a_dead_main_thread_is_no_dead_process();
   return failures == 0 ? 0 : 1;

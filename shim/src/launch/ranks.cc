@@ -147,6 +147,7 @@ std::vector<int> Ranks::reap() {
     if (found == reports_.end()) {  // a standby, a process of ours, or an orphan that we adopted
       const bool ours = directory_.ended(pid) || rescuer_.ended(pid) || standbys_.ended(pid);
       others_killed += ours && was_killed(status) ? 1 : 0;
+      if (!ours) routing_.note_end(pid, WIFEXITED(status) && WEXITSTATUS(status) == 0, WIFSIGNALED(status));
       continue;
     }
     found->running = false;
@@ -225,6 +226,12 @@ bool Ranks::failed() const {
 bool Ranks::ended_well() const {
   return !reports_.empty() && std::all_of(reports_.begin(), reports_.end(),
                                           [](const RankReport& rank) { return !rank.running && rank.exit_code == 0; });
+}
+
+bool Ranks::programs_ended_well() const {
+  return !reports_.empty() && std::all_of(reports_.begin(), reports_.end(), [&](const RankReport& rank) {
+    return !rank.running && (rank.exit_code == 0 || (rank.signal && routing_.programs_ended_well(rank.pid)));
+  });
 }
 
 bool Ranks::choose_rings() {

@@ -92,6 +92,10 @@ class Ranks {
   bool failed() const;
   bool ended_well() const;
 
+  // Whether the programs of all have ended with code 0, though shells above them died of the signal to end: they have
+  // written all that they had to write.
+  bool programs_ended_well() const;
+
   // Why no rank is tracked; empty where the shim is there.
   const std::string& untracked() const { return untracked_; }
   const std::vector<RankReport>& reports() const { return reports_; }

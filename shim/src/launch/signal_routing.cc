@@ -103,7 +103,7 @@ bool SignalRouting::is_ending(int number) {
 void SignalRouting::begin() {
   signalled_.clear();
   first_survivor_ns_.clear();
-  stopping_ = urgent_ = false;
+  stopping_ = urgent_ = any_cut_off_ = false;
 }
 
 std::vector<Delivery> SignalRouting::forward(const ProcessTree& tree, int number) {
@@ -146,7 +146,9 @@ void SignalRouting::route(const Look& look, const Member& top, int number, Origi
     for (const Member* member : level) {
       const bool taken = look.is_taker(*member, number);
       const bool passes = is_ending(number) && (member == &top || look.has_taker_below(*member, number));
-      if (taken || passes || is_harmless(number)) deliver(*member, number, origin, planned, now_ns, deliveries);
+      if (taken || passes || is_harmless(number)) {
+        deliver(*member, top.process.pid, number, origin, planned, now_ns, deliveries);
+      }
       if (taken) continue;
       for (const Member* child : look.branches(*member, number)) next.push_back(child);
     }
@@ -154,7 +156,7 @@ void SignalRouting::route(const Look& look, const Member& top, int number, Origi
   }
 }
 
-void SignalRouting::deliver(const Member& member, int number, Origin origin, bool planned, int64_t now_ns,
+void SignalRouting::deliver(const Member& member, pid_t rank, int number, Origin origin, bool planned, int64_t now_ns,
                             std::vector<Delivery>* deliveries) {
   const Delivery delivery{member.process.pid, number};
   if (!is_ending(number)) {
@@ -169,6 +171,7 @@ void SignalRouting::deliver(const Member& member, int number, Origin origin, boo
   if (known) return;
   if (fresh) {
     signalled.origin = origin;
+    signalled.rank = rank;
     signalled.at_ns = now_ns;
   }
   signalled.number = number;
@@ -246,6 +249,29 @@ bool SignalRouting::is_due(const Look& look, const Member& head, int64_t now_ns,
   const bool due = now_ns - ended_ns >= kUndisturbedNs;
   *waits = *waits || !due;
   return due;
+}
+
+void SignalRouting::note_end(pid_t pid, bool well, bool killed) {
+  Signalled* last = nullptr;  // of the processes that had this id, which are in the order of their starts
+  for (auto at = signalled_.lower_bound({pid, 0}); at != signalled_.end() && at->first.first == pid; ++at) {
+    last = &at->second;
+  }
+  if (last != nullptr && last->origin == Origin::kRank) {
+    last->ended = true;
+    last->well = well;
+  } else if (killed) {
+    any_cut_off_ = true;
+  }
+}
+
+bool SignalRouting::programs_ended_well(pid_t rank) const {
+  bool any = false;
+  for (const auto& [life, known] : signalled_) {
+    if (known.origin != Origin::kRank || known.rank != rank || !known.takes || !is_ending(known.number)) continue;
+    if (!known.ended || !known.well) return false;
+    any = true;
+  }
+  return any && !any_cut_off_;
 }
 
 bool SignalRouting::has_time(const Member& member, const Signalled& signalled, int64_t now_ns) const {

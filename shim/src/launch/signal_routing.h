@@ -83,6 +83,14 @@ class SignalRouting {
   // The next step: signals for what ended ranks have left, SIGKILL for those of it whose time is over.
   Routed look(const ProcessTree& tree, int64_t now_ns);
 
+  // A process that the launcher had adopted has ended: with code 0 (`well`), or of a signal (`killed`).
+  void note_end(pid_t pid, bool well, bool killed);
+
+  // Whether what ran below a rank's first process took the signal to end, and has ended with code 0: a shell dies of a
+  // signal that its trainer takes. False where something else that a rank had left was killed: it may have been
+  // writing.
+  bool programs_ended_well(pid_t rank) const;
+
   // Whether such a signal asks a program to end.
   static bool is_ending(int number);
 
@@ -97,6 +105,9 @@ class SignalRouting {
     bool takes = false;  // it did when it was signalled; a handler may be removed since
     bool ignores = false;
     bool planned = false;  // by a stop, not from outside
+    bool ended = false;    // and the launcher has its exit code
+    bool well = false;     // which was 0
+    pid_t rank = 0;        // the first process of its branch
     int64_t at_ns = 0;
     int64_t until_ns = 0;  // of a survivor
   };
@@ -105,7 +116,7 @@ class SignalRouting {
 
   void route(const Look& look, const Member& top, int number, Origin origin, bool planned, int64_t now_ns,
              std::vector<Delivery>* deliveries);
-  void deliver(const Member& member, int number, Origin origin, bool planned, int64_t now_ns,
+  void deliver(const Member& member, pid_t rank, int number, Origin origin, bool planned, int64_t now_ns,
                std::vector<Delivery>* deliveries);
   void signal_survivors(const Look& look, int64_t now_ns, Routed* routed);
   bool is_due(const Look& look, const Member& head, int64_t now_ns, bool* waits) const;
@@ -116,6 +127,7 @@ class SignalRouting {
   StopTerms terms_;
   bool stopping_ = false;
   bool urgent_ = false;
+  bool any_cut_off_ = false;  // of what ranks had left
   int64_t stop_ns_ = 0;
   std::map<pid_t, int64_t> first_survivor_ns_;  // by rank (0: unknown): when the first of what it left was signalled
 };

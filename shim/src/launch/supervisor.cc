@@ -248,7 +248,7 @@ void Supervisor::advance() {
 
 // Whether all that the pod's memory has goes on in a folder, or cannot get there in the time that began then.
 bool Supervisor::is_saved(int64_t since_ns) {
-  const bool directory = ranks_.directory().flush(ranks_.ended_well());
+  const bool directory = ranks_.directory().flush(ranks_.programs_ended_well());
   const bool store = ranks_.rescuer().over(since_ns + options_.restart_grace_seconds * kSecondNs - kMarginNs);
   return directory && store;
 }
@@ -276,7 +276,7 @@ void Supervisor::finish_stop() {
   }
   status_.stuck = false;
   // Before the answer: the next generation begins when all pods have answered, with all that is finished.
-  if (!ranks_.directory().flush(ranks_.ended_well())) return;
+  if (!ranks_.directory().flush(ranks_.programs_ended_well())) return;
   stopping_ = false;
   status_.dead_below = plan_.generation;
 }

@@ -220,6 +220,21 @@ while not os.path.exists(f"{folder}/writer-ready"):
     assert tree.words("writer") == ["ready", "written"]
 
 
+def folder_in_memory(base: Path) -> tuple[Path, Path, tuple[str, ...]]:
+    """Return a folder in memory, where it is copied to, and the launcher's options for it."""
+    memory, durable = base / "memory", base / "volume" / "run"
+    memory.mkdir()
+    durable.parent.mkdir()
+    return (
+        memory,
+        durable,
+        (
+            *("--directory", str(memory), "--directory-bytes", str(1 << 30), "--directory-owner", "uid-1"),
+            *("--directory-folder", str(durable), "--restart-grace-seconds", "120"),
+        ),
+    )
+
+
 @pytest.mark.parametrize("handler", ["SIG_IGN", "save"])
 def test_the_program_of_a_dead_shell_is_signalled_and_its_folder_is_copied(
     start: Start, folder: Path, handler: str
@@ -237,16 +252,37 @@ signal.signal(signal.SIGTERM, {"save" if handler == "save" else "signal.SIG_IGN"
 member("program", numbers=())
 stay()
 """
-    memory, durable = folder / "memory", folder / "volume" / "run"
-    memory.mkdir()
-    durable.parent.mkdir()
-    options = (
-        *("--directory", str(memory), "--directory-bytes", str(1 << 30), "--directory-owner", "uid-1"),
-        *("--directory-folder", str(durable), "--restart-grace-seconds", "120"),
-    )
+    memory, durable, options = folder_in_memory(folder)
     tree = Tree(start, folder, program, shell=f"MEMORY={memory} {{program}}; true", options=options)
     tree.pid("program")
     tree.kill_rank()
     tree.launcher.process.terminate()
     tree.launcher.process.wait(timeout=20)
     assert sorted(path.name for path in durable.glob("[!.]*")) == ["first", "last"][: 1 + (handler == "save")]
+
+
+@pytest.mark.parametrize("end", ["pod", "restart"])
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_a_program_below_a_shell_saves_at_its_end_is_durable(
+    start: Start, folder: Path, end: str, code: int
+) -> None:
+    # The shell dies of the signal. By its end nobody can tell whether such a file is whole.
+    program = f"""
+def save():
+    os.mkdir(os.environ["MEMORY"] + "/step-1")
+    with open(os.environ["MEMORY"] + "/step-1/model.safetensors", "w") as file:
+        file.write("state")
+    os._exit({code})
+member("program", save)
+stay()
+"""
+    memory, durable, options = folder_in_memory(folder)
+    tree = Tree(start, folder, program, shell=f"MEMORY={memory} {{program}}; true", options=options)
+    tree.pid("program")
+    if end == "pod":
+        tree.launcher.process.terminate()
+        tree.launcher.process.wait(timeout=20)
+    else:
+        tree.stop()
+    assert (memory / "step-1" / "model.safetensors").exists()
+    assert (durable / "step-1").exists() == (code == 0)
