@@ -228,6 +228,10 @@ void kinds() {
   falcon::CheckpointKinds kinds;
   const Tree first{{"step-1", folder_entry()}, {"step-1/rank_0", file(1)}, {"step-1/rank_1", file(2)}};
   const falcon::Unit unit;
+  const Tree empty{{"step-1", folder_entry()}, {"step-1/part", folder_entry()}};
+  EXPECT(kinds.quiet_ns("step-1", unit, empty) == 10 * falcon::kSecondNs);
+  kinds.learn("step-1", empty);
+  EXPECT(!kinds.knows("step-1"));
   EXPECT(kinds.quiet_ns("step-1", unit, first) == 2 * falcon::kSecondNs);
   kinds.learn("step-1", first);
   falcon::CheckpointKinds again;

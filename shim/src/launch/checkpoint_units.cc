@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "clock.h"
 #include "folder_root.h"
@@ -16,7 +17,7 @@ namespace {
 constexpr int64_t kNameBytes = 1 << 20;
 constexpr int64_t kHeldOpenNs = 30 * kSecondNs;
 constexpr int64_t kFirstQuietNs = 2 * kSecondNs;     // between two files of one checkpoint whose shape is not known
-constexpr int64_t kLackingQuietNs = 10 * kSecondNs;  // the last of its kind had more
+constexpr int64_t kLackingQuietNs = 10 * kSecondNs;  // the last of its kind had more, or there is no file yet
 constexpr size_t kMostKinds = 1024;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
@@ -143,15 +144,20 @@ std::string masked(const std::string& path) {
 }
 
 int64_t CheckpointKinds::quiet_ns(const std::string& path, const Unit& unit, const Tree& tree) const {
+  const Shape shape = shape_of(path, tree);
+  // Distributed checkpoints make their folder, agree on who writes what, and only then open their files.
+  if (shape.empty()) return kLackingQuietNs;
   const auto known = shapes_.find(masked(path));
   if (known == shapes_.end()) return kFirstQuietNs;
-  if (!covers(shape_of(path, tree), known->second)) return kLackingQuietNs;
+  if (!covers(shape, known->second)) return kLackingQuietNs;
   return unit.rewrites ? kFirstQuietNs : 0;
 }
 
 void CheckpointKinds::learn(const std::string& path, const Tree& tree) {
-  if (shapes_.size() >= kMostKinds && !knows(path)) return;
-  shapes_[masked(path)] = shape_of(path, tree);
+  Shape shape = shape_of(path, tree);
+  // Any first file of the next one would cover the shape of an empty folder.
+  if (shape.empty() || (shapes_.size() >= kMostKinds && !knows(path))) return;
+  shapes_[masked(path)] = std::move(shape);
 }
 
 std::set<std::string> CheckpointKinds::names() const {
