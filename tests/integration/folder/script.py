@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -80,10 +81,13 @@ class Folder:
         links = {number: os.readlink(f"/proc/self/fd/{number}") for number in self._open}  # noqa: PTH115
         return max((number for number, link in links.items() if link == f"{self.root}/{path}"), default=-1)
 
-    def finish_any(self) -> None:
-        """Finish the file that has been open the longest."""
-        for number in self._open[:1]:
-            self.finish(number)
+    def finish_one(self, pattern: str) -> None:
+        """Finish the file that has been open the longest, of those whose paths begin with a pattern."""
+        for number in self._open:
+            path = os.path.relpath(os.readlink(f"/proc/self/fd/{number}"), self.root)  # noqa: PTH115
+            if re.match(pattern, path):
+                self.finish(number)
+                return
 
     def finish_all(self) -> None:
         for number in list(self._open):

@@ -120,7 +120,7 @@ class Play:
         folder.append(path, f"<{next(self._counter)}")
 
     def _finish(self, replica: int) -> None:
-        self._of(replica, "")[0].finish_any()
+        self._of(replica, "")[0].finish_one(r"[dex]\d|run/log")  # what the saver has open is its own to finish
 
     def _rename(self, replica: int, source: str, target: str) -> None:
         folder, path = self._of(replica, source)
