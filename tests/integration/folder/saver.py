@@ -12,6 +12,7 @@ from tests.integration.folder.script import Folder
 from tests.integration.folder.trees import FOLDER
 
 KEPT = 2
+MOST_TICKS = 4  # that a file of a checkpoint is open and does not grow; after 20 s it counts as a log (record 114)
 CHECKPOINTS = r"(?:run/)?(?:ckpt-\d+|last)"
 NAMES = "latest"
 
@@ -19,7 +20,8 @@ NAMES = "latest"
 def owner(path: str, trees: list[dict[str, str | bytes]]) -> int:
     """Return the replica whose a path is: names hold its number, and folders that replicas share are the first's."""
     shared = path.split("/")[0] == "run" or re.match(CHECKPOINTS, path)
-    if len(trees) > 1 and shared and any(tree.get(path) == FOLDER for tree in trees):
+    whole = path == "run" or re.fullmatch(rf"{CHECKPOINTS}(?:/part-\d)?", path)
+    if len(trees) > 1 and whole and any(tree.get(path) == FOLDER for tree in trees):
         return next(replica for replica, tree in enumerate(trees) if path in tree)
     named = re.search(r"(\d)[^\d]*$", path.split("/")[-1 if shared else 0])
     return int(named[1]) if named and len(trees) > 1 else 0
@@ -48,8 +50,9 @@ class Saver:
         self._job, self.style = job, style
         self._counter = itertools.count()
         self._steps: Iterator[None] = iter(())
+        self._under_way = False
         self._hurried = False  # nothing of what is being written is open: the script goes on within a second
-        self._ticked = False
+        self._ticks = 0
         job.before_tick, job.owner = self._before_tick, owner
 
     @property
@@ -60,7 +63,7 @@ class Saver:
     def step(self, count: int = 1) -> None:
         """Go on with the save, or begin the next one."""
         for _ in range(count):
-            self._ticked = False
+            self._ticks = 0
             try:
                 next(self._steps)
             except StopIteration:
@@ -69,23 +72,25 @@ class Saver:
     def finish(self) -> None:
         """Complete the save that is under way."""
         for _ in self._steps:
-            self._ticked = False
+            self._ticks = 0
         self._hurried = False
 
     def forget(self) -> None:
         """End with the script: nothing is completed."""
-        self._steps, self._hurried = iter(()), False
+        self._steps, self._hurried, self._under_way = iter(()), False, False
 
     def _before_tick(self) -> None:
-        while self._hurried and self._ticked:
+        """Go on with the save where the script would not wait so long."""
+        while self._ticks >= (1 if self._hurried else MOST_TICKS) and self._under_way:
             self.step()
-        self._ticked = True
+        self._ticks += 1
 
     def _save(self) -> Iterator[None]:
         job, style = self._job, self.style
         number = max(self._numbers(job.folders[0]), default=0) + 1
         final = f"{style.where}{'last' if style.name == 'last' else f'ckpt-{number}'}"
         target = final if style.way == "in place" else f"{style.where}tmp-{number}"
+        self._under_way = True
         yield from self._write(target)
         # From here to the next yield nothing else happens: no process looks meanwhile.
         for folder in job.folders:
@@ -96,7 +101,7 @@ class Saver:
         yield
         yield from self._name(final)
         yield from self._remove_old(final)
-        self._hurried = False
+        self._hurried = self._under_way = False
 
     def _write(self, target: str) -> Iterator[None]:
         """Write all shards; the last of each replica is still open at the end."""
@@ -156,7 +161,7 @@ class Saver:
         old = [f"{self.style.where}ckpt-{number}" for number in numbers[:-KEPT]]
         for path in (path for path in old if path != final):
             for folder in self._job.folders:
-                for part in folder.files_below(path) if self.style.slow_removal else []:
+                for part in folder.files_below(path)[:-1] if self.style.slow_removal else []:
                     self._hurried = True
                     folder.remove(part)
                     yield
