@@ -168,12 +168,12 @@ class Job:
     def restart(self, lost: int | None = None) -> None:
         """End the generation: all ranks die, and all pods flush but the lost one; then begin the next generation."""
         for replica, folder in enumerate(self.folders):
-            folder.cut_all()
             if replica == lost:
                 self.kill(replica)
             for word in ("gone", "fail", "flush"):
                 if self.alive[replica]:
                     self.driver.tell(replica, word)
+            folder.cut_all()  # the process knows before that files are not closed by their script
         self._await_flush()
         for replica in range(len(self.folders)):
             self.kill(replica)
