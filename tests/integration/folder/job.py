@@ -170,10 +170,11 @@ class Job:
         for replica, folder in enumerate(self.folders):
             if replica == lost:
                 self.kill(replica)
-            for word in ("gone", "fail", "flush"):
-                if self.alive[replica]:
-                    self.driver.tell(replica, word)
-            folder.cut_all()  # the process knows before that files are not closed by their script
+            for word in ("gone", "fail", "flush") if self.alive[replica] else ():
+                if word == "flush":
+                    folder.cut_all()  # a process that is killed ends before its files are closed
+                self.driver.tell(replica, word)
+            folder.cut_all()
         self._await_flush()
         for replica in range(len(self.folders)):
             self.kill(replica)

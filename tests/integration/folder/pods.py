@@ -1,6 +1,7 @@
 """Pods of a job on one volume, for tests of single cases: under the virtual clock, or as real processes.
 
-``falcon-launch behind`` takes its parent's other children for the ranks, so each real process has a parent of its own.
+``falcon-launch behind`` takes its parent's other children for the ranks, so each real process has a parent of its own,
+and a sleeping process in place of a rank.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Process:
         } | given
         words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         self._parent = subprocess.Popen(
-            ["sh", "-c", '"$@" & echo $!; wait $!', "pod", *command, "behind", *words],
+            ["sh", "-c", 'sleep 1000 >&- 2>&- & echo $!; "$@" & echo $!; wait $!', "pod", *command, "behind", *words],
             pass_fds=[ready_write],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -72,7 +73,7 @@ class Process:
         )
         os.close(ready_write)
         assert self._parent.stdout is not None
-        self.pid = int(self._parent.stdout.readline())
+        self._rank, self.pid = (int(self._parent.stdout.readline()) for _ in range(2))
         self.answer = os.read(ready, 4096).decode()  # the parent keeps the other end open
         os.close(ready)
 
@@ -90,8 +91,17 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def end_rank(self) -> None:
+        """Kill what stands for a rank, and wait until it is dead: what it had open is closed afterwards."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._rank, signal.SIGKILL)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has been waited for
+            while b") Z " not in Path(f"/proc/{self._rank}/stat").read_bytes():
+                time.sleep(0.001)
+
     def end(self) -> str:
         """Kill the process if it lives; return its standard error."""
+        self.end_rank()
         self.send(signal.SIGKILL)
         return self._parent.communicate(timeout=PATIENCE_SECONDS)[1]
 
@@ -135,6 +145,8 @@ class RealProcesses:
         process = self._processes[replica]
         if word == "crash":
             process.end()
+        elif word == "gone":
+            process.end_rank()
         elif word in ("fail", "well"):
             process.send(signal.SIGUSR1 if word == "well" else signal.SIGUSR2)
         elif word == "flush":
