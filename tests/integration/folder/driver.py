@@ -34,6 +34,7 @@ class Driver:
 
     tick_seconds = 1.0
     ticks = 90
+    speaks_of_now = True
 
     def __init__(self) -> None:
         assert PROGRAM.is_file(), f"{PROGRAM} is not built: run the tests through make test-integration"

@@ -35,6 +35,7 @@ class Processes(Protocol):
 
     tick_seconds: float  # between two looks of a test
     ticks: int  # until it gives up
+    speaks_of_now: bool  # what a round returns is of that instant; else of a look a while ago, on a busy machine
 
     def start(self, replica: int, memory: Path, durable: Path, **options: object) -> str: ...
     def round(self, replica: int) -> Round: ...
@@ -111,6 +112,7 @@ class RealProcesses:
 
     tick_seconds = 0.05
     ticks = int(PATIENCE_SECONDS / tick_seconds)
+    speaks_of_now = False
 
     def __init__(self, command: Sequence[str] = (), chance: random.Random | None = None) -> None:
         """Begin without any. ``command``: the launcher, where it is not the one that is built."""
