@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ PROGRAM = Path(__file__).parent / "programs" / "loading.py"
 TORCH_SECONDS = 90  # its import on a shared core
 
 pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def short() -> Iterator[dict[str, str]]:
+    """Yield variables that name a short folder for temporary files: a loader's sockets have at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="loading-", ignore_cleanup_errors=True) as folder:
+        yield {"TMPDIR": folder}
 
 
 def _restart(launcher: Launcher) -> None:
@@ -45,9 +53,9 @@ def _end_pod(launcher: Launcher) -> None:
     ],
 )
 def test_a_trainer_with_data_loader_workers_saves_on_sigterm(
-    start: Start, tmp_path: Path, end: Callable[[Launcher], None], command: tuple[str, ...]
+    start: Start, tmp_path: Path, short: dict[str, str], end: Callable[[Launcher], None], command: tuple[str, ...]
 ) -> None:
-    launcher = start(*command, str(tmp_path))
+    launcher = start(*command, str(tmp_path), environment=short)
     launcher.run()
     wait_for(tmp_path / "workers", TORCH_SECONDS)
     end(launcher)
@@ -55,8 +63,10 @@ def test_a_trainer_with_data_loader_workers_saves_on_sigterm(
     assert (tmp_path / "signals").read_text() == "1", "one end is one signal"
 
 
-def test_workers_end_with_their_killed_trainer_though_each_is_in_a_sample(start: Start, tmp_path: Path) -> None:
-    launcher = start(str(PYTHON), str(PROGRAM), str(tmp_path), "1000")
+def test_workers_end_with_their_killed_trainer_though_each_is_in_a_sample(
+    start: Start, tmp_path: Path, short: dict[str, str]
+) -> None:
+    launcher = start(str(PYTHON), str(PROGRAM), str(tmp_path), "1000", environment=short)
     launcher.run()
     wait_for(tmp_path / "workers", TORCH_SECONDS)
     workers = [int(pid) for pid in (tmp_path / "workers").read_text().split()]
