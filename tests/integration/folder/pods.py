@@ -123,6 +123,8 @@ class RealProcesses:
 
     def start(self, replica: int, memory: Path, durable: Path, **options: object) -> str:
         self._flushing.discard(replica)
+        if replica in self._processes:
+            self._processes[replica].end()
         given = {name.replace("_", "-"): value for name, value in options.items()}
         self._processes[replica] = Process(self._command, memory, durable, replica, given)
         return self._processes[replica].answer.removeprefix("ok")
