@@ -1,6 +1,6 @@
 """The folder in memory against a plain file system, as a model: random sequences under a virtual clock.
 
-By hand, 10,000 sequences and more: ``FOLDER_SEQUENCES=5000 pytest … --hypothesis-seed=N``. Seed 40 on commit 328fef01:
+By hand, 10,000 sequences and more: ``FOLDER_SEQUENCES=5000 pytest … --hypothesis-seed=N``. Seed 40 on commit 34ba6088:
 5,000 of one replica, 3,000 of several and 2,000 with planted links, in 200 s on two cores.
 """
 
