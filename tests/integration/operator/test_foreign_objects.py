@@ -18,15 +18,13 @@ import pytest
 
 from falcon_core.recovery.membership import Member
 from falcon_operator.api import TrainingJob
-from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
-from falcon_operator.cluster.nodes import Breaker
-from falcon_operator.cluster.transport import Transport, load_configuration
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
 from falcon_operator.manifests.service import build_budget, build_secret, build_service
 from falcon_operator.ports import Foreign, PodView
 from tests.integration.api.apiserver import ApiServer
+from tests.integration.operator.clients import synced_client
 from tests.integration.operator.cluster import WAIT_SECONDS, Installation, a_job, until
 from tests.integration.operator.control_plane import controllers
 from tests.integration.operator.rights import install_rights, kubeconfig_of, remove_rights
@@ -58,21 +56,8 @@ async def kube(
 ) -> AsyncIterator[KubeClient]:  # fmt: skip
     """Yield the operator's client."""
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(guard if request.param == "chart" else api.kubeconfig))
-    transport = Transport(await load_configuration(), lambda: None)
-    client = KubeClient(
-        transport,
-        SystemClock(),
-        Breaker(limit=2, window_seconds=3600),
-        instance="test",
-        namespace=installation.namespace,
-        watch_namespaces=[installation.namespace],
-    )
-    watching = asyncio.create_task(client.watch(lambda _: None, lambda _: None))
-    await client.synced()
-    yield client
-    watching.cancel()
-    await asyncio.wait({watching})
-    await transport.close()
+    async with synced_client(installation.namespace, lambda: None) as client:
+        yield client
 
 
 def job_of(installation: Installation, name: str = "gpt2") -> TrainingJob:

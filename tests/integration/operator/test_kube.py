@@ -22,6 +22,7 @@ from falcon_operator.cluster.views import Unreadable
 from falcon_operator.election import LeadershipLost
 from falcon_operator.ports import Conflict, NodeView, NotFound, Rejected
 from tests.integration.api.apiserver import ApiServer
+from tests.integration.operator.clients import synced_client
 from tests.integration.operator.cluster import (
     READY,
     WAIT_SECONDS,
@@ -56,21 +57,8 @@ async def kube(
     api: ApiServer, installation: Installation, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[KubeClient]:
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(api.kubeconfig))
-    transport = Transport(await load_configuration(), gate)
-    client = KubeClient(
-        transport,
-        SystemClock(),
-        Breaker(limit=2, window_seconds=3600),
-        instance="test",
-        namespace=installation.namespace,
-        watch_namespaces=[installation.namespace],
-    )
-    watching = asyncio.create_task(client.watch(lambda _: None, lambda _: None))
-    await client.synced()
-    yield client
-    watching.cancel()
-    await asyncio.wait({watching})
-    await transport.close()
+    async with synced_client(installation.namespace, gate) as client:
+        yield client
 
 
 def a_pod(namespace: str, name: str = "p", image: str = "x:1", uid: str = "u") -> dict[str, Any]:
