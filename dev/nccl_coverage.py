@@ -2,7 +2,7 @@
 
 Of each wheel's folder, every exported function that takes a stream, or makes a communicator or a window, has to be
 hooked, or ignored with a reason; so has one that no header declares, since nobody knows what it takes. The table is
-``shim/src/shim/nccl_functions.def``; hooks around communicators are in the sources. Where a hook stands in for a
+``shim/src/shim/nccl/functions.def``; hooks around communicators are in the sources. Where a hook stands in for a
 function, its arguments must have the places that the header gives them. Prints the table; status 1 if anything is
 missing.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-SOURCES = Path(__file__).parents[1] / "shim" / "src" / "shim"
+SOURCES = Path(__file__).parents[1] / "shim" / "src" / "shim" / "nccl"
 _CALL = re.compile(r"FALCON_CALL\(\s*(\w+),\s*(\w+),\s*\(([^)]*)\)", re.DOTALL)
 _IGNORED = re.compile(r"FALCON_IGNORED\((\w+),\s*\"([^\"]+)\"\)")
 _HOOK = re.compile(r"FALCON_HOOK (nccl\w+)\(")
@@ -52,8 +52,8 @@ class Table(msgspec.Struct, frozen=True):
 
 def shims_table(sources: Path = SOURCES) -> Table:
     """Read the table from the shim's sources."""
-    text = (sources / "nccl_functions.def").read_text()
-    hooks = "".join(path.read_text() for path in sorted(sources.glob("nccl_*.cc")))
+    text = (sources / "functions.def").read_text()
+    hooks = "".join(path.read_text() for path in sorted(sources.glob("*.cc")))
     return Table(
         calls={name: names_of(parameters) for name, _, parameters in _CALL.findall(_COMMENT.sub("", text))},
         others=frozenset(_HOOK.findall(hooks)),
@@ -130,7 +130,7 @@ def main() -> int:
     for line in missing:
         print(line, file=sys.stderr)
     if missing:
-        print(f"add them to {SOURCES / 'nccl_functions.def'}, as calls or with the reason", file=sys.stderr)
+        print(f"add them to {SOURCES / 'functions.def'}, as calls or with the reason", file=sys.stderr)
     return 1 if missing else 0
 
 

@@ -1,7 +1,7 @@
 SHIM_OUT := $(FALCON_CACHE)/shim/$(CHECKOUT)
 SHIM_TEST_OUT := $(FALCON_CACHE)/shim-test/$(CHECKOUT)
-SHIM_SOURCES := $(wildcard shim/src/*/* shim/cmake/* shim/tests/*) shim/CMakeLists.txt
-CXX_FILES := $(wildcard shim/src/*/*.cc shim/src/*/*.h shim/src/*/*.def shim/tests/*.cc shim/tests/*.h)
+SHIM_SOURCES := $(wildcard shim/src/*/*.* shim/src/*/*/*.* shim/cmake/* shim/tests/*) shim/CMakeLists.txt
+CXX_FILES := $(filter %.cc %.h %.def,$(SHIM_SOURCES))
 export SHIM_OUT SHIM_TEST_OUT
 
 .PHONY: shim shim-test shim-sanitize shim-lint shim-format

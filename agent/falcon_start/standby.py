@@ -2,7 +2,7 @@
 
 The launcher (shim/src/launch/standbys.h) starts it with the user's own command and one end of a socket::
 
-    held:      "imported <note>\\n" if it goes on to its program, and the rest of this is the shim's part (hold.h)
+    held:      "imported <note>\\n" if it goes on to its program, and the shim does the rest (sockets/hold.h)
     held:      "ready <note>\\n", or "failed <why>\\n" and it ends
     launcher:  "KEY=value\\0" or, for a variable that is gone, "KEY\\0" …, then "."
     held:      "o"    it has the rank's environment

@@ -1,7 +1,7 @@
 """Copying storages into mapped memory: the part of a save for which training waits.
 
 On the CPU it goes past the caches, by the function that Falcon's preloaded library has for it
-(``shim/src/shim/copy.cc``), or by ``memmove`` where that is not loaded, in as many threads as the program allows
+(``shim/src/shim/common/copy.cc``), or by ``memmove`` where that is not loaded, in as many threads as the program allows
 PyTorch. Measured, ``memmove`` is faster than ``Tensor.copy_`` into mapped files, and the library takes two thirds of
 its time. From a GPU the bytes pass through two pinned pieces of memory in turn, so that the device copies into one
 while the other is emptied in the same way.

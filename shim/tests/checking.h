@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "ring.h"
+#include "common/ring.h"
 
 inline int failures = 0;
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <vector>
 
-#include "control.h"
+#include "common/control.h"
 
 // In TRACK mode, with an empty table of targets. The mapping lasts as long as the process.
 inline char* make_control(const char* path) {

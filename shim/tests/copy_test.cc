@@ -1,5 +1,5 @@
 // copy_test: every byte of a copy is there, at any place and of any size, and none beside it is touched.
-#include "copy.h"
+#include "common/copy.h"
 
 #include <cstdio>
 #include <cstring>

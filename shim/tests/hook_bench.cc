@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "nccl_profiler_api.h"
-#include "ring.h"
+#include "common/ring.h"
+#include "nccl/profiler_api.h"
 #include "standin_gloo.h"
 
 namespace {

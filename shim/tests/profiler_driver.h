@@ -8,7 +8,7 @@
 #include <initializer_list>
 
 #include "checking.h"
-#include "ring.h"
+#include "common/ring.h"
 
 // Bits of the mask and types of events.
 constexpr int kGroup = 1;

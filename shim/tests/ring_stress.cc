@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "ring.h"
+#include "common/ring.h"
 
 int main(int argc, char** argv) {
   if (argc != 5) return 64;

@@ -69,7 +69,7 @@ void Rings::begin(int generation, int first_rank, int count) {
   superseded_.clear();
 }
 
-// The shim writes g<generation>-r<rank>-<pid>.ring (shim/src/shim/rank.cc); everything else is no ring of ours.
+// The shim writes g<generation>-r<rank>-<pid>.ring (shim/src/shim/rank/rank.cc); everything else is no ring of ours.
 bool Rings::parse(const std::string& name, RingFile* file) const {
   int generation = 0;
   int end = 0;

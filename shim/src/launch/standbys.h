@@ -1,6 +1,6 @@
 // Interpreters that wait beside the ranks, with the last generation's packages imported
 // (agent/falcon_start/standby.py): before their program, or in it, where it would meet the other ranks
-// (shim/src/shim/hold.h).
+// (shim/src/shim/sockets/hold.h).
 //
 // One for each rank, started one after the other once training has settled, and held to a fifth of a core until it is
 // ready. In a pod that has no ranks and may get some, they import what the agent says that the job's ranks import, at
