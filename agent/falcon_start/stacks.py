@@ -10,7 +10,7 @@ and writes its own stack: the stacks of other threads change while they run, and
 import faulthandler
 import os  # and no ``signal``: its enumerations take longer to import than all of this
 
-# shim/src/launch/stacks.h; real-time signals that no library is known to use
+# shim/src/launch/process/stacks.h; real-time signals that no library is known to use
 SIGNAL, SAMPLE_SIGNAL = 57, 58
 
 

@@ -1,6 +1,6 @@
 """Hold this interpreter before ``__main__``, or in it, with its packages imported, until the launcher needs a rank.
 
-The launcher (shim/src/launch/standbys.h) starts it with the user's own command and one end of a socket::
+The launcher (shim/src/launch/standby/standbys.h) starts it with the user's own command and one end of a socket::
 
     held:      "imported <note>\\n" if it goes on to its program, and the shim does the rest (sockets/hold.h)
     held:      "ready <note>\\n", or "failed <why>\\n" and it ends

@@ -20,7 +20,7 @@ checksums of the chunks follow behind, while training goes on. A checkpoint with
 flipped in it would not be noticed.
 
 The agent reads the commit record as well (``falcon_core.wire.checkpoint``), and so does the launcher
-(``shim/src/launch/checkpoint.cc``).
+(``shim/src/launch/rescue/checkpoint.cc``).
 """
 
 from __future__ import annotations

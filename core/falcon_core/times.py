@@ -31,7 +31,7 @@ ALIVE_SECONDS = 10.0  # for so long such a report stands for the node's life; th
 
 # -- the end of a generation: the operator's order, the launcher's signals, and what follows where no answer comes
 
-LAUNCHER_STUCK_SECONDS = 30  # supervisor.cc: a process that is there so long after the order cannot be killed
+LAUNCHER_STUCK_SECONDS = 30  # generation/supervisor.cc: a process that is still there so late cannot be killed
 LEAVE_SECONDS = 15.0  # a pod that is to go may acknowledge the order first; then it is deleted whatever it says
 FINISH_SECONDS = 20.0  # launchers of a job that is over or suspended end by themselves; then their pods are deleted
 # Likewise where the agent is gone, too: it may come back and pass it on. A kubelet holds an agent back for up to 15 s.
@@ -52,7 +52,7 @@ PAUSE_TURN_SECONDS = 3.0  # falcon_bench/links.py: a turn of its executor lasts 
 # -- a job that does not move: silence until it is an incident
 
 # Where no awaited rank ran for an instant: stopped, or blocked for good. The launcher reports uninterruptible sleep
-# after 30 s and looks for it each 5 s (counters.cc), so that by now it is known who waits for a device.
+# after 30 s and looks for it each 5 s (process/counters.cc), so that by now it is known who waits for a device.
 IDLE_SECONDS = 40.0
 LULL_SECONDS = 120.0  # where they ran now and then, or wait for a device: a checkpoint is written so
 RAISED_SECONDS = 5.0  # after an error that ends a program: Python's way out, with its workers, takes a second or two

@@ -1,12 +1,12 @@
 // agreement_test: when several replicas' parts are one whole; without files.
-#include "agreement.h"
+#include "units/agreement.h"
 
 #include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "clock.h"
+#include "common/clock.h"
 
 namespace {
 

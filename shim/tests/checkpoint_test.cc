@@ -1,5 +1,5 @@
 // checkpoint_test: the records of checkpoints in memory, as far as the launcher reads and writes them.
-#include "checkpoint.h"
+#include "rescue/checkpoint.h"
 
 #include <cstdio>
 #include <cstring>

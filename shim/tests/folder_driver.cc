@@ -22,10 +22,10 @@
 #include <string>
 #include <vector>
 
-#include "clock.h"
-#include "folder_copy.h"
-#include "percent.h"
-#include "report.h"
+#include "common/clock.h"
+#include "common/percent.h"
+#include "folder/copy.h"
+#include "wire/report.h"
 
 namespace {
 

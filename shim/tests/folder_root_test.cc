@@ -1,5 +1,5 @@
 // folder_root_test: nothing beneath a root leads out of it, with openat2 and without.
-#include "folder_root.h"
+#include "tree/folder_root.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "mover.h"
+#include "tree/mover.h"
 
 namespace {
 

@@ -13,13 +13,13 @@
 #include <filesystem>
 #include <string>
 
-#include "counters.h"
-#include "files.h"
-#include "heartbeat.h"
-#include "oom.h"
-#include "processes.h"
-#include "program.h"
-#include "schedules.h"
+#include "command/program.h"
+#include "common/files.h"
+#include "generation/heartbeat.h"
+#include "process/counters.h"
+#include "process/oom.h"
+#include "process/processes.h"
+#include "process/schedules.h"
 
 namespace {
 

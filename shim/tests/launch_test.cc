@@ -10,15 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "announcement.h"
-#include "bench.h"
-#include "environment.h"
-#include "files.h"
-#include "output_file.h"
-#include "plan.h"
-#include "program.h"
-#include "report.h"
-#include "rings.h"
+#include "command/environment.h"
+#include "command/program.h"
+#include "common/files.h"
+#include "measurement/bench.h"
+#include "output/announcement.h"
+#include "output/output_file.h"
+#include "process/rings.h"
+#include "wire/plan.h"
+#include "wire/report.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Which processes a signal reaches, for how long they are waited for, and what ended ranks leave behind: by tables of
 // process trees. The launcher is 1; the processes of ranks that falcon-launch started are 10, 20, …
-#include "signal_routing.h"
+#include "process/signal_routing.h"
 
 #include <signal.h>
 

@@ -1,5 +1,5 @@
 // write_back_test: what is finished, what appears at once, and in which order; without files.
-#include "write_back.h"
+#include "units/write_back.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint_units.h"
-#include "clock.h"
-#include "filling.h"
-#include "run_folders.h"
+#include "common/clock.h"
+#include "folder/fill_steps.h"
+#include "units/checkpoint_units.h"
+#include "units/run_folders.h"
 
 namespace {
 

@@ -10,11 +10,11 @@
 #include <cstring>
 #include <string>
 
-#include "behind.h"
-#include "bench.h"
-#include "files.h"
-#include "rescue.h"
-#include "supervisor.h"
+#include "common/files.h"
+#include "folder/copier.h"
+#include "generation/supervisor.h"
+#include "measurement/bench.h"
+#include "rescue/rescue.h"
 
 namespace {
 

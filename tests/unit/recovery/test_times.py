@@ -20,7 +20,7 @@ DEMAND = ROOT / "agent" / "falcon_torch" / "demand.py"
 
 def launcher_seconds(name: str) -> float:
     """Return a constant of the launcher in seconds; the launcher counts in nanoseconds."""
-    sources = [path.read_text() for path in sorted(LAUNCHER.iterdir())]
+    sources = [path.read_text() for path in sorted(LAUNCHER.rglob("*.*"))]
     found = [value for text in sources for value in re.findall(rf"constexpr int64_t {name} = ([^;]+);", text)]
     assert len(found) == 1, f"{name}: {found}"
     product = 1.0
