@@ -19,7 +19,7 @@ from dev.cpp_rooms import LAYERS, forbidden_includes
 MOST_COMPLEXITY = 15  # cognitive complexity of a function, as SonarSource defines it
 MOST_LINES = 600  # of a file
 MOST_FILES = 15  # of a room, which is a folder; a .cc and a .h of one name count once
-ROOTS_OF_ROOMS = ("shim/src", "gateway")  # whose folders MOST_FILES holds for
+ROOTS_OF_ROOMS = ("shim", "gateway")  # whose folders MOST_FILES holds for
 GENERATED = ("core/falcon_etcd/_proto/", "core/falcon_gateway/_proto/")
 ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ("*.py", "*.go", "*.cc", "*.h", "*.def")

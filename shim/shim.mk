@@ -1,6 +1,6 @@
 SHIM_OUT := $(FALCON_CACHE)/shim/$(CHECKOUT)
 SHIM_TEST_OUT := $(FALCON_CACHE)/shim-test/$(CHECKOUT)
-SHIM_SOURCES := $(wildcard shim/src/*/*.* shim/src/*/*/*.* shim/cmake/* shim/tests/*) shim/CMakeLists.txt
+SHIM_SOURCES := $(wildcard shim/src/*/*.* shim/src/*/*/*.* shim/cmake/* shim/tests/*.* shim/tests/*/*.*) shim/CMakeLists.txt
 CXX_FILES := $(filter %.cc %.h %.def,$(SHIM_SOURCES))
 export SHIM_OUT SHIM_TEST_OUT
 

@@ -9,7 +9,7 @@ right in most rounds, since the reader throws away all others before anything el
 that ends the agent, one that is caught because the records make no sense (a defect all the same), a read that takes
 longer than ``MOST_SECONDS``, or memory that grows beyond ``MOST_MIB``. Exit code 1 where there is one.
 
-The control file's readers are the ranks: ``shim/tests/control_fuzz.cc`` does the same to them.
+The control file's readers are the ranks: ``shim/tests/hooks/control_fuzz.cc`` does the same to them.
 """
 
 from __future__ import annotations

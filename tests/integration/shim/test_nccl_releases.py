@@ -1,7 +1,7 @@
 """Real releases of NCCL, without a GPU: the shim forwards to the loaded release and changes no answer.
 
-What a call does on a device is not proven here; shim/tests/nccl_test.cc proves the hooks with a stand-in. The release
-that comes with PyTorch is always tested, the others after ``make nccl-releases``.
+What a call does on a device is not proven here; shim/tests/nccl/nccl_test.cc proves the hooks with a stand-in. The
+release that comes with PyTorch is always tested, the others after ``make nccl-releases``.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_the_profiler_versions_that_a_release_looks_for(wheel: str, tmp_path: Pa
         assert name + b"\0" in library, "what the plugin knows operations and types by"
 
 
-# ncclDataType_t's numbers, as `kTypes` of shim/tests/profiler_test.cc has them.
+# ncclDataType_t's numbers, as `kTypes` of shim/tests/nccl/profiler_test.cc has them.
 TYPE_NAMES = [
     "ncclInt8",
     "Unknown",

@@ -1,6 +1,6 @@
 """Mixture of experts over NCCL: exchanges whose sizes change with every batch, each one record of the shim.
 
-Records as shim/src/shim/nccl/groups.cc writes them; shim/tests/nccl_exchange_test.cc shows that it does.
+Records as shim/src/shim/nccl/groups.cc writes them; shim/tests/nccl/nccl_exchange_test.cc shows that it does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-#include "profiler_driver.h"
+#include "nccl/profiler_driver.h"
 
 #include <dlfcn.h>
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "checking.h"
-#include "standin_gloo.h"
+#include "common/checking.h"
+#include "standins/standin_gloo.h"
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <thread>
 #include <vector>
 
-#include "checking.h"
-#include "own_rank.h"
-#include "profiler_driver.h"
+#include "common/checking.h"
+#include "common/own_rank.h"
+#include "nccl/profiler_driver.h"
 
 using falcon::Kind;
 using falcon::Op;

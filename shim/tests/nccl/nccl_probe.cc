@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "standin_nccl.h"
+#include "standins/standin_nccl.h"
 
 extern "C" {
 

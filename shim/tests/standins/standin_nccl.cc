@@ -1,4 +1,4 @@
-#include "standin_nccl.h"
+#include "standins/standin_nccl.h"
 
 #include <cstring>
 

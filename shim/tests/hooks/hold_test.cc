@@ -14,7 +14,7 @@
 #include <functional>
 #include <thread>
 
-#include "checking.h"
+#include "common/checking.h"
 
 namespace {
 

@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "nccl_places.h"
-#include "own_rank.h"
-#include "standin_nccl.h"
+#include "common/own_rank.h"
+#include "nccl/nccl_places.h"
+#include "standins/standin_nccl.h"
 
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming): NCCL's and CUDA's names

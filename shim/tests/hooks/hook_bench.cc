@@ -13,7 +13,7 @@
 
 #include "common/ring.h"
 #include "nccl/profiler_api.h"
-#include "standin_gloo.h"
+#include "standins/standin_gloo.h"
 
 namespace {
 

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <string>
 
-#include "checking.h"
-#include "nccl_places.h"
-#include "own_rank.h"
-#include "standin_nccl.h"
+#include "common/checking.h"
+#include "common/own_rank.h"
+#include "nccl/nccl_places.h"
+#include "standins/standin_nccl.h"
 
 using falcon::Kind;
 

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "checking.h"
-#include "control_file.h"
+#include "common/checking.h"
+#include "common/control_file.h"
 
 inline View g_ring{};
 inline char* g_control = nullptr;

@@ -1,4 +1,4 @@
-#include "standin_gloo.h"
+#include "standins/standin_gloo.h"
 
 #include <cerrno>
 #include <stdexcept>

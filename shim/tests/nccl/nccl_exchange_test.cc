@@ -5,10 +5,10 @@
 #include <string>
 #include <thread>
 
-#include "checking.h"
-#include "nccl_places.h"
-#include "own_rank.h"
-#include "standin_nccl.h"
+#include "common/checking.h"
+#include "common/own_rank.h"
+#include "nccl/nccl_places.h"
+#include "standins/standin_nccl.h"
 
 using falcon::Kind;
 using falcon::Op;

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "checking.h"
+#include "common/checking.h"
 #include "common/ring.h"
 
 // Bits of the mask and types of events.

@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
-#include "checking.h"
-#include "control_file.h"
-#include "standin_gloo.h"
+#include "common/checking.h"
+#include "common/control_file.h"
+#include "standins/standin_gloo.h"
 
 namespace {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <thread>
 
-#include "checking.h"
-#include "own_rank.h"
-#include "profiler_driver.h"
-#include "standin_nccl.h"
+#include "common/checking.h"
+#include "common/own_rank.h"
+#include "nccl/profiler_driver.h"
+#include "standins/standin_nccl.h"
 
 using falcon::Kind;
 using falcon::Op;
