@@ -1,0 +1,44 @@
+"""Record each look of a simulation: the actions in full, and the state that would be stored, as a digest."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from falcon_core.recovery import machine
+from falcon_core.recovery.observation import Action, Observation, Policy
+from falcon_core.recovery.state import RecoveryState
+from falcon_sim.engine import Engine
+from falcon_sim.report import report
+from falcon_sim.scenario import load
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("examples/simulation", "benchmarks/simulator")
+
+
+def scenarios() -> list[Path]:
+    """Return the files of all scenarios in the tree."""
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.yaml"))
+
+
+def record(path: Path, seed: int, folder: Path) -> None:
+    """Run a scenario with a seed, and write its record into the folder."""
+    lines: list[str] = []
+    step = machine.step
+
+    def recorded(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+        state, actions = step(state, obs, policy)
+        described = [f"{type(action).__name__} {msgspec.json.encode(action).decode()}" for action in actions]
+        lines.append(" ".join([hashlib.sha256(msgspec.json.encode(state)).hexdigest()[:16], *described]))
+        return state, actions
+
+    machine.step = recorded
+    try:
+        engine = Engine(msgspec.structs.replace(load(path), seed=seed))
+        engine.run()
+    finally:
+        machine.step = step
+    lines.append(report(engine).json().decode())
+    (folder / f"{path.parent.name}-{path.stem}-{seed}.txt").write_text("\n".join(lines) + "\n")
