@@ -14,8 +14,8 @@ import time
 import msgspec
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy, RankSeen
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Op

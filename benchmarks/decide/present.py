@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.decide.description import Job, Look
 from benchmarks.decide.timing import main
-from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.model.membership import Member, Membership
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.run import build_run, encode

@@ -27,8 +27,8 @@ import msgspec
 
 from benchmarks.limits import Limit, table
 from benchmarks.results import provenance, put
-from falcon_core.recovery.preflight_links import TRANSFER_MS
-from falcon_core.recovery.probing import LEAD_SECONDS, MACHINE_MS
+from falcon_core.recovery.preflight.link_test import TRANSFER_MS
+from falcon_core.recovery.probe.probe_controller import LEAD_SECONDS, MACHINE_MS
 from falcon_core.topology.passes import ring_passes
 from tests.integration.agent.networks import Network, machines, why_not
 from tests.integration.agent.ringing import ByHand, Ring

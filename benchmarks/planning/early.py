@@ -1,6 +1,6 @@
 """Acting before the price is reached: what a memory of durations saves and costs, with λ on and off.
 
-Each seed draws one job's slowdowns, one after the other. The job decides with ``recovery.durations`` and
+Each seed draws one job's slowdowns, one after the other. The job decides with ``recovery.history.durations`` and
 ``planning.ski_rental`` as the operator does. What Falcon ended by its action, the job remembers as censored. The
 clairvoyant pays the lesser of the whole loss and the price.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.planning.measure import table
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate, Loss, due
-from falcon_core.recovery import durations
-from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.history import durations
+from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
 
 Draw = Callable[[np.random.Generator, int], float]  # the duration [s] of the job's slowdown number n
 SEEDS = 100

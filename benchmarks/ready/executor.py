@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.limits import Limit
-from falcon_core.recovery.preflight import LOAD_MS, Machine, judge
+from falcon_core.recovery.preflight.machine_test import LOAD_MS, Machine, judge
 from falcon_core.wire.check import CheckReport, read_printed
 from tests.integration.agent.cpus import cgroup, machines_with
 from tests.integration.agent.pod import PYTHON

@@ -20,8 +20,8 @@ from typing import Final
 import msgspec
 
 from benchmarks.limits import Limit
-from falcon_core.recovery.preflight import Machine
-from falcon_core.recovery.preflight_links import judge_links
+from falcon_core.recovery.preflight.link_test import judge_links
+from falcon_core.recovery.preflight.machine_test import Machine
 from tests.integration.agent.linking import Executor, measured, wait_for_ports
 from tests.integration.agent.networks import Network, inside, machines
 

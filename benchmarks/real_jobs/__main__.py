@@ -12,8 +12,8 @@ are played.
 ``--write`` puts the tables into RESULTS.md. Both codes play the same scenes, each in processes of its own. The scenes
 know nothing of either: ring records → a ``RankChain`` for each rank → reports → ``recovery.machine`` with its default
 policy, a replacement's price of 60 s and two spares → actions, which change the nodes. What counts as an incident is a
-slowdown that the user is shown: a rank or a link is named, or it lasts without a name (``recovery.habits``). The
-code of a9e84fb showed each onset at once.
+slowdown that the user is shown: a rank or a link is named, or it lasts without a name
+(``recovery.history.reporting_threshold``). The code of a9e84fb showed each onset at once.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from benchmarks.real_jobs.outcome import Facts, Order, Said, Seen, said_of
 from benchmarks.real_jobs.worker import main
 
 machine: Any = importlib.import_module("falcon_core.recovery.machine")
-observation: Any = importlib.import_module("falcon_core.recovery.observation")
-memory: Any = importlib.import_module("falcon_core.recovery.state")
+observation: Any = importlib.import_module("falcon_core.recovery.model.observation")
+memory: Any = importlib.import_module("falcon_core.recovery.model.state")
 
 _SIGNALS = (
     "iterations",

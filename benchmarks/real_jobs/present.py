@@ -6,7 +6,7 @@ from benchmarks.real_jobs import fields
 from benchmarks.real_jobs.outcome import Facts, Order, Said, Seen, said_of
 from benchmarks.real_jobs.worker import main
 from falcon_core.recovery import machine
-from falcon_core.recovery.observation import (
+from falcon_core.recovery.model.observation import (
     Abandon,
     MemberSeen,
     Observation,
@@ -18,7 +18,7 @@ from falcon_core.recovery.observation import (
     Spares,
     Switch,
 )
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery.model.state import RecoveryState
 
 
 class Present:

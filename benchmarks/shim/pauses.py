@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from falcon_core.recovery.pause import Cut, Phase
 from tests.integration.shim.pausing import Job, Outcome, pause_at_random
 from tests.unit.shim.pause_model import Model, pause_once, run_to_end
+from tests.unit.shim.pause_rules import Cut, Phase
 
 # Kind, ranks, seconds of computation and iterations for about ten pauses.
 JOBS = (

@@ -58,7 +58,7 @@ class Cause(enum.StrEnum):
 
 
 class Evidence(enum.StrEnum):
-    """The evidence that a slow rank's node is at fault, and not the rank's share of the work (``recovery.confidence``).
+    """The evidence that a slow rank's node is at fault, not the rank's share of the work.
 
     The first five are enough to take the node; the others are not.
     """
@@ -67,7 +67,9 @@ class Evidence(enum.StrEnum):
     WAS_HEALTHY_HERE = "WasHealthyHere"  # it was well in this place, and its work is always the same
     STAYED_LONGER = "StayedLonger"  # far longer than this job's slowness has ever stayed with a node
     WHOLE_NODE = "WholeNode"  # all ranks of the node are slow, and they do not share their data
-    TESTED_SLOW = "TestedSlow"  # beside its peers its machine computes slowly by itself (``recovery.probe_verdicts``)
+    TESTED_SLOW = (
+        "TestedSlow"  # beside its peers its machine computes slowly by itself (``recovery.probe.probe_verdicts``)
+    )
     SINCE_START = "SinceStart"  # it was never seen healthy
     PROGRAM = "Program"  # the program itself is why: its garbage collections
     WORK_MAY_MOVE = "WorkMayMove"  # shares of the work depend on the data

@@ -1,7 +1,7 @@
 """The tests of nodes that the job has left. As the operator's tests they run outside the job and end an exclusion.
 
 A test sees whether the node computes slower at that moment, by the operator's own factor. It sees nothing else of the
-truth. Core decides when it is repeated and when the job may use the node again (``recovery.departures``).
+truth. Core decides when it is repeated and when the job may use the node again (``recovery.history.left_nodes``).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from falcon_core.recovery import departures
-from falcon_core.recovery.state import Departure, RecoveryState
+from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.state import Departure, RecoveryState
 from falcon_sim.machines import Machines
 
 SLOWER = 1.5  # of the operator's fencing: a test slower than that fails, and fences the node
@@ -34,19 +34,19 @@ class BurnIns:
         node = _number(name)
         if node not in machines.excluded:
             # repaired after a failure: as good as new
-            return state if node in machines.broken else departures.back(state, name, now)
+            return state if node in machines.broken else left_nodes.back(state, name, now)
         if node in machines.broken or node in busy:
             return state
         while (at := _tested_at(departure)) <= now:
-            state = departures.tested(state, name, at, passed=machines.slowdown(node, at) <= SLOWER)
-            departure = departures.find(state, name) or departure
+            state = left_nodes.tested(state, name, at, passed=machines.slowdown(node, at) <= SLOWER)
+            departure = left_nodes.find(state, name) or departure
         if not departure.passed:
             return state
         if node not in machines.spares:
             machines.spares.append(node)
-        if departures.returns_at(departure) <= now:
+        if left_nodes.returns_at(departure) <= now:
             machines.excluded.discard(node)
-            state = departures.back(state, name, departures.returns_at(departure))
+            state = left_nodes.back(state, name, left_nodes.returns_at(departure))
         return state
 
     def next_at(self, state: RecoveryState) -> float:
@@ -54,7 +54,7 @@ class BurnIns:
         broken = self._machines.broken
         away = [left for left in state.departures if left.back_at is None and _number(left.node) not in broken]
         return min(
-            (departures.returns_at(left) if left.passed else _tested_at(left) for left in away), default=math.inf
+            (left_nodes.returns_at(left) if left.passed else _tested_at(left) for left in away), default=math.inf
         )
 
     def usable(self, state: RecoveryState, busy: Collection[int]) -> list[int]:
@@ -67,7 +67,7 @@ class BurnIns:
 def _tested_at(departure: Departure) -> float:
     if departure.passed:
         return math.inf
-    return departures.retest_at(departure) if departure.failed else departure.left_at + TEST_SECONDS
+    return left_nodes.retest_at(departure) if departure.failed else departure.left_at + TEST_SECONDS
 
 
 def _number(node: str) -> int:

@@ -1,8 +1,8 @@
 """Pods, launchers, leases and generations of the simulated job, and what the operator sees of them.
 
-What an action means for the membership is core's to say (``recovery.membership``), as in the operator. Here the pods
-that it names are made on nodes, with the cluster's own times, and the Observation is built from what is visible: exits,
-leases, node conditions, reports.
+What an action means for the membership is core's to say (``recovery.model.membership``), as in the operator. Here the
+pods that it names are made on nodes, with the cluster's own times, and the Observation is built from what is visible:
+exits, leases, node conditions, reports.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Collection
 
 import msgspec
 
-from falcon_core.recovery import departures
-from falcon_core.recovery.membership import Membership, apply_actions, begin
-from falcon_core.recovery.observation import (
+from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.membership import Membership, apply_actions, begin
+from falcon_core.recovery.model.observation import (
     Action,
     MemberSeen,
     Observation,
@@ -24,7 +24,7 @@ from falcon_core.recovery.observation import (
     Restart,
     Spares,
 )
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.messages import RankSignals
 from falcon_sim.agents import Agents
 from falcon_sim.machines import Machines
@@ -252,7 +252,7 @@ class Cluster:
         left = {_node(node): node for node in usable}
         for pod in self._members:
             if pod.node is None and left:
-                name = departures.last_resort(
+                name = left_nodes.last_resort(
                     state,
                     left,
                     stood_still_seconds=now - pod.asked_at,
@@ -260,7 +260,7 @@ class Cluster:
                 )
                 if name:
                     self._machines.take_back(left.pop(name))
-                    state = departures.back(state, name, now)
+                    state = left_nodes.back(state, name, now)
                     self._place([pod], now)
         if left and self.waiting and now >= self._recall_at:
             self._recall_at = now + _RECALL_SECONDS

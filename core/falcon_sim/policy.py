@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.strategies import adjust_microbatches, swap_nodes
+from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.strategies import adjust_microbatches, swap_for_link
 from falcon_core.topology.parallelism import Parallelism
 from falcon_sim.scenario import Scenario
 
@@ -14,7 +14,7 @@ def policy_of(scenario: Scenario) -> Policy:
     strategies = mitigation.strategies if mitigation.falcon == "All" else ()
     pause_budget = mitigation.pause_budget
     if mitigation.published is not None:
-        others = (adjust_microbatches.TYPE, swap_nodes.TYPE)
+        others = (adjust_microbatches.TYPE, swap_for_link.TYPE)
         strategies = tuple(strategy for strategy in strategies if strategy.type not in others)
         pause_budget = 0.0
     return Policy(

@@ -1,7 +1,7 @@
 """What the pods of a simulated job answer to a probe: its executors start, its ranks stand still, links are measured.
 
-Core decides when that happens and what it shows (``recovery.probing``). A test sees what a transfer or a product takes
-at that moment, with noise, and nothing else of the truth.
+Core decides when that happens and what it shows (``recovery.probe.probe_controller``). A test sees what a transfer or a
+product takes at that moment, with noise, and nothing else of the truth.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from falcon_core.recovery.observation import Observation, ProbeSeen
-from falcon_core.recovery.probe_state import Probe
+from falcon_core.recovery.model.observation import Observation, ProbeSeen
+from falcon_core.recovery.model.probe import Probe
 from falcon_core.topology.passes import ring_passes
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import LinkReport, LinksReport

@@ -1,6 +1,6 @@
 """What the agents of a simulated job report of its communicators: who is in them, what they carry.
 
-Real agents report it of a slow rank, or where they are asked (``recovery.detail``): nobody looks at the rest.
+Real agents report it of a slow rank, or where they are asked (``recovery.detail_requests``): nobody looks at the rest.
 
 A healthy second of a transfer counts as a gigabyte: roles are exchanged by the bytes that cross a link, and the
 scenario gives times. These hold with all ranks of a node at work, so that each rank's sends count as its part of them.

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.observation import Action, Observation, Policy
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery.model.observation import Action, Observation, Policy
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_sim.engine import Engine
 from falcon_sim.report import report
 from falcon_sim.scenario import load

@@ -11,12 +11,12 @@ from typing import Literal
 import msgspec
 
 from falcon_core.errors.table import JobRule
-from falcon_core.recovery.membership import Exclusion, Replacement, StandbyPod
-from falcon_core.recovery.on_demand import Demand
-from falcon_core.recovery.preflight import Preflight
-from falcon_core.recovery.remembered import PlannedMove, RetryIncident
-from falcon_core.recovery.smoke import Smoke
-from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
+from falcon_core.recovery.checkpoint_on_demand import Demand
+from falcon_core.recovery.model.membership import Exclusion, Replacement, StandbyPod
+from falcon_core.recovery.model.remembered import PlannedMove, RetryIncident
+from falcon_core.recovery.model.state import HangIncident, RecoveryState, SlowIncident, StopIncident
+from falcon_core.recovery.preflight.machine_test import Preflight
+from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_operator.checkpoint_spec import CheckpointSpec
 from falcon_operator.detection_spec import DetectionSpec
 from falcon_operator.node_checks import NodeChecks

@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import (
-    departures,
-    evened,
-    failslow,
-    failstop,
-    hanging,
-    planned,
-    probing,
-    retries,
-    sharing,
-    together,
-)
-from falcon_core.recovery.observation import (
+from falcon_core.recovery import drain
+from falcon_core.recovery.diagnosis import microbatch_normalization
+from falcon_core.recovery.failslow import incidents, mitigation_ladder, rebalance
+from falcon_core.recovery.failstop import hangs, restart_ladder, setup_retries
+from falcon_core.recovery.failstop.node_health import leaving
+from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.observation import (
     RESTARTS,
     Action,
     GiveUp,
@@ -32,38 +26,38 @@ from falcon_core.recovery.observation import (
     Switch,
     left_replicas,
 )
-from falcon_core.recovery.state import RecoveryState
-from falcon_core.recovery.trouble import leaving
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.probe import probe_controller
 
 replace = msgspec.structs.replace
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """Look at the job once. The caller stores the state before it carries out the actions."""
-    obs = evened.evened(obs, policy)
+    obs = microbatch_normalization.evened(obs, policy)
     state, actions = _ladders(state, obs, policy)
-    state = sharing.carried(state, actions, obs, policy)
-    state = sharing.step(state, obs, policy)
-    state = probing.step(state, obs, policy)
-    state, closed = retries.step(state, obs, policy)
+    state = rebalance.carried(state, actions, obs, policy)
+    state = rebalance.step(state, obs, policy)
+    state = probe_controller.step(state, obs, policy)
+    state, closed = setup_retries.step(state, obs, policy)
     actions = [*actions, *closed]
-    return departures.record(state, actions, obs), actions
+    return left_nodes.record(state, actions, obs), actions
 
 
 def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-    state, actions = failstop.step(state, obs, policy)
+    state, actions = restart_ladder.step(state, obs, policy)
     if any(isinstance(action, GiveUp) for action in actions):
         return state, actions
     if any(isinstance(action, RESTARTS) for action in actions):
-        state, moved = planned.join(state, obs, _moving(actions))
+        state, moved = drain.join(state, obs, _moving(actions))
     else:
-        state, moved = planned.step(state, obs, policy)
+        state, moved = drain.step(state, obs, policy)
     actions = [*actions, *moved]
-    state, superseded = together.superseded(state, left_replicas(actions), obs)
+    state, superseded = incidents.superseded(state, left_replicas(actions), obs)
     actions = [*actions, *superseded]
     if not policy.watch:
         return replace(state, slow=None, beside=[], link_beside=None, hang=None), actions
-    state, closed = hanging.step(state, obs, policy)
+    state, closed = hangs.step(state, obs, policy)
     if actions:
         return state, [*actions, *closed]  # much changes: look again before judging speed
     state, actions = _slow(state, obs, policy)
@@ -73,14 +67,14 @@ def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Re
 def _slow(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """Climb the ladder for fail-slow, and leave other nodes in its restart."""
     slow, seen = state.slow, obs
-    if planned.is_under_way(state):
-        seen = replace(obs, spares=replace(obs.spares, available=False, message=planned.UNDER_WAY))
-    state, actions = failslow.step(state, seen, policy)
+    if drain.is_under_way(state):
+        seen = replace(obs, spares=replace(obs.spares, available=False, message=drain.UNDER_WAY))
+    state, actions = mitigation_ladder.step(state, seen, policy)
     if slow is None or not any(isinstance(action, Switch) for action in actions):
         return state, actions
-    state, besides = planned.join(state, obs, _moving(actions))
+    state, besides = drain.join(state, obs, _moving(actions))
     besides = [*besides, *leaving(obs, set(), slow.id)]  # a switch has its spare already
-    state, superseded = together.superseded(state, left_replicas(besides), obs)
+    state, superseded = incidents.superseded(state, left_replicas(besides), obs)
     return state, [*actions, *besides, *superseded]
 
 

@@ -31,9 +31,9 @@ import numpy as np
 from falcon_core.signals.bocd import Prior, RunLengthPosterior
 from falcon_core.signals.calls import Floats
 from falcon_core.signals.drift import WINDOW, Drift, Place
-from falcon_core.signals.order import quantile_of
 from falcon_core.signals.reference import NOISE_FLOOR, Reference
 from falcon_core.signals.settled import SettledBlocks
+from falcon_core.stats.order import quantile_of
 
 __all__ = ["CERTAINTY", "HAZARD", "PRIOR", "SHORT_RUN", "ChangeDetector", "Reference", "Slowdown"]
 

@@ -35,8 +35,8 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.signals.order import median_of
 from falcon_core.signals.outliers import Series, outliers
+from falcon_core.stats.order import median_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from falcon_core.signals.calls import Floats
-from falcon_core.signals.order import median_of
 from falcon_core.signals.reference import DEVIATIONS, Reference
 from falcon_core.signals.settled import SettledBlocks, SettledLevel
+from falcon_core.stats.order import median_of
 
 WINDOW = 64
 WANDER_SHARE = 0.5  # of ``verify``

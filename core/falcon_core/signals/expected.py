@@ -32,7 +32,7 @@ import numpy as np
 
 from falcon_core.signals.calls import Floats
 from falcon_core.signals.iteration import Sizes
-from falcon_core.signals.order import median_of
+from falcon_core.stats.order import median_of
 
 SAMPLES = 32  # iteration times that are collected first
 # Samples of a rank's own computation after which it is judged. Where iterations are timed on the device, there is one

@@ -20,7 +20,7 @@ from numpy.fft import fft, ifft
 from numpy.random import default_rng
 
 from falcon_core.signals.calls import Flags, Floats, Ints
-from falcon_core.signals.order import counts_of
+from falcon_core.stats.order import counts_of
 
 Complexes = npt.NDArray[np.complex128]
 

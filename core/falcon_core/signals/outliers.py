@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_core.signals.order import median_of, medians_of
+from falcon_core.stats.order import median_of, medians_of
 
 Matrix = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

@@ -35,8 +35,8 @@ from numpy.fft import irfft, rfft
 
 from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Floats, Ints, Trait
 from falcon_core.signals.noisy import noisy_lag, repeats_from, usual_cycle
-from falcon_core.signals.order import are_among, median_of, tenths_of
 from falcon_core.signals.sizes import LEAST_CYCLES, NEWEST, Varying, irregular, steady_kinds
+from falcon_core.stats.order import are_among, median_of, tenths_of
 
 PLAUSIBLE_ITERATION_NS = 20_000_000
 REPETITIONS = 3

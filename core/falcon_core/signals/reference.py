@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from falcon_core.signals.calls import Floats
-from falcon_core.signals.order import median_of
+from falcon_core.stats.order import median_of
 
 NOISE_FLOOR = 0.01
 DEVIATIONS = 5.0  # of a median, by which a change must exceed noise

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.signals.calls import Calls, Flags, Ints
-from falcon_core.signals.order import are_among, counts_of
+from falcon_core.stats.order import are_among, counts_of
 
 LEAST_CYCLES = 8
 NEWEST = (4_096, 16_384)  # calls that are looked at; of more only where these show nothing

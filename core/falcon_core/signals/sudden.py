@@ -1,7 +1,7 @@
 """A rank that is suddenly slow: its newest iterations stand far out of its own noise, too few for an onset.
 
 An onset is certain after C iterations (``changepoint``), as it has to be before a node is left. Micro-batches are moved
-for less (``recovery.sudden``).
+for less (``recovery.failslow.early_rebalance``).
 """
 
 from __future__ import annotations

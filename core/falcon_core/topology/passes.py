@@ -2,8 +2,9 @@
 
 In one pass each rank takes part in at most one transfer, so that all pairs of a pass run at once and no transfer
 disturbs another. A ring of even size needs two passes, an odd one three: the check before a start measures so
-(``recovery.preflight_links``). A tree, which nothing in production asks for yet, is walked from its root: a rank that
-is reached over a link of one pass tests its children in the other two, so a binary tree needs three (FALCON: four).
+(``recovery.preflight.link_test``). A tree, which nothing in production asks for yet, is walked from its root: a rank
+that is reached over a link of one pass tests its children in the other two, so a binary tree needs three (FALCON:
+four).
 """
 
 from __future__ import annotations

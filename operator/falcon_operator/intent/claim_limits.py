@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.observation import ClaimLimit
+from falcon_core.recovery.model.observation import ClaimLimit
 from falcon_operator.api import NamespaceClaims, WarmPool
 from falcon_operator.times import clock_time, timestamp, unix_seconds
 

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import product
 
-from falcon_core.recovery import slow_pairs
-from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.state import RecoveryState
-from falcon_core.recovery.strategies.swap_nodes import end_nodes
+from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.strategies import known_slow_links
+from falcon_core.recovery.strategies.swap_for_link import end_nodes
 from falcon_core.topology.neighbours import holders
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
@@ -74,7 +74,7 @@ def _slow_links(recovery: RecoveryState, now: float) -> set[frozenset[str]]:
     """Return the nodes at the ends of the links that count as slow: no state goes over them if it need not."""
     incidents = (recovery.slow, recovery.link_beside)
     links = [slow.link for slow in incidents if slow is not None and slow.link is not None and slow.is_incident]
-    known = slow_pairs.recent(recovery, now)
+    known = known_slow_links.recent(recovery, now)
     return {ends for ends in (*known, *map(end_nodes, links)) if len(ends) == 2}
 
 

@@ -4,7 +4,7 @@ Such witnesses are the node's own NotReady and a burn-in pod that the operator r
 (docs/architecture.md §11). A node that was fenced for being NotReady gets its burn-in when it is Ready again, and is
 released if it passes. Without a pool there is no test: then the node is released once it has been Ready for a while. A
 test that failed is repeated as long as the job lives, since most slow nodes recover. A node that passed may be used by
-the job again after a probation (``recovery.departures``).
+the job again after a probation (``recovery.history.left_nodes``).
 
 The taint's value names the job that owns it, so that a job never removes another job's fence. A fence that somebody
 removed is not set again before another test has failed. An exclusion belongs to a node's uid: a new node of the same
@@ -19,10 +19,10 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery import departures
-from falcon_core.recovery.membership import Exclusion, Member
-from falcon_core.recovery.observation import Action, Replace
-from falcon_core.recovery.state import Departure
+from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.membership import Exclusion, Member
+from falcon_core.recovery.model.observation import Action, Replace
+from falcon_core.recovery.model.state import Departure
 from falcon_operator.api import TAINT_FENCED, NodeVerdict, TrainingJob
 from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.intent import observe
@@ -110,7 +110,7 @@ def readmit(snap: Snapshot, intent: Intent) -> Intent:
             continue
         if exclusion.node in snap.troubled:
             continue
-        if snap.now >= departures.returns_at(_departure(intent, exclusion)):
+        if snap.now >= left_nodes.returns_at(_departure(intent, exclusion)):
             intent = use_again(intent, exclusion, "UsableAgain", snap.now)
     return intent
 
@@ -128,7 +128,7 @@ def _forget(intent: Intent, exclusion: Exclusion, now: float) -> Intent:
     return replace(
         intent,
         membership=replace(intent.membership, exclusions=kept),
-        recovery=departures.back(intent.recovery, exclusion.node, now),
+        recovery=left_nodes.back(intent.recovery, exclusion.node, now),
     )
 
 
@@ -164,13 +164,13 @@ def _taints(exclusion: Exclusion, node: NodeView, owner: str) -> list[Effect]:
 
 def _departure(intent: Intent, exclusion: Exclusion) -> Departure:
     """Return what the recovery remembers of the excluded node."""
-    known = departures.find(intent.recovery, exclusion.node)
+    known = left_nodes.find(intent.recovery, exclusion.node)
     return known or Departure(node=exclusion.node, left_at=exclusion.at, tested_at=exclusion.test_since)
 
 
 def next_test(intent: Intent, exclusion: Exclusion) -> float:
     """Return when a node that has not passed its newest test will be tested again (unix seconds)."""
-    return departures.retest_at(_departure(intent, exclusion))
+    return left_nodes.retest_at(_departure(intent, exclusion))
 
 
 def _tested_again(snap: Snapshot, intent: Intent, exclusion: Exclusion) -> Exclusion:
@@ -187,7 +187,7 @@ def _weigh(intent: Intent, exclusion: Exclusion, result: BurnInResult, now: floa
     ratio = None if result.ratio is None else round(result.ratio, 2)
     says_nothing = result.outcome == "Disturbed" or (ratio is None and result.outcome != "Failed")
     passed = None if says_nothing else result.outcome == "Passed"
-    intent = replace(intent, recovery=departures.tested(intent.recovery, exclusion.node, now, passed=passed))
+    intent = replace(intent, recovery=left_nodes.tested(intent.recovery, exclusion.node, now, passed=passed))
     unavailable = replace(exclusion, test="Unavailable")
     if result.outcome == "Failed":
         return _conclude(intent, unavailable, "NoScore", now, detail=result.message)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus
 from falcon_operator.api import TrainingJob

@@ -13,9 +13,9 @@ import hashlib
 import msgspec
 
 from falcon_core.errors.judge import encode_rules
-from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.on_demand import wanted
-from falcon_core.recovery.preflight import LOAD_MS
+from falcon_core.recovery.checkpoint_on_demand import wanted
+from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery.preflight.machine_test import LOAD_MS
 from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
 from falcon_operator.intent import last_resort, observe, standbys, starts

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from falcon_core.recovery import departures
-from falcon_core.recovery import membership as members
-from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.on_demand import Demand
-from falcon_core.recovery.preflight import Preflight
-from falcon_core.recovery.smoke import Smoke
-from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.checkpoint_on_demand import Demand
+from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model import membership as members
+from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.preflight.machine_test import Preflight
+from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_operator.api import ClosedIncident, End, Gang, NodeVerdict, TrainingJob, WarmPool
 from falcon_operator.manifests.pods import pod_name
 from falcon_operator.ports import PodView
@@ -87,7 +87,7 @@ def begin(job: TrainingJob, intent: Intent, now: float) -> Intent:
 
 def give_up_pods(intent: Intent, now: float) -> Intent:
     """Release every pod (suspension, or a gang that is released); incidents that were open are dropped."""
-    recovery = departures.paused(intent.recovery, len(intent.membership.members), now)
+    recovery = left_nodes.paused(intent.recovery, len(intent.membership.members), now)
     return replace(
         intent,
         membership=members.release(intent.membership),

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import departures, prices
-from falcon_core.recovery.membership import Exclusion, Member, Replacement, apply_actions
-from falcon_core.recovery.observation import Policy, Recreate
-from falcon_core.recovery.state import Step
+from falcon_core.recovery.cost import prices
+from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.membership import Exclusion, Member, Replacement, apply_actions
+from falcon_core.recovery.model.observation import Policy, Recreate
+from falcon_core.recovery.model.state import Step
 from falcon_core.recovery.strategies import replace_node
 from falcon_operator.api import TAINT_SPARE
 from falcon_operator.intent import exclusion, observe
@@ -103,7 +104,7 @@ def _may_claim(snap: Snapshot, intent: Intent) -> bool:
 
 def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> str:
     """Return the node that the job had left and should use again now; "" if the job should wait."""
-    return departures.last_resort(
+    return left_nodes.last_resort(
         intent.recovery,
         _left(snap, intent),
         stood_still_seconds=snap.now - since,
@@ -156,8 +157,8 @@ def _made_anew(snap: Snapshot, intent: Intent, replica: int) -> Intent:
 
 def _withdrawn(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
     """Leave the node again. It is not used as a last resort before it has passed a test; the test is not urgent."""
-    recovery = departures.left(intent.recovery, move.node, 0.0, snap.now)
-    recovery = departures.tested(recovery, move.node, snap.now, passed=None)
+    recovery = left_nodes.left(intent.recovery, move.node, 0.0, snap.now)
+    recovery = left_nodes.tested(recovery, move.node, snap.now, passed=None)
     entry = Exclusion(
         node=move.node, reason="no room for the job's pod", at=snap.now, test="Unavailable", test_since=snap.now
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from falcon_core.errors.judge import Judge
-from falcon_core.recovery.observation import Notice
+from falcon_core.recovery.model.observation import Notice
 from falcon_operator.intent.pod_ends import exceeds_own_limit
 from falcon_operator.ports import NodeView, PodView
 

@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from falcon_core.errors.judge import platform_judge
-from falcon_core.recovery.membership import Member, Membership, Replacement
-from falcon_core.recovery.observation import (
+from falcon_core.recovery.model.membership import Member, Membership, Replacement
+from falcon_core.recovery.model.observation import (
     NOTHING_SENT,
     MemberSeen,
     Observation,
@@ -22,7 +22,7 @@ from falcon_core.recovery.observation import (
     RankSeen,
     Spares,
 )
-from falcon_core.recovery.pod_end import PodEnd
+from falcon_core.recovery.model.pod_end import PodEnd
 from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.messages import RankSignals, Summary

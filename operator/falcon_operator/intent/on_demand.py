@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from falcon_core.recovery import machine, on_demand
-from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.observation import Action, Observation, Policy, Swap, Switch
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery import checkpoint_on_demand, machine
+from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery.model.observation import Action, Observation, Policy, Swap, Switch
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.checkpoint import Held, newest_of_all, spread
 from falcon_operator.intent import copies
 from falcon_operator.intent.intent import Intent
@@ -59,7 +59,7 @@ def with_checkpoints(obs: Observation, snap: Snapshot, membership: Membership) -
     outlasting = [each for each in _outliving(_with_replicas(snap, membership, 1), copied) if each.in_folder]
     return replace(
         obs,
-        saves=on_demand.can_answer(_outliving(own, copied), ranks),
+        saves=checkpoint_on_demand.can_answer(_outliving(own, copied), ranks),
         saved_at=_saved_at(own, ranks, procs),
         outlasting_at=_saved_at(outlasting, ranks, procs),
     )
@@ -96,7 +96,7 @@ def before_restart(
     ranks = len(membership.members) * snap.job.spec.procs_per_replica
     # What one pod takes along, another pod has. Of two pods that leave, one may keep the other's copies.
     outlasting = copies.copied(snap, membership) if leaving is not None and leaving <= 1 else []
-    demand, waits = on_demand.wait(
+    demand, waits = checkpoint_on_demand.wait(
         intent.demand,
         _outliving(_with_replicas(snap, membership, None if leaving is None else leaving + moving), outlasting),
         ranks,

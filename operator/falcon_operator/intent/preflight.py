@@ -12,9 +12,11 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.recovery.membership import apply_actions
-from falcon_core.recovery.observation import Replace, Spares
-from falcon_core.recovery.preflight import (
+from falcon_core.recovery.model.membership import apply_actions
+from falcon_core.recovery.model.observation import Replace, Spares
+from falcon_core.recovery.model.state import Step, StopIncident
+from falcon_core.recovery.preflight.link_test import BANDWIDTH
+from falcon_core.recovery.preflight.machine_test import (
     Found,
     Machine,
     Preflight,
@@ -27,9 +29,7 @@ from falcon_core.recovery.preflight import (
     sick,
     without_round,
 )
-from falcon_core.recovery.preflight_links import BANDWIDTH
-from falcon_core.recovery.smoke import size_of
-from falcon_core.recovery.state import Step, StopIncident
+from falcon_core.recovery.preflight.smoke_test import size_of
 from falcon_operator.intent.gang import Gathering
 from falcon_operator.intent.intent import Intent, JobNames
 from falcon_operator.intent.link_order import machines_of

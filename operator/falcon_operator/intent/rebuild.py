@@ -7,7 +7,7 @@ nodes), counters, learned figures, the history.
 
 from __future__ import annotations
 
-from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.times import FRESH_SECONDS
 from falcon_operator.api import LABEL_REPLICA, End, TrainingJob
 from falcon_operator.intent.intent import Intent, master_port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from falcon_core.recovery.membership import Membership
+from falcon_core.recovery.model.membership import Membership
 from falcon_core.wire.checkpoint import Loaded
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.restore import Restore

@@ -13,8 +13,8 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
 from falcon_operator.api import (
     API_VERSION,
     LABEL_JOB,

@@ -11,10 +11,10 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.recovery import smoke
-from falcon_core.recovery.membership import apply_actions
-from falcon_core.recovery.observation import Replace, Spares
-from falcon_core.recovery.preflight import MOST_EXAMPLES, Found, is_due
+from falcon_core.recovery.model.membership import apply_actions
+from falcon_core.recovery.model.observation import Replace, Spares
+from falcon_core.recovery.preflight import smoke_test
+from falcon_core.recovery.preflight.machine_test import MOST_EXAMPLES, Found, is_due
 from falcon_operator.intent.gang import Gathering
 from falcon_operator.intent.intent import Intent, JobNames
 from falcon_operator.intent.link_order import machines_of
@@ -32,21 +32,21 @@ def check(
     stop = intent.recovery.stop
     if snap.job.spec.preflight.mode == "Off" or stop is None:  # once training goes on, its own speed says more
         return replace(intent, smoke=replace(state, asked_at=0.0)), gathering
-    if smoke.is_due(state, stop, membership, judge):
+    if smoke_test.is_due(state, stop, membership, judge):
         measured = intent.preflight.generation == membership.generation
         if measured or is_due(intent.preflight, membership, suspected=False):
             return intent, gathering  # with a newcomer all are measured, and longer
-        return replace(intent, smoke=smoke.begin_round(state, membership.generation, snap.now)), gathering
+        return replace(intent, smoke=smoke_test.begin_round(state, membership.generation, snap.now)), gathering
     if not state.asked_at or state.generation != membership.generation:
         return intent, gathering
     machines = machines_of(snap, membership, state.number, smoke=True)
     since = max(state.asked_at, membership.since) if membership.phase == "Run" or gathering.ready else None
-    state = smoke.step(state, machines, waits_since=since, now=snap.now)
+    state = smoke_test.step(state, machines, waits_since=since, now=snap.now)
     intent = replace(intent, smoke=state)
-    if smoke.holds(state, snap.now) and membership.phase == "Stop" and gathering.ready:
+    if smoke_test.holds(state, snap.now) and membership.phase == "Stop" and gathering.ready:
         suspects = ", ".join(found.node for found in state.found)
         return intent, Gathering(ready=False, placed=True, waiting=f"tested again beside the restart: {suspects}")
-    bad = smoke.sick(state)
+    bad = smoke_test.sick(state)
     return _follow(snap, intent, gathering, spares, bad) if bad else (intent, gathering)
 
 

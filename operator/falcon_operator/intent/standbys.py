@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from falcon_core.recovery import standing_by
-from falcon_core.recovery.membership import Membership, StandbyPod
-from falcon_core.recovery.standing_by import Seen
+from falcon_core.recovery.failstop import standby_pods
+from falcon_core.recovery.failstop.standby_pods import Seen
+from falcon_core.recovery.model.membership import Membership, StandbyPod
 from falcon_core.wire.imports import Imports
 from falcon_operator.intent import observe
 from falcon_operator.intent.intent import Intent, JobNames, claimed_nodes
@@ -28,7 +28,7 @@ def look(snap: Snapshot, intent: Intent) -> Intent:
     claimed = claimed_nodes(snap.pool)
     seen = {each.pod_name: _seen(snap, each, claimed) for each in membership.standbys}
     return replace(
-        intent, membership=standing_by.look(membership, seen, JobNames(snap.job), wanted=wanted, now=snap.now)
+        intent, membership=standby_pods.look(membership, seen, JobNames(snap.job), wanted=wanted, now=snap.now)
     )
 
 

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from falcon_core.recovery import planned, probing
-from falcon_core.recovery.detail import wanted_detail
-from falcon_core.recovery.membership import Member, Membership, Replacement, StandbyPod, apply_actions
-from falcon_core.recovery.observation import (
+from falcon_core.recovery import drain
+from falcon_core.recovery.cost.prices import next_step
+from falcon_core.recovery.detail_requests import wanted_detail
+from falcon_core.recovery.failstop.liveness import assess_liveness
+from falcon_core.recovery.idle import is_quiet
+from falcon_core.recovery.model.membership import Member, Membership, Replacement, StandbyPod, apply_actions
+from falcon_core.recovery.model.observation import (
     Action,
     GiveUp,
     HangClosed,
@@ -25,10 +28,8 @@ from falcon_core.recovery.observation import (
     SlowClosed,
     StopClosed,
 )
-from falcon_core.recovery.prices import next_step
-from falcon_core.recovery.probe_state import Probe
-from falcon_core.recovery.quiet import is_quiet
-from falcon_core.recovery.witness import assess_liveness
+from falcon_core.recovery.model.probe import Probe
+from falcon_core.recovery.probe import probe_controller
 from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
 from falcon_core.wire.probe import ProbeOrder
 from falcon_operator.api import ClosedIncident, TrainingJobStatus
@@ -299,9 +300,9 @@ def _probe_order(probe: Probe) -> ProbeOrder:
         phase=probe.phase,
         stops=probe.stops if holds else {},
         calls_before=probe.calls_before if holds else {},
-        arrive_ms=round(1e3 * probing.arrive_seconds(probe)) if holds else 0,
-        deadline_ms=round(1e3 * probing.deadline_seconds(probe)) if holds else 0,
-        links=probing.links_order(probe) if holds else None,
+        arrive_ms=round(1e3 * probe_controller.arrive_seconds(probe)) if holds else 0,
+        deadline_ms=round(1e3 * probe_controller.deadline_seconds(probe)) if holds else 0,
+        links=probe_controller.links_order(probe) if holds else None,
     )
 
 
@@ -309,7 +310,7 @@ def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:
     """Return the budget that makes evictions wait for the job; not for ever where it cannot leave the node."""
     if snap.job.spec.recovery.on_drain != "Move":
         return None
-    return build_budget(snap.job, holds=not planned.gives_way(intent.recovery, snap.now))
+    return build_budget(snap.job, holds=not drain.gives_way(intent.recovery, snap.now))
 
 
 def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""How long slowdowns lasted in the cluster's jobs, for those that have seen few of their own (``recovery.durations``).
+"""Collect how long slowdowns lasted in the cluster's jobs, for jobs that have seen few (``history.durations``).
 
 Nothing of it is stored apart: each job's own memory stands in its TrainingRun, and a new leader has looked at every job
 after a moment. A job that is over is remembered as long as this process lives.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from falcon_core.model import Cause
-from falcon_core.recovery.remembered import Lasted
+from falcon_core.recovery.model.remembered import Lasted
 
 MOST_JOBS: Final = 256  # those that had a slowdown last
 MOST_ALIKE: Final = 4  # of a job, of one cause and depth: so that no job speaks for the cluster

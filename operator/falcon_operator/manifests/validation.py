@@ -19,7 +19,7 @@ import msgspec
 
 from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
-from falcon_core.recovery.strategies import swap_nodes
+from falcon_core.recovery.strategies import swap_for_link
 from falcon_core.wire.checkpoint import least_memory_bytes
 from falcon_operator.api import TrainingJob, WarmPool
 from falcon_operator.manifests import directory, template
@@ -271,11 +271,11 @@ def _checkpoint_directory(job: TrainingJob) -> Iterator[Problem]:
 def _strategies(job: TrainingJob) -> Iterator[Problem]:
     strategies = job.spec.mitigation.strategies
     for index, strategy in enumerate(strategies):
-        if strategy.type == swap_nodes.TYPE and job.spec.replicas < swap_nodes.LEAST_PODS:
+        if strategy.type == swap_for_link.TYPE and job.spec.replicas < swap_for_link.LEAST_PODS:
             yield Problem(
                 field=f"spec.mitigation.strategies[{index}].type",
                 message=f"{strategy.type} finds no lighter link in a job of {job.spec.replicas} pods",
-                remedy=f"remove it, or set spec.replicas to {swap_nodes.LEAST_PODS} or more",
+                remedy=f"remove it, or set spec.replicas to {swap_for_link.LEAST_PODS} or more",
             )
     if job.spec.warm_pool_ref is None and any(strategy.type == "ReplaceNode" for strategy in strategies):
         yield Problem(

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from falcon_core.recovery.membership import Exclusion
+from falcon_core.recovery.model.membership import Exclusion
 from falcon_operator.api import LABEL_POOL, LABEL_ROLE, WarmPool
 from falcon_operator.clock import Clock
 from falcon_operator.intent.snapshot import BurnInResult

@@ -45,7 +45,8 @@ from falcon_operator.ports import NodeView, Occupant, PodView
 from falcon_operator.times import timestamp, unix_seconds
 
 # After a failed test. A pool tests at a fixed distance: only the pool waits for the node. A job that has left a node
-# doubles the distance each time (falcon_core.recovery.departures), since each test also keeps the node from others.
+# doubles the distance each time (falcon_core.recovery.history.left_nodes), since each test also keeps the node from
+# others.
 FAILED_SPARE_RETEST_SECONDS = 600.0
 DISTURBED_APART_SECONDS = 60.0  # from a test that others disturbed to the next; it costs an idle node its test alone
 UNREAD_SECONDS = 300.0  # after its latest end an excluded node's test counts as left behind: its job reads it at once

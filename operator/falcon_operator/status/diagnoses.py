@@ -13,12 +13,12 @@ import msgspec
 from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Severity
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery import retries
-from falcon_core.recovery.figures import named_for_ns
-from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.remembered import RetryIncident
-from falcon_core.recovery.sampled import Sampled
-from falcon_core.recovery.state import Culprit, Fault, RecoveryState, SlowIncident, Step, StopIncident
+from falcon_core.recovery.diagnosis.culprit_timing import named_for_ns
+from falcon_core.recovery.failstop import setup_retries
+from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.model.remembered import RetryIncident
+from falcon_core.recovery.model.stack_samples import Sampled
+from falcon_core.recovery.model.state import Culprit, Fault, RecoveryState, SlowIncident, Step, StopIncident
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.causes import cause_words
@@ -329,7 +329,7 @@ def describe_retries(retry: RetryIncident, over_at: float) -> DiagnosisStatus:
         since=f"{timestamp(retry.at)} (generation {retry.generation})",
         why=f"a peer could not be reached; the call was tried again in place, {times} in all",
         cause=Cause.SET_UP_RETRIED.value,
-        error_class=retries.ERROR_CLASS,
+        error_class=setup_retries.ERROR_CLASS,
         result="all of these ranks went on; nothing was restarted",
         state="Resolved",
         severity=Severity.SEV3.value,

@@ -1,9 +1,9 @@
-"""Words for an action that is due before the loss has reached its price (``recovery.durations``)."""
+"""Words for an action that is due before the loss has reached its price (``recovery.history.durations``)."""
 
 from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.state import Applied
+from falcon_core.recovery.model.state import Applied
 from falcon_operator.status.words import percent, seconds
 
 

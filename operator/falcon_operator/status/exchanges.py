@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from falcon_core.planning.ski_rental import Candidate, due_seconds
-from falcon_core.recovery.applied import newest
-from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.remembered import Swapped
-from falcon_core.recovery.state import Applied, SlowIncident
-from falcon_core.recovery.strategies import ignore, swap_nodes
+from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.model.remembered import Swapped
+from falcon_core.recovery.model.state import Applied, SlowIncident
+from falcon_core.recovery.model.treatments import newest
+from falcon_core.recovery.strategies import ignore, swap_for_link
 from falcon_operator.api import DoneStep
 from falcon_operator.status.early import why_early
 from falcon_operator.status.steps import done_step
@@ -29,7 +29,7 @@ def link_done(slow: SlowIncident) -> list[DoneStep]:
 
 def exchange_steps(slow: SlowIncident) -> list[DoneStep]:
     """Return what was done by exchanging roles, oldest first; empty where no roles were exchanged."""
-    acted, swapped = newest(slow, swap_nodes.TYPE), slow.swapped
+    acted, swapped = newest(slow, swap_for_link.TYPE), slow.swapped
     if acted is None or swapped is None:
         return []
     steps = [done_step(acted.at, _endured(slow, acted))]
@@ -51,25 +51,25 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
     """Return what is next against a slow link."""
     if slow.phase == "Checking":
         return "all ranks restart from the last checkpoint; the iteration time shows whether it helped"
-    if not any(name == swap_nodes.TYPE for name, _ in policy.strategies):
-        return f"endured: none of spec.mitigation.strategies is against a slow link; {swap_nodes.TYPE} is"
+    if not any(name == swap_for_link.TYPE for name, _ in policy.strategies):
+        return f"endured: none of spec.mitigation.strategies is against a slow link; {swap_for_link.TYPE} is"
     if slow.swapped is not None and slow.swapped.failed:
         return "endured: the exchange of roles has not helped, and is not tried again in this incident"
-    acted = newest(slow, swap_nodes.TYPE)
+    acted = newest(slow, swap_for_link.TYPE)
     if acted is not None and acted.observed_only:
         return "mode Observe: roles would have been exchanged; nothing is done"
     if slow.blocked:
         return f"waits: {slow.blocked}"
     if slow.outlook is not None and slow.outlook.why:
         return f"endured: roles are not exchanged: {slow.outlook.why}"
-    if next_strategy is None or next_strategy.name != swap_nodes.TYPE:
+    if next_strategy is None or next_strategy.name != swap_for_link.TYPE:
         return "endured: so far cheaper than anything else"
     return exchange_next(next_strategy, policy)
 
 
 def link_beside_next(link: SlowIncident, policy: Policy) -> str:
     """Return what is next against a link that is slow beside slow ranks."""
-    if not policy.names(swap_nodes.TYPE):
+    if not policy.names(swap_for_link.TYPE):
         return _LINK_WAITS
     if link.swapped is not None:
         return "roles were exchanged; iterations that the slow ranks do not explain show whether it helped"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from falcon_core.model import Cause
-from falcon_core.recovery import planned
-from falcon_core.recovery.remembered import LeavingNode, PlannedMove
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery import drain
+from falcon_core.recovery.model.remembered import LeavingNode, PlannedMove
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api import DiagnosisStatus, DoneStep
 from falcon_operator.status.words import listed
 from falcon_operator.times import clock_time, timestamp
@@ -52,8 +52,8 @@ def _when(entry: LeavingNode, recovery: RecoveryState, now: float) -> str:
     if entry.preparing:
         return "a pod is being prepared on another node"
     if not entry.blocked:
-        return f"a pod is prepared elsewhere at {clock_time(planned.due_at(recovery, entry))}, or with a restart before"
-    if planned.gives_way(recovery, now):
+        return f"a pod is prepared elsewhere at {clock_time(drain.due_at(recovery, entry))}, or with a restart before"
+    if drain.gives_way(recovery, now):
         return f"waits: {entry.blocked}; evictions are no longer held off"
-    until = clock_time(entry.since + planned.GIVE_WAY_SECONDS)
+    until = clock_time(entry.since + drain.GIVE_WAY_SECONDS)
     return f"waits: {entry.blocked}; evictions are held off until {until}"

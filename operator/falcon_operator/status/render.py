@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery import swapping
-from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.state import RecoveryState, SlowIncident, StopIncident
+from falcon_core.recovery.failslow import link_swap
+from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident, StopIncident
 from falcon_operator.api import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
@@ -181,7 +181,7 @@ def _slow_doing(slow: SlowIncident, policy: Policy) -> str:
     match slow.phase:
         case "Mitigating":
             return "replacing the node"
-        case "Checking" if swapping.is_checked(slow):
+        case "Checking" if link_swap.is_checked(slow):
             return "pods have exchanged their roles, restarting"
         case "Checking":
             return f"replaced by {slow.replaced_by}, restarting" if slow.replaced_by else "replaced, restarting"

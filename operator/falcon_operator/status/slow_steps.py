@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.applied import newest
-from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.state import Applied, SlowIncident
-from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_nodes
+from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.model.state import Applied, SlowIncident
+from falcon_core.recovery.model.treatments import newest
+from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_for_link
 from falcon_operator.api import DoneStep
 from falcon_operator.status.doubt import doubt_words, is_kept
 from falcon_operator.status.early import due_words, why_early
@@ -90,7 +90,7 @@ def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         return doubt_words(slow, slow.culprit, policy) + _passed_over(slow)
     if slow.blocked:
         return f"waits: {slow.blocked}; tried again as soon as that changes"
-    if next_strategy is not None and next_strategy.name == swap_nodes.TYPE:
+    if next_strategy is not None and next_strategy.name == swap_for_link.TYPE:
         return exchange_next(next_strategy, policy)
     return _replaced_next(slow, policy, next_strategy) + _passed_over(slow)
 

@@ -9,9 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery import hanging, progress
-from falcon_core.recovery.observation import Observation, Policy
-from falcon_core.recovery.witness import Liveness
+from falcon_core.recovery.diagnosis import communicator_progress
+from falcon_core.recovery.failstop import hangs
+from falcon_core.recovery.failstop.liveness import Liveness
+from falcon_core.recovery.model.observation import Observation, Policy
 from falcon_core.times import BLIND_SECONDS
 from falcon_operator.intent import observe
 from falcon_operator.intent.gang import Gathering
@@ -58,15 +59,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def stalled_since(self) -> float | None:
-        return hanging.stalled_since(self.obs)
+        return hangs.stalled_since(self.obs)
 
     @cached_property
     def awaited(self) -> str:
         """Return which ranks a job without progress waits for, in words; "" if the counts of calls do not show it."""
         hang = self.intent.recovery.hang
-        findings = hang.findings if hang else hanging.explain(self.obs, self.policy)
+        findings = hang.findings if hang else hangs.explain(self.obs, self.policy)
         if not findings:
-            return hang_diagnosis.NOBODY_WAITS if progress.nobody_waits(self.obs) else ""
+            return hang_diagnosis.NOBODY_WAITS if communicator_progress.nobody_waits(self.obs) else ""
         words = hang_diagnosis.finding_words(findings[0])
         return words if hang else words + hang_diagnosis.meanwhile(findings[0])
 

@@ -13,8 +13,8 @@ import msgspec
 
 import falcon_bench
 from falcon_agent.supervisor import links_for
-from falcon_core.recovery.preflight import Machine
-from falcon_core.recovery.preflight_links import TRANSFER_MS
+from falcon_core.recovery.preflight.link_test import TRANSFER_MS
+from falcon_core.recovery.preflight.machine_test import Machine
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import LinksOrder, LinksPrinted, LinksReport, read_links
 from falcon_core.wire.messages import Plan, PlanMember

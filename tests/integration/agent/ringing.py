@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from falcon_core.recovery.cut_order import Reported, stops
+from falcon_core.recovery.probe.stop_targets import Reported, stops
 from falcon_core.wire.check_links import LinksOrder
 from falcon_core.wire.messages import DetailRequest, Plan, PlanMember, Summary
 from falcon_core.wire.probe import ProbeOrder, ProbeReport

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from falcon_bench.door import Door
-from falcon_core.recovery.preflight import Machine
-from falcon_core.recovery.preflight_links import judge_links
+from falcon_core.recovery.preflight.link_test import judge_links
+from falcon_core.recovery.preflight.machine_test import Machine
 from tests.integration.agent.linking import TOKEN, Executor, measured, plan, wait_for_ports
 from tests.integration.agent.networks import Network, inside, machines, why_not
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.membership import Exclusion
-from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.membership import Exclusion
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
 from falcon_core.signals.level import Level
 from falcon_operator.api import (
     ClosedIncident,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.recovery.membership import Member
+from falcon_core.recovery.model.membership import Member
 from falcon_operator.api import TrainingJob
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.manifests.instrument import PodSettings

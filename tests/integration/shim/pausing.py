@@ -1,6 +1,6 @@
 """A local coordinator of consistent pauses: one process reads all ranks' rings and writes their control file.
 
-The decisions are :mod:`falcon_core.recovery.pause`'s; here are the files and the clock.
+The decisions are :mod:`tests.unit.shim.pause_rules`'s; here are the files and the clock.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import numpy as np
 from benchmarks.shim.jobs import PYTHON, SHIM
 from falcon_agent.gates import Gates
 from falcon_agent.ring_reader import RingReader
-from falcon_core.recovery import pause
-from falcon_core.recovery.cut import Channel, Known
-from falcon_core.recovery.pause import Cut, Phase, RankView
+from falcon_core.recovery.probe.cut import Channel, Known
 from falcon_core.signals.iteration_counts import iteration_counts
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire import ring
@@ -28,6 +26,8 @@ from falcon_core.wire.control import Mode, Target, pack_control
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import CounterArray, RecordArray, Traffic
 from tests.integration.ports import free_port
+from tests.unit.shim import pause_rules as pause
+from tests.unit.shim.pause_rules import Cut, Phase, RankView
 
 PROGRAM = Path(__file__).parents[2] / "gpu" / "programs" / "paused.py"
 LOOK_SECONDS = 0.0005

@@ -15,8 +15,8 @@ import falcon_bench
 from falcon_agent.checks import Checks
 from falcon_agent.run_dir import RunDir
 from falcon_agent.supervisor import links_for, plan_for
-from falcon_core.recovery.preflight import Machine
-from falcon_core.recovery.preflight_links import TRANSFER_MS, judge_links
+from falcon_core.recovery.preflight.link_test import TRANSFER_MS, judge_links
+from falcon_core.recovery.preflight.machine_test import Machine
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import LinksOrder, LinksReport
 from falcon_core.wire.launch import LaunchPlan

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.shim.jobs import PYTHON
-from falcon_core.recovery.pause import Cut
 from tests.integration.shim.pausing import Coordinator, Job, pause_at_random
+from tests.unit.shim.pause_rules import Cut
 
 pytestmark = pytest.mark.timeout(400)  # several imports of PyTorch on a shared core
 PAUSES = 30

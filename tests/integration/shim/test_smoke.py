@@ -9,8 +9,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from falcon_core.recovery.preflight import Machine
-from falcon_core.recovery.smoke import Smoke, begin_round, step
+from falcon_core.recovery.preflight.machine_test import Machine
+from falcon_core.recovery.preflight.smoke_test import Smoke, begin_round, step
 from falcon_core.wire.launch import LaunchPlan, Phase
 from tests.integration.shim.launching import Launcher
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from falcon_agent.speaking import Speaker
 from falcon_agent.tracker import Tracker
-from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Detection, RankSignals, Summary, ThrottleSignals

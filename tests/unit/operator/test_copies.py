@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.remembered import Outlook, Place, SlowPair
-from falcon_core.recovery.slow_pairs import KEPT_SECONDS
-from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery.model.remembered import Outlook, Place, SlowPair
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.strategies.known_slow_links import KEPT_SECONDS
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.peers import CopiesReport, Peers

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.remembered import Outlook
+from falcon_core.recovery.model.remembered import Outlook
 from falcon_operator.status.exchanges import link_next
 from tests.unit.recovery.seen import replace
-from tests.unit.recovery.test_swap_nodes import POLICY, incident
+from tests.unit.recovery.strategies.test_swap_for_link import POLICY, incident
 
 EXCHANGE = Candidate(name="SwapNodes", overhead_seconds=13.0, removed_share=0.5)
 SLOW = incident(outlook=Outlook(at=0.0, removed_share=0.5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.model.membership import Member, Membership
 from falcon_operator.api import Gang, ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.intent.gang import RELEASE_BACKOFF_SECONDS, Gathering, advance, gather
 from falcon_operator.intent.intent import Intent

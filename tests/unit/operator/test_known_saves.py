@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.recovery.observation import Observation
+from falcon_core.recovery.model.observation import Observation
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.peers import CopiesReport

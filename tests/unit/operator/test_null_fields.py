@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.recovery.membership import Member, Replacement, StandbyPod
+from falcon_core.recovery.model.membership import Member, Replacement, StandbyPod
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod, template_hash

@@ -9,9 +9,9 @@ import pytest
 
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause
-from falcon_core.recovery.faults import rank_fault
-from falcon_core.recovery.membership import Member, Membership, Replacement
-from falcon_core.recovery.observation import NOTHING_SENT, RankSeen
+from falcon_core.recovery.failstop.faults import rank_fault
+from falcon_core.recovery.model.membership import Member, Membership, Replacement
+from falcon_core.recovery.model.observation import NOTHING_SENT, RankSeen
 from falcon_core.times import FRESH_SECONDS
 from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary

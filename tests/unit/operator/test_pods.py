@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.recovery.membership import Member, Replacement
+from falcon_core.recovery.model.membership import Member, Replacement
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod, pod_name, template_hash

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.recovery.state import SlowLink
+from falcon_core.recovery.model.state import SlowLink
 from falcon_core.wire.ring import Op
 from falcon_operator.status.slow_links import describe_link
 from tests.unit.recovery.seen import MS, replace
-from tests.unit.recovery.test_swap_nodes import LINK, POLICY, incident
+from tests.unit.recovery.strategies.test_swap_for_link import LINK, POLICY, incident
 
 ALL_REDUCE = replace(LINK, op=int(Op.ALL_REDUCE), compute_growth=1.02)
 

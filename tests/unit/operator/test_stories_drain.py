@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from falcon_core.recovery.planned import APART_SECONDS, GIVE_WAY_SECONDS, SETTLE_SECONDS
+from falcon_core.recovery.drain import APART_SECONDS, GIVE_WAY_SECONDS, SETTLE_SECONDS
 from tests.unit.operator.telling import condition, operator, run, runs, state, steps, trained
 from tests.unit.operator.world import World
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.recovery.on_demand import URGENT_SECONDS
+from falcon_core.recovery.checkpoint_on_demand import URGENT_SECONDS
 from falcon_core.times import SAVE_SECONDS
 from falcon_core.wire.checkpoint import Held
 from tests.unit.operator.telling import operator, reasons, run, runs, state, trained

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_core.recovery.asking import OWN_JUDGEMENT_SECONDS
+from falcon_core.recovery.model.detail_schedule import OWN_JUDGEMENT_SECONDS
 from tests.unit.operator.telling import operator, run, trained
 from tests.unit.operator.world import World
 

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.recovery.common import MAX_STAGES
-from falcon_core.recovery.flapping import MOST_RELIEVED
-from falcon_core.recovery.from_start import MOST_SUSPECTS
-from falcon_core.recovery.job_change import MOST_PHASES
-from falcon_core.recovery.membership import Exclusion, Member, Membership, Replacement
-from falcon_core.recovery.remembered import Grown, SinceStart
-from falcon_core.recovery.state import MOST_BESIDE, RecoveryState, Relieved
+from falcon_core.recovery.diagnosis.job_change import MOST_PHASES
+from falcon_core.recovery.diagnosis.shared_growth import MAX_STAGES
+from falcon_core.recovery.diagnosis.slow_from_start import MOST_SUSPECTS
+from falcon_core.recovery.history.flapping import MOST_RELIEVED
+from falcon_core.recovery.model.membership import Exclusion, Member, Membership, Replacement
+from falcon_core.recovery.model.remembered import Grown, SinceStart
+from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState, Relieved
 from falcon_operator.api import ClosedIncident, ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.intent.intent import Intent, close_open_incidents, remember
 from falcon_operator.intent.run import build_run, decode, encode, lasting, read_run

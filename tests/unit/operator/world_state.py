@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from falcon_core.recovery.membership import Exclusion
+from falcon_core.recovery.model.membership import Exclusion
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held, Loaded
 from falcon_core.wire.directory import DirectoryReport

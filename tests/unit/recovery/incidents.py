@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import failslow
-from falcon_core.recovery.observation import Action, Observation, Policy
-from falcon_core.recovery.remembered import Stay
-from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.failslow import mitigation_ladder
+from falcon_core.recovery.model.observation import Action, Observation, Policy
+from falcon_core.recovery.model.remembered import Stay
+from falcon_core.recovery.model.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.level import Level
 from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, replace, seen
 
@@ -46,7 +46,7 @@ def located(rank: int = 2, **fields: Any) -> SlowIncident:
 def step(
     obs: Observation, slow: SlowIncident | None = None, policy: Policy = POLICY, **state: Any
 ) -> tuple[RecoveryState, list[Action]]:
-    return failslow.step(RecoveryState(healthy_ns=250 * MS, slow=slow, **state), obs, policy)
+    return mitigation_ladder.step(RecoveryState(healthy_ns=250 * MS, slow=slow, **state), obs, policy)
 
 
 def incident(state: RecoveryState) -> SlowIncident:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import probing
-from falcon_core.recovery.observation import Observation, Policy, ProbeSeen
-from falcon_core.recovery.probe_state import Pauses
-from falcon_core.recovery.remembered import Place
-from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.observation import Observation, Policy, ProbeSeen
+from falcon_core.recovery.model.probe import Pauses
+from falcon_core.recovery.model.remembered import Place
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.probe import probe_controller
 from falcon_core.wire.check_links import LinkReport, LinksReport
 from falcon_core.wire.probe import ChannelStart, ProbeReport, RankStart
 from falcon_core.wire.ring import Traffic
@@ -71,8 +71,8 @@ def ready(at: int) -> ProbeReport:
 
 def ordered(before: RecoveryState | None = None) -> RecoveryState:
     """Return the state in which ranks are told to stand still."""
-    begun = probing.step(before or state(), job(), POLICY)
-    return probing.step(begun, job(probes=answers(ready)), POLICY)
+    begun = probe_controller.step(before or state(), job(), POLICY)
+    return probe_controller.step(begun, job(probes=answers(ready)), POLICY)
 
 
 def measured(links: dict[frozenset[int], int]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.observation import (
+from falcon_core.recovery.model.observation import (
     Abandon,
     Action,
     Observation,
@@ -27,7 +27,7 @@ from falcon_core.recovery.observation import (
     Spares,
     Switch,
 )
-from falcon_core.recovery.state import JobChange, RecoveryState, SlowIncident
+from falcon_core.recovery.model.state import JobChange, RecoveryState, SlowIncident
 from falcon_core.signals.changepoint import ChangeDetector, Reference
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals, Work
 from tests.unit.recovery.seen import MS, NOW, member, replace

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from falcon_core.recovery.observation import Observation, Policy
-from falcon_core.recovery.remembered import Moved, Sharing
-from falcon_core.recovery.state import Applied, SlowIncident
+from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.remembered import Moved, Sharing
+from falcon_core.recovery.model.state import Applied, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.microbatches import MicroShare

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from falcon_core.recovery.cut import Channel, Known
-from falcon_core.recovery.pause import RankView
+from falcon_core.recovery.probe.cut import Channel, Known
 from falcon_core.signals.iteration_counts import iteration_counts
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection
@@ -25,6 +24,7 @@ from falcon_core.wire.ring import (
     counter_key,
 )
 from tests.unit.shim.pause_model import Model, projected
+from tests.unit.shim.pause_rules import RankView
 
 NS_PER_TICK = 10_000_000
 WORLD = Channel("world")

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from falcon_core.recovery import pause
-from falcon_core.recovery.cut import Known
-from falcon_core.recovery.pause import Channel, Pause, Phase, RankView
+from falcon_core.recovery.probe.cut import Known
+from tests.unit.shim import pause_rules as pause
+from tests.unit.shim.pause_rules import Channel, Pause, Phase, RankView
 
 DEADLINE_TICKS = 20_000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from falcon_core.recovery import pause
-from falcon_core.recovery.cut import Known
-from falcon_core.recovery.pause import Channel, Cut, Phase, RankView
+from falcon_core.recovery.probe.cut import Known
+from tests.unit.shim import pause_rules as pause
 from tests.unit.shim.pause_model import Model, pause_once, run_to_end
+from tests.unit.shim.pause_rules import Channel, Cut, Phase, RankView
 
 WORLD = Channel("world")
 FORWARD = Channel("world", 0, 1)

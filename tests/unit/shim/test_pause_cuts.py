@@ -7,12 +7,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from falcon_core.recovery import pause
-from falcon_core.recovery.cut import Known
-from falcon_core.recovery.pause import Cut, Phase
+from falcon_core.recovery.probe.cut import Known
 from falcon_core.signals.period import MOST_MICRO_BATCHES
+from tests.unit.shim import pause_rules as pause
 from tests.unit.shim.iterating_model import WORLD, FromAnyone, Iterating
 from tests.unit.shim.pause_model import Model, Paused, pause_once, run_to_end
+from tests.unit.shim.pause_rules import Cut, Phase
 
 FIRST = 2 * MOST_MICRO_BATCHES + 4  # iteration after which pauses begin: by then the period is known
 ITERATIONS = FIRST + 100  # where calls are enqueued, a rank may be far ahead of another

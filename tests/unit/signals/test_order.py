@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.signals.order import are_among, counts_of, median_of, medians_of, tenths_of
+from falcon_core.stats.order import are_among, counts_of, median_of, medians_of, tenths_of
 
 VALUES = st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=40).map(np.array)
 

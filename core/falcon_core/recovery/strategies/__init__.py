@@ -1,1 +1,1 @@
-"""The strategies, one in each file: what the strategy costs, when it applies, when it has failed."""
+"""Build the repairs of a slowdown: what each does, and what keeps it from being possible."""

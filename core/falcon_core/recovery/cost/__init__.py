@@ -1,0 +1,1 @@
+"""Compute what a slowdown costs and what each repair costs."""

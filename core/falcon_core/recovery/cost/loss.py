@@ -1,0 +1,116 @@
+"""What a slowdown has cost so far: the loss that the ladder holds against its prices."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.diagnosis.culprit_timing import excess_ns, named_for_ns
+from falcon_core.recovery.diagnosis.shared_growth import Common
+from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.state import Culprit, SlowIncident
+from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+replace = msgspec.structs.replace
+
+
+def counted(
+    slow: SlowIncident,
+    obs: Observation,
+    policy: Policy,
+    shared: Common | None,
+    *,
+    paused: bool = False,
+    link_beside: bool = False,
+) -> SlowIncident:
+    """Add the loss of the iterations since the last look, without what all ranks gained alike.
+
+    Of a named rank no more than its own excess counts, where that is less than half: the rest has another reason
+    (``link_beside``).
+
+    ``paused``: one of them may be long because ranks stood still to be measured, which is no part of the slowdown.
+    ``link_beside``: a link is slow, or suspected, beside slow ranks. Then moved micro-batches leave of a rank what they
+    explain.
+    """
+    done = obs.iterations
+    counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
+    fresh = done - counted
+    level = obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
+    if level is None:
+        return slow
+    typical = _typical_ns(slow, level, fresh, obs, policy)
+    if paused:
+        level, typical = min(level, slow.slow_ns), min(typical, slow.slow_ns)
+    common_ns = shared.gain_ns(policy, slow.healthy_ns) if shared is not None else slow.common_ns
+    loss = ski_rental.accumulate(
+        slow.loss,
+        generation=obs.generation,
+        iterations=done,
+        slow_ns=_own_level(slow, level, slow.healthy_ns + common_ns, fresh, obs, policy, link_beside=link_beside),
+        healthy_ns=slow.healthy_ns + common_ns,
+    )
+    return replace(slow, loss=loss, slow_ns=int(typical), common_ns=common_ns)
+
+
+def _typical_ns(slow: SlowIncident, level_ns: float, fresh: int, obs: Observation, policy: Policy) -> float:
+    """Return the time of the newest C iterations of the slowdown [ns]: one of them alone says little of it."""
+    since = slow.onset_iteration if slow.onset_generation == obs.generation else 1
+    wanted = min(policy.consecutive, obs.iterations - since + 1)
+    return level_ns if fresh >= wanted else obs.iteration_ns(wanted) or level_ns
+
+
+def _own_level(
+    slow: SlowIncident,
+    level_ns: float,
+    well_ns: int,
+    fresh: int,
+    obs: Observation,
+    policy: Policy,
+    *,
+    link_beside: bool,
+) -> float:
+    """Return how long iterations would be if the named rank alone were slow [ns], where that is much less."""
+    if (
+        link_beside
+        and slow.moved is not None
+        and obs.shared_unevenly
+        and not adjust_microbatches.hindrance(obs, policy)
+    ):
+        return min(level_ns, well_ns + adjust_microbatches.left_ns(obs, policy))
+    if slow.culprit is None or slow.from_start or slow.moved is not None:
+        return level_ns
+    own_ns = excess_ns(slow.culprit, obs, min(fresh, RECENT_ITERATIONS), policy)
+    if own_ns is None or own_ns >= JUDGEMENT.action_share * (level_ns - well_ns):
+        return level_ns
+    return well_ns + max(0.0, own_ns)
+
+
+def of_named(slow: SlowIncident, named: Culprit) -> SlowIncident:
+    """Return the incident that names a rank: of what was lost before, its own share is charged where that is small.
+
+    The same holds for the iterations since (``counted``).
+    """
+    if slow.from_start or slow.without_onset:
+        return slow
+    lost_ns, own_ns = slow.slow_ns - slow.healthy_ns - slow.common_ns, max(0, named_for_ns(named))
+    if lost_ns <= 0 or own_ns >= JUDGEMENT.action_share * lost_ns:
+        return slow
+    return replace(slow, loss=replace(slow.loss, seconds=slow.loss.seconds * own_ns / lost_ns))
+
+
+def since_own_onset(slow: SlowIncident, own: int, obs: Observation) -> SlowIncident:
+    """Let the loss count from the culprit's ``own`` onset, if the job was slow before that for another reason.
+
+    Whoever stands out for ``lasting_windows`` of C iterations is found within them: at the newest look at which nobody
+    stood out the culprit had been slow for fewer. What was lost before is not the culprit's.
+    """
+    if slow.from_start or slow.onset_generation != obs.generation:
+        return slow
+    if own <= slow.onset_iteration:
+        return slow
+    iterations = obs.iterations - own + 1
+    excess_seconds = max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns) / 1e9
+    loss = replace(slow.loss, seconds=iterations * excess_seconds)
+    return replace(slow, loss=loss, onset_iteration=own, onset_at=obs.now - iterations * slow.slow_ns / 1e9)

@@ -1,0 +1,107 @@
+"""What a named culprit computes now, held against what it computed while it was well.
+
+Comparing the ranks with each other names a culprit; from then on its own figures decide: whether it is slow at this
+moment, what it loses, whether its replacement computes as it should. The remembered level holds in the next generation
+as well, whose agents may have learned the slow level as healthy.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.model import Cause
+from falcon_core.recovery.diagnosis.stragglers import reference_ns
+from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.state import Culprit, SlowIncident
+from falcon_core.stats.medians import median
+
+REFRESH_SECONDS = 3.0  # the culprit's figures are taken anew this often until an action is under way
+replace = msgspec.structs.replace
+
+
+def _newest_ns(named: Culprit, obs: Observation, newest: int) -> list[int]:
+    """Return the rank's newest computation, ns, or as much of it as is known; empty where no report is recent."""
+    rank = next((rank for rank in obs.ranks if rank.rank == named.rank and rank.fresh), None)
+    return rank.sent.compute_ns[-newest:] if rank is not None else []
+
+
+def named_for_ns(named: Culprit) -> int:
+    """Return by how much the rank computed longer, when its figures were taken, than while it was well [ns]."""
+    return named.compute_ns - (named.healthy_compute_ns or named.peers_compute_ns)
+
+
+def is_slow_now(named: Culprit, obs: Observation, policy: Policy) -> bool:
+    """Check whether each of the newest C iterations has a fair share of the excess that the culprit was named for."""
+    newest = _newest_ns(named, obs, policy.consecutive)
+    least_ns = reference_ns(named, obs, policy) + JUDGEMENT.action_share * named_for_ns(named)
+    return len(newest) == policy.consecutive and min(newest) > least_ns
+
+
+def computes_as_before(named: Culprit, obs: Observation, policy: Policy) -> bool:
+    """Check whether the rank typically computes as fast as before it was slow, wherever it runs now."""
+    newest = _newest_ns(named, obs, policy.consecutive)
+    well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
+    return len(newest) == policy.consecutive and median(newest) <= well_ns
+
+
+def excess_ns(named: Culprit, obs: Observation, newest: int, policy: Policy) -> float | None:
+    """Return by how much the rank's newest iterations compute longer than while it was well, ns; None: not known."""
+    known = _newest_ns(named, obs, newest)
+    return median(known) - reference_ns(named, obs, policy) if known else None
+
+
+def slow_iterations(named: Culprit, obs: Observation, policy: Policy) -> tuple[int, bool]:
+    """Return how many of the newest iterations in a row were slow, and whether all of the report's were."""
+    rank = next(rank for rank in obs.ranks if rank.rank == named.rank)
+    well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
+    known = rank.sent.compute_ns
+    well = [place for place, value_ns in enumerate(known) if value_ns <= well_ns]
+    return len(known) - (well[-1] + 1 if well else 0), not well
+
+
+def with_newest_figures(slow: SlowIncident, current: Culprit | None, now: float) -> SlowIncident:
+    """Refresh the culprit's figures each ``REFRESH_SECONDS``, and at once when they first show a cause.
+
+    ``current``: the culprit that stands out on the incident's node at this look.
+    """
+    named = slow.culprit
+    if named is None or current is None or current.rank != named.rank:
+        return slow
+    explained = named.cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
+    explained = explained or (named.samples is None and current.samples is not None)
+    explained = explained or (not named.neighbours and bool(current.neighbours))
+    if not explained and now - slow.refreshed_at < REFRESH_SECONDS:
+        return slow
+    culprit = _refreshed(named, current)
+    if slow.without_onset:
+        culprit = held_against(culprit, named.healthy_compute_ns)
+    return replace(slow, culprit=culprit, refreshed_at=now)
+
+
+def held_against(culprit: Culprit, healthy_ns: int | None) -> Culprit:
+    """Return the culprit with what was its healthy computation when it was found, ns.
+
+    While there is no onset, its agent goes on learning from it.
+    """
+    slowdown = round(culprit.compute_ns / healthy_ns, 2) if healthy_ns else culprit.slowdown
+    return replace(culprit, healthy_compute_ns=healthy_ns, slowdown=slowdown)
+
+
+def _refreshed(named: Culprit, current: Culprit) -> Culprit:
+    """Return the newest figures. A cause that was found once is kept until the figures show another cause."""
+    culprit = replace(
+        current,
+        healthy_compute_ns=current.healthy_compute_ns or named.healthy_compute_ns,
+        samples=current.samples or named.samples,
+        neighbours=current.neighbours or named.neighbours,
+    )
+    if current.cause is not Cause.UNKNOWN:
+        return culprit
+    return replace(
+        culprit,
+        cause=named.cause,
+        cause_culprit=named.cause_culprit,
+        cause_peers=named.cause_peers,
+        cause_healthy=named.cause_healthy,
+    )

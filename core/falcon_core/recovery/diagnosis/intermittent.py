@@ -1,0 +1,194 @@
+"""Slowness in pieces that are too short to name anybody: what speaks against a rank is added up from spell to spell.
+
+A rank that is slower by less than the median rule's factor has to stand out in ``lasting_windows`` windows of C
+iterations (``locate``), since in a single window noise is near. A node that flaps may never be slow for as long. So
+windows of separate spells are counted together. A window counts if each of its iterations lies after the onset and is
+slow; what the job does between its spells says nothing of a rank. Windows do not overlap.
+
+- *For the suspect*: it stands out in the window, and no other node does.
+- *Against it*: nobody stands out, or several nodes do, as in a phase of the job itself. That takes a window away; when
+  none is left, nobody is suspected any more.
+- *Another*: a rank of another node stands out alone. It is the suspect from then on, with this window alone, since
+  disturbances and work that moves make now this node slow and now that.
+
+The rank is named at the window that makes it ``lasting_windows``. What was lost in the spells before is remembered for
+its node (``flapping``) and counts from then on. A spell within ``spec.recovery``'s window after the last goes on with
+the same diagnosis, so that one window is enough to name the rank again.
+
+**The bound.** If each spell holds a slow window and nothing speaks against the rank, it is named at its
+``lasting_windows``-th spell at the latest, and at the second at the earliest. By pieces it is never named unless it
+stood out alone in more than half of the slow windows since it was first suspected.
+
+**The first rank** saves, logs and evaluates for all others, at equal distances of iterations. Where its spells begin at
+equal distances, they are its role's, and nobody is named.
+
+**What this cannot do.** A spell shorter than C iterations is no onset to any agent, and one that is shorter than C + 2
+holds no window. Where not all ranks send their newest iterations one by one, as in a large job before they are asked,
+nothing is counted.
+"""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+
+import msgspec
+import numpy as np
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery.diagnosis.stragglers import compared_ranks, stragglers
+from falcon_core.recovery.diagnosis.workload_check import Straggler
+from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.remembered import Suspect
+from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+_MOST_BEGINNINGS = 3
+_LEAST_SPELLS = 2
+_FIRST_RANK = 0
+_MOST_TIMES = 64  # ranks whose iteration times are looked at: in a synchronous job they are all alike
+replace = msgspec.structs.replace
+
+
+def look(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Straggler]]:
+    """Count the new windows of an incident that names nobody. The second value: the suspect, once it may be named."""
+    suspect = _remembered(state.suspect, obs, policy)
+    found: list[Straggler] = []
+    if slow.onset_generation == obs.generation:
+        ranks = compared_ranks(obs)
+        for last in _slow_windows(suspect, slow, obs, policy):
+            found = stragglers(_up_to(last, ranks, policy), policy, slow, windows=1)
+            suspect = _after_window(suspect, found, last, obs, policy)
+    state = replace(state, suspect=suspect)
+    if suspect is None or not may_be_named(suspect, policy):
+        return state, []
+    return state, [straggler for straggler in found if straggler[0].rank == suspect.rank]
+
+
+def may_be_named(suspect: Suspect, policy: Policy) -> bool:
+    """Check whether enough windows of several spells speak against the suspect, and the spells are no role's."""
+    spells = len(suspect.beginnings)
+    if suspect.windows < JUDGEMENT.lasting_windows or spells < _LEAST_SPELLS:
+        return False
+    if suspect.rank != _FIRST_RANK:
+        return True
+    return spells == _MOST_BEGINNINGS and not _are_at_equal_distances(suspect.beginnings, policy)
+
+
+def named(
+    state: RecoveryState, culprit: Culprit, slow: SlowIncident, obs: Observation, policy: Policy
+) -> RecoveryState:
+    """Return the state after a rank was named, by pieces or not: its next spell goes on with the diagnosis."""
+    before = state.suspect
+    if before is not None and not (before.rank == culprit.rank and before.node == culprit.node):
+        before = None
+    span = slow.onset_iteration, obs.iterations
+    suspect = _seen_in(span, before, culprit.rank, culprit.node, obs, policy)
+    return replace(state, suspect=replace(suspect, windows=JUDGEMENT.lasting_windows))
+
+
+def of_spell(state: RecoveryState, slow: SlowIncident) -> str:
+    """Return the node that alone stood out in a spell that passed without a name; "" where none did."""
+    suspect = state.suspect
+    if suspect is None or suspect.generation != slow.onset_generation or suspect.since < slow.onset_iteration:
+        return ""
+    remembered = any(relieved.node == suspect.node and relieved.at >= suspect.at for relieved in state.relieved)
+    return "" if remembered else suspect.node
+
+
+def since(state: RecoveryState, slow: SlowIncident, policy: Policy) -> int:
+    """Return the iteration since which the suspect has been slow in this spell; 0 where it may be the onset's."""
+    suspect = state.suspect
+    if suspect is None or suspect.generation != slow.onset_generation:
+        return 0
+    return suspect.since if suspect.since > slow.onset_iteration + policy.consecutive else 0
+
+
+def _remembered(suspect: Suspect | None, obs: Observation, policy: Policy) -> Suspect | None:
+    """Return the suspect, unless it was too long ago, or the node was left since."""
+    if suspect is None or obs.now - suspect.at > policy.window_seconds:
+        return None
+    nodes = {member.node for member in obs.members}
+    return suspect if suspect.node in nodes else None
+
+
+def _slow_windows(suspect: Suspect | None, slow: SlowIncident, obs: Observation, policy: Policy) -> list[int]:
+    """Return the last iterations of the windows that are slow throughout and were not counted yet, as far as known.
+
+    So are the iterations before and after a window: what a rank counts as an iteration may begin where the culprit has
+    computed already, so that its computation shows an iteration sooner than its peers' waits.
+    """
+    width, known = policy.consecutive, RECENT_ITERATIONS
+    newest = (rank.sent for rank in obs.ranks if rank.fresh and rank.sent.iterations == obs.iterations)
+    whole = (sent.iteration_ns for sent in newest if len(sent.iteration_ns) == known)
+    times = np.array(list(islice(whole, _MOST_TIMES)), dtype=np.float64)
+    if not len(times):
+        return []
+    is_slow = np.median(times, axis=0) >= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify / 2)
+    counted = suspect.iteration if suspect is not None and suspect.generation == obs.generation else 0
+    before = obs.iterations - known  # iterations that the reports do not hold
+    first, windows = max(slow.onset_iteration - 1, counted, before + 1) - before, []
+    while first + width < known:
+        if is_slow[first - 1 : first + width + 1].all():
+            first += width
+            windows.append(before + first)
+        else:
+            first += 1
+    return windows
+
+
+def _up_to(last: int, ranks: list[RankSeen], policy: Policy) -> list[RankSeen]:
+    """Return the ranks as they were after an iteration; none where that is not known of most of them."""
+    cut: list[RankSeen] = []
+    for rank in ranks:
+        kept = len(rank.sent.compute_ns) - (rank.sent.iterations - last)
+        if policy.consecutive <= kept <= len(rank.sent.compute_ns):
+            sent = replace(rank.sent, iterations=last, compute_ns=rank.sent.compute_ns[:kept])
+            cut.append(replace(rank, sent=sent))
+    return cut if 2 * len(cut) > len(ranks) else []
+
+
+def _after_window(
+    before: Suspect | None, found: list[Straggler], last: int, obs: Observation, policy: Policy
+) -> Suspect | None:
+    """Return the suspect after a slow window, up to the iteration ``last``, in which these stood out."""
+    replicas = {rank.rank: rank.replica for rank in obs.ranks}
+    nodes = {obs.members[replicas[out.rank]].node for out, _ in found}
+    if len(nodes) != 1:
+        return None if before is None else replace(before, windows=max(0, before.windows - 1), iteration=last)
+    slow_ranks = sorted((out for out, _ in found), key=lambda out: -out.ratio)
+    rank, node = slow_ranks[0].rank, nodes.pop()
+    goes_on = before is not None and before.windows > 0 and before.node == node
+    if goes_on and before is not None and before.rank in {out.rank for out in slow_ranks}:
+        rank = before.rank
+    else:
+        before = None
+    return _seen_in((last - policy.consecutive + 1, last), before, rank, node, obs, policy)
+
+
+def _seen_in(
+    span: tuple[int, int], before: Suspect | None, rank: int, node: str, obs: Observation, policy: Policy
+) -> Suspect:
+    """Return the suspect after it was slow in the iterations ``span``; ``before``: what is known of the same rank."""
+    first, last = span
+    same_generation = before is not None and before.generation == obs.generation
+    beginnings = before.beginnings if before is not None and same_generation else []
+    if not beginnings or before is None or first > before.iteration + policy.consecutive:
+        beginnings = [*beginnings, first][-_MOST_BEGINNINGS:]
+    return Suspect(
+        rank=rank,
+        node=node,
+        windows=min(1 + (before.windows if before is not None else 0), JUDGEMENT.lasting_windows),
+        at=obs.now,
+        generation=obs.generation,
+        iteration=last,
+        beginnings=beginnings,
+    )
+
+
+def _are_at_equal_distances(beginnings: list[int], policy: Policy) -> bool:
+    """Check whether all distances are about a multiple of the smallest; not every spell is found."""
+    distances = [later - begin for begin, later in pairwise(beginnings)]
+    smallest = min(distances)
+    return all(abs(distance - round(distance / smallest) * smallest) <= policy.consecutive for distance in distances)

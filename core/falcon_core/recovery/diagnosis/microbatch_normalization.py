@@ -1,0 +1,70 @@
+"""What ranks with other shares compute, where a part of it does not depend on the share. Pure.
+
+Where neither a script nor its calls time its micro-batches (``signals.passes``), an agent takes all computation as
+proportional to the share (``signals.shares``). A rank that computes fewer looks slower then than it is, and so would
+whoever shares a slow rank's replica: with half of the micro-batches, a fixed third looks like a third more computation.
+
+The part φ of a stage's computation that is fixed shows in its ranks that compute more than their even share, M instead
+of m micro-batches for even shares m, and are well. Such a rank takes φ + (1 − φ) · M/m times its healthy computation H,
+and its agent says that times m/M:
+
+    ρ = 1 − φ · (1 − m/M), thus φ = (1 − ρ) / (1 − m/M).
+
+It is taken from the median of those ranks, since one of them may be slow as well. A stage without such ranks (one whose
+agent has begun anew knows no healthy time) is taken to be as the other stages are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import msgspec
+
+from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.stats.medians import median
+
+_MOST_FIXED: Final = 0.9
+replace = msgspec.structs.replace
+
+
+def evened(obs: Observation, policy: Policy) -> Observation:
+    """Return the observation with what each rank would compute with its even share, and takes for a micro-batch."""
+    if not any(_is_guessed(rank) for rank in obs.ranks):
+        return obs
+    fixed = _fixed(obs, policy)
+    if not fixed:
+        return obs
+    usual = median(list(fixed.values()))
+    ranks = [_corrected(rank, fixed.get(policy.stage_of(rank.rank), usual)) for rank in obs.ranks]
+    return replace(obs, ranks=ranks)
+
+
+def _is_guessed(rank: RankSeen) -> bool:
+    """Check whether an agent has guessed what the even share would take."""
+    micro = rank.sent.micro
+    return micro is not None and not micro.timed and micro.share != micro.per_rank
+
+
+def _fixed(obs: Observation, policy: Policy) -> dict[int, float]:
+    """Return the part of the computation that is fixed, by stage; a stage where it does not show is left out."""
+    found: defaultdict[int, list[float]] = defaultdict(list)
+    for rank in obs.ranks:
+        micro, healthy_ns = rank.sent.micro, rank.sent.healthy_compute_ns
+        if micro is None or micro.timed or micro.share <= micro.per_rank or not healthy_ns or not rank.sent.compute_ns:
+            continue
+        seen = median(rank.sent.compute_ns) / healthy_ns
+        found[policy.stage_of(rank.rank)].append((1 - seen) / (1 - micro.per_rank / micro.share))
+    return {stage: min(_MOST_FIXED, max(0.0, median(parts))) for stage, parts in found.items()}
+
+
+def _corrected(rank: RankSeen, fixed: float) -> RankSeen:
+    micro = rank.sent.micro
+    if micro is None or micro.timed or not rank.sent.compute_ns:
+        return rank
+    share = micro.share / micro.per_rank
+    factor = share / (fixed + (1 - fixed) * share)
+    compute_ns = [round(each * factor) for each in rank.sent.compute_ns]
+    micro_ns = round((1 - fixed) * median(compute_ns) / micro.per_rank)
+    micro = replace(micro, micro_ns=micro_ns, timed=True)
+    return replace(rank, sent=replace(rank.sent, compute_ns=compute_ns, micro=micro))

@@ -1,0 +1,94 @@
+"""Whose computation grew by itself, where the median rule is silent; and who only has its part of what all gained.
+
+While all ranks are slower, by an upload or a cold cache, they are so unequally, and one of them is the slowest. A rank
+is found then if it lies outside of what the other pods' gains scatter by (as in ``from_start``), or else when the
+others have recovered. The slowest pod is held against all others, then the next one against those that are left: where
+a pod lies within the scatter, no faster pod lies outside.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery.model.observation import Policy, RankSeen
+from falcon_core.recovery.model.state import MOST_BESIDE
+from falcon_core.signals.culprits import median_of_others, own_excess_ns
+from falcon_core.stats.medians import Floats, Ints
+from falcon_core.stats.order import medians_of, quantile_of
+
+Flags = npt.NDArray[np.bool_]
+
+
+class OwnExcess(msgspec.Struct, frozen=True):
+    """What the ranks whose healthy computation is known compute longer than they did and than the others gained."""
+
+    ranks: list[int]  # [ranks]
+    replicas: Ints  # [ranks]
+    rows: list[Ints]  # of the ranks that do the same work, each row once
+    healthy_ns: Floats  # [ranks]
+    growth: Floats  # computation ÷ healthy computation: [windows, ranks]
+
+    def beyond(self, least_ns: float, policy: Policy) -> set[int]:
+        """Return the ranks whose own excess is ``least_ns`` in every window, and no mere part of a common gain."""
+        if not self.ranks:
+            return set()
+        own = np.array([own_excess_ns(growth * self.healthy_ns, self.healthy_ns, self.rows) for growth in self.growth])
+        slow = np.all(own >= least_ns, axis=0)
+        common = medians_of(self.growth, axis=1) > 1 + policy.verify / 2
+        if slow.any() and common.any():
+            slow = self._apart(slow, own[common] / self.healthy_ns, self.growth[common])
+        return {self.ranks[place] for place in np.flatnonzero(slow).tolist()}
+
+    def _apart(self, slow: Flags, own: Floats, growth: Floats) -> Flags:
+        """Return which of the slow ranks lie outside of the scatter: [ranks]. ``own``, ``growth``: [windows, ranks]."""
+        least, others = own.min(axis=0), np.ones(len(slow), dtype=np.bool_)
+        for _ in range(1 + MOST_BESIDE):
+            left = np.flatnonzero(slow & others)
+            if not len(left):
+                break
+            worst = left[np.argmax(least[left])]
+            without = others & (self.replicas != self.replicas[worst])
+            scatter = np.array([self._scatter(window, without) for window in growth])
+            if np.any(own[:, worst] < JUDGEMENT.apart_factor * scatter):
+                break
+            others = without
+        return slow & ~others
+
+    def _scatter(self, growth: Floats, others: Flags) -> float:
+        """Return the distance within which most of these ranks' growth lies around that of the ranks like them."""
+        if not others.any():
+            return 0.0
+        typical = np.zeros(len(growth))
+        typical[others] = median_of_others(growth[others])
+        for rows in self.rows:
+            alike = rows[others[rows]]
+            if len(rows) > 2 and len(alike) > 1:  # as in ``own_excess_ns``
+                typical[alike] = median_of_others(growth[alike])
+        return quantile_of(np.sort(np.abs(growth - typical)[others]), JUDGEMENT.apart_share)
+
+
+def measured(groups: list[list[RankSeen]], windows: int, policy: Policy) -> OwnExcess:
+    """Measure the newest ``windows`` of C iterations.
+
+    A window's computation is its fastest, since all iterations in a row have to be slow.
+    """
+    width = policy.consecutive
+    known = [[rank for rank in group if rank.sent.healthy_compute_ns] for group in groups]
+    ranks = list(chain.from_iterable(known))
+    bounds = np.cumsum([0] + [len(group) for group in known]).tolist()
+    newest = chain.from_iterable(rank.sent.compute_ns[-windows * width :] for rank in ranks)
+    compute_ns: Floats = np.fromiter(newest, dtype=np.float64, count=len(ranks) * windows * width)
+    fastest = compute_ns.reshape(len(ranks), windows, width).min(axis=2)
+    healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in ranks], dtype=np.float64)
+    return OwnExcess(
+        ranks=[rank.rank for rank in ranks],
+        replicas=np.array([rank.replica for rank in ranks], dtype=np.int64),
+        rows=[np.arange(begin, end) for begin, end in pairwise(bounds)],
+        healthy_ns=healthy_ns,
+        growth=(fastest / healthy_ns[:, np.newaxis]).T,
+    )

@@ -1,0 +1,98 @@
+"""What all ranks gain alike: computation that grew at every rank that does the same work, and so is nobody's fault.
+
+Longer sequences, larger batches, a cold cache or an upload in the background slow every rank alike. Whoever compares a
+rank with its own past alone would blame all of them, and whoever sums up the job's loss would let the next rank that is
+slow for a moment pay for it.
+
+Where sizes depend on the data, the agents report times as they would be at the usual bytes, and by how much their bytes
+make the computation longer (``load``). It is kept apart: nobody's growth is compared with it.
+
+A group's growth is the lower quartile of its ranks' growth (computation now over the healthy computation that each
+agent reports), so that up to three quarters of the ranks may be slower besides and change nothing of it. A group of one
+or two ranks has no majority and takes the growth of the whole job, as ``signals.culprits.own_excess_ns`` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+import msgspec
+import numpy as np
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.stats.medians import Floats, Ints
+from falcon_core.stats.order import median_of, medians_of
+
+MAX_STAGES = 64  # whose growth is measured apart; the ranks of a longer pipeline count as a single group
+_LEAST_GROUP = 3  # ranks
+
+
+class Common(msgspec.Struct, frozen=True, kw_only=True):
+    """The growth of the ranks' computation in the newest windows of C iterations, the newest window last."""
+
+    by_rank: Floats  # over all windows: [ranks]
+    stages: Ints  # of these ranks: [ranks]
+    by_stage: Floats  # what a stage's ranks have in common: [stages, windows]
+    load: Floats  # by which these ranks' work has grown besides, as their bytes say; NaN: not known: [ranks]
+    healthy_ns: float  # the healthy computation of the typical rank
+    everybody: bool  # every rank of the job is known
+
+    def of(self, rank: int, policy: Policy) -> float:
+        """Return the present growth of the rank's group; 1 where it is less than half of ``verify``."""
+        growth = float(self.by_stage[stage(rank, policy), -1])
+        return growth if growth > 1 + policy.verify / 2 else 1.0
+
+    def gain_ns(self, policy: Policy, healthy_iteration_ns: float) -> int:
+        """Return by how much an iteration is longer for what all ranks have in common.
+
+        Without a pipeline the ranks compute at the same time. Stages also wait for each other's computation, so that
+        the whole iteration grows in proportion.
+        """
+        growth = median_of(self.by_stage[:, -1])
+        if growth <= 1 + policy.verify / 2:
+            return 0
+        return round((growth - 1) * (healthy_iteration_ns if policy.stages > 1 else self.healthy_ns))
+
+
+def stages(policy: Policy) -> int:
+    """Return how many groups the ranks are judged in."""
+    return policy.stages if 1 < policy.stages <= min(MAX_STAGES, policy.world_size) else 1
+
+
+def stage(rank: int, policy: Policy) -> int:
+    """Return the group of a rank, from 0."""
+    count = stages(policy)
+    return min(rank // max(1, policy.world_size // count), count - 1)
+
+
+def common(ranks: Sequence[RankSeen], obs: Observation, policy: Policy) -> Common | None:
+    """Measure the ``ranks``, which count the same iterations; None while most of the job's ranks are not known."""
+    width = policy.consecutive
+    known = [rank for rank in ranks if rank.sent.healthy_compute_ns and len(rank.sent.compute_ns) >= width]
+    if not known or 2 * len(known) <= len(obs.ranks):
+        return None
+    windows = max(1, min(JUDGEMENT.lasting_windows, min(len(rank.sent.compute_ns) for rank in known) // width))
+    newest = chain.from_iterable(rank.sent.compute_ns[-windows * width :] for rank in known)
+    compute_ns: Floats = np.fromiter(newest, dtype=np.float64, count=len(known) * windows * width)
+    healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in known], dtype=np.float64)
+    growth = compute_ns.reshape(len(known), windows, width) / healthy_ns[:, np.newaxis, np.newaxis]
+    by_window = medians_of(growth, axis=2)
+    of = np.array([stage(rank.rank, policy) for rank in known], dtype=np.int64)
+    whole = _lower_quartile(by_window)
+    rows = [np.flatnonzero(of == number) for number in range(stages(policy))]
+    return Common(
+        by_rank=medians_of(growth.reshape(len(known), windows * width), axis=1),
+        stages=of,
+        by_stage=np.array([_lower_quartile(by_window[row]) if len(row) >= _LEAST_GROUP else whole for row in rows]),
+        load=np.array([rank.sent.load or math.nan for rank in known]),
+        healthy_ns=median_of(healthy_ns),
+        everybody=len(known) == len(obs.ranks),
+    )
+
+
+def _lower_quartile(growth: Floats) -> Floats:
+    """Return the lower quartile of each column, a value that a rank has: [ranks, windows] → [windows]."""
+    return np.asarray(np.sort(growth, axis=0)[(len(growth) - 1) // 4])

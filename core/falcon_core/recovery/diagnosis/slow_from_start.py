@@ -1,0 +1,305 @@
+"""Slow from the first iteration: ranks that have computed longer than their peers ever since a generation began.
+
+Such a slowdown has no onset, and the first generation has no earlier one to be compared with (``signals.level``). What
+is left are the peers: the ranks of a pipeline stage whose iterations have as many calls. Nothing but the peers speaks
+against such a rank, so all of these conditions have to hold:
+
+- **Longer.** The mean over the generation's iterations (what its agent takes for its healthy computation) is
+  ``lasting_factor`` times the median of the others', and its newest iterations are longer by half of that at least.
+- **Apart.** The excess is ``apart_factor`` times the distance within which ``apart_share`` of the other ranks lie
+  around the median of their group. Where shares of the work differ by nature, hardly anybody stands apart.
+- **Few.** The ranks that stand out are fewer than half of their group, on a single node or on few of the job's nodes.
+  What is so on many nodes is how the job shares out its work.
+- **Waited for.** At least half of the excess is more than the heaviest stage computes, and without it iterations would
+  be shorter by more than ``verify``. Otherwise nobody waits for the rank, and nothing is to be gained.
+- **Always.** It has been so at every look since the levels had settled, and in ``REPORTS`` reports, no two of which
+  hold the same iterations.
+
+Hysteresis: nobody joins later than ``SETTLED_ITERATIONS`` after the first look, and who has ceased to stand out does
+not come back. So a generation has at most one such incident, and slowness that begins later is left to its onset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import chain
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.diagnosis.peer_groups import (
+    LEAST_GROUP,
+    Group,
+    groups_of,
+    held_against_peers,
+    measured_ranks,
+    settled_groups,
+)
+from falcon_core.recovery.diagnosis.stragglers import culprit_of
+from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.remembered import SinceStart
+from falcon_core.recovery.model.resumption import resumed_at
+from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.signals.culprits import median_of_others
+from falcon_core.signals.level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
+from falcon_core.signals.reference import MEAN_SAMPLES
+from falcon_core.stats.medians import Floats, median, medians
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+REPORTS = 5  # apart by RECENT_ITERATIONS or more: 64 iterations at least
+MOST_SUSPECTS = 64  # the slowest
+PATIENCE_ITERATIONS = 4 * SETTLED_ITERATIONS  # after which ranks that report nothing are not waited for
+_STILL_FACTOR = 1 + (JUDGEMENT.lasting_factor - 1) / 2
+Flags = npt.NDArray[np.bool_]
+replace = msgspec.structs.replace
+
+
+def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state with the ranks that have stood out at every look at this generation so far."""
+    before = state.since_start
+    if before is not None and before.generation != obs.generation:
+        before = None
+    if not _is_open(before, obs) or not _is_quiet(state, obs):
+        return state
+    groups = settled_groups(obs, policy)
+    known = {rank.rank: rank for rank in chain.from_iterable(groups)}
+    if before is None:
+        patient = obs.iterations < PATIENCE_ITERATIONS
+        if len(known) < len(obs.ranks) and (patient or 2 * len(known) <= len(obs.ranks)):
+            return state
+        before = SinceStart(generation=obs.generation, iteration=obs.iterations)
+    if not known.keys() >= set(before.ranks):
+        return state  # of a rank that did not report nothing is known now
+    ranks = _remaining(before, groups, obs, policy)
+    return replace(state, since_start=_counted(before, ranks, [known[rank].sent.iterations for rank in ranks]))
+
+
+def asked(state: RecoveryState, obs: Observation) -> list[int]:
+    """Return the ranks whose detail is needed before they can be named, in ascending order."""
+    return sorted(_confirmed(state, obs))
+
+
+def named(state: RecoveryState, obs: Observation, policy: Policy) -> Culprit | None:
+    """Return the slowest of the ranks that have been slow since the first iteration; None while this is not certain."""
+    ranks = _confirmed(state, obs)
+    if not ranks or not _is_quiet(state, obs):
+        return None
+    known = measured_ranks(obs, policy)
+    detailed = {rank.rank for rank in known if rank.sent.detailed}
+    if not detailed.issuperset(ranks):
+        return None
+    found = held_against_peers(groups_of(known, policy), ranks)
+    return culprit_of(found, obs, policy, None, never_well=True)
+
+
+def incident(state: RecoveryState, obs: Observation, policy: Policy) -> SlowIncident | None:
+    """Return an incident without an id that counts from the generation's first iteration; None if nobody is named."""
+    culprit = named(state, obs, policy)
+    slow_ns = obs.iteration_ns(RECENT_ITERATIONS, fresh=True)
+    if culprit is None or slow_ns is None:
+        return None
+    groups = settled_groups(obs, policy)
+    share = _gained_share(groups, _confirmed(state, obs))
+    slow = slowdown(obs, healthy_ns=round(slow_ns * (1 - share)), slow_ns=int(slow_ns))
+    return replace(slow, from_start=True, culprit=culprit)
+
+
+def slowdown(obs: Observation, *, healthy_ns: int, slow_ns: int) -> SlowIncident:
+    """Return a suspicion without a name that counts from the generation's first iteration."""
+    return SlowIncident(
+        id="",
+        phase="Suspected",
+        onset_at=resumed_at(obs),
+        onset_generation=obs.generation,
+        onset_iteration=1,
+        reported_iteration=obs.iterations,
+        healthy_ns=healthy_ns,
+        slow_ns=slow_ns,
+        loss=Loss(generation=obs.generation),
+    )
+
+
+def present(slow: SlowIncident, obs: Observation, policy: Policy) -> Culprit | None:
+    """Return the incident's culprit with its newest figures; None where it does not stand out at this look."""
+    culprit = slow.culprit
+    if culprit is None:
+        return None
+    groups = groups_of(measured_ranks(obs, policy), policy)
+    group = next((group for group in groups if any(rank.rank == culprit.rank for rank in group)), [])
+    if len(group) < 2 or culprit.rank not in _still_slow(group, policy):
+        return None
+    found = held_against_peers([group], {culprit.rank, *culprit.also})
+    own = [straggler for straggler in found if straggler[0].rank == culprit.rank]
+    newest = culprit_of(own, obs, policy, None, never_well=True)
+    return None if newest is None else replace(newest, also=culprit.also, also_total=culprit.also_total)
+
+
+def forget(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
+    """Return the state after a slowdown that passed: nobody is slow since this generation's first iteration."""
+    if not slow.from_start:
+        return state
+    return replace(state, since_start=SinceStart(generation=obs.generation))
+
+
+# -- the job's own earlier generations ---------------------------------------------------------------------------------
+
+
+def level_of(obs: Observation, policy: Policy, ranks: list[RankSeen] | None = None) -> Level | None:
+    """Return what the agents (of all ``ranks``) have learned of the generation's healthy time; None before that."""
+    known = [rank.sent for rank in (obs.ranks if ranks is None else ranks) if rank.sent.healthy_iteration_ns]
+    if not known:
+        return None
+    return Level(
+        iteration_ns=int(median([sent.healthy_iteration_ns or 0 for sent in known])),
+        noise=median([sent.healthy_noise or 0.0 for sent in known]),
+        iterations=min([sent.iterations for sent in known]),
+        world_size=policy.world_size,
+        period_calls=int(median([sent.period_calls or 0 for sent in known])),
+        size_class=int(median([-1 if sent.size_class is None else sent.size_class for sent in known])),
+        generation=obs.generation,
+    )
+
+
+def against_earlier(state: RecoveryState, obs: Observation, tracked: list[RankSeen], policy: Policy) -> bool:
+    """Check whether the settled level lies above that of the job's earlier generations (docs/architecture.md §5).
+
+    Called where the agents report no onset.
+    """
+    if state.level is None:
+        return False
+    known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
+    if not known or median(known) <= state.level.iteration_ns:
+        return False
+    level = level_of(obs, policy, tracked)
+    return (
+        level is not None
+        and slowdown_since_earlier(level, [state.level], verify_percent=round(policy.verify * 100)) is not None
+    )
+
+
+# -- what is remembered ------------------------------------------------------------------------------------------------
+
+
+def _is_open(before: SinceStart | None, obs: Observation) -> bool:
+    """Check whether somebody is, or may still become, a suspect in this generation."""
+    if before is None:
+        # Later than that, a healthy computation is the mean of the newest iterations alone.
+        return SETTLED_ITERATIONS <= obs.iterations <= MEAN_SAMPLES
+    return bool(before.ranks) or _may_join(before, obs)
+
+
+def _may_join(before: SinceStart, obs: Observation) -> bool:
+    return before.iteration > 0 and obs.iterations <= before.iteration + SETTLED_ITERATIONS
+
+
+def _is_quiet(state: RecoveryState, obs: Observation) -> bool:
+    """Check that the job runs, that nobody reports an onset, and that no slowdown has a culprit."""
+    if not obs.running or state.stop is not None or (state.slow is not None and not state.slow.unexplained):
+        return False
+    return not any(rank.sent.onset for rank in obs.ranks)
+
+
+def _confirmed(state: RecoveryState, obs: Observation) -> list[int]:
+    since = state.since_start
+    certain = since is not None and since.generation == obs.generation and since.reports >= REPORTS
+    return since.ranks if since is not None and certain else []
+
+
+def _remaining(before: SinceStart, groups: list[Group], obs: Observation, policy: Policy) -> list[int]:
+    """Return the suspects after this look. Before they are named, all conditions have to hold once more."""
+    may_join = _may_join(before, obs)
+    certain = before.reports >= REPORTS
+    outstanding = _outstanding(groups, obs, policy) if may_join or certain else []
+    still: Collection[int] = {rank for group in groups for rank in _still_slow(group, policy)}
+    kept = outstanding if certain else still
+    ranks = [rank for rank in before.ranks if rank in kept]
+    joining = [rank for rank in outstanding if rank not in before.ranks] if may_join else []
+    return [*ranks, *joining][:MOST_SUSPECTS]
+
+
+def _counted(before: SinceStart, ranks: list[int], iterations: list[int]) -> SinceStart:
+    """Count the reports of the ``ranks``, which have done so many ``iterations``."""
+    newest = min(iterations, default=0)
+    reports, counted = before.reports, before.counted_iteration
+    if not set(before.ranks).issuperset(ranks) or newest < counted:
+        reports, counted = 1, newest
+    elif reports < REPORTS and newest >= counted + RECENT_ITERATIONS:
+        reports, counted = reports + 1, newest
+    return replace(before, ranks=ranks, reports=reports, counted_iteration=counted)
+
+
+# -- who stands out ----------------------------------------------------------------------------------------------------
+
+
+def _whole_ns(group: Group) -> Floats:
+    """Return each rank's mean computation over the generation, ns: [n]."""
+    return np.array([rank.sent.healthy_compute_ns for rank in group], dtype=np.float64)
+
+
+def _are_still_slow(group: Group, policy: Policy) -> Flags:
+    """Check which ranks' newest iterations are longer than the others': [n]."""
+    newest = medians([rank.sent.compute_ns for rank in group], policy.consecutive)
+    return np.asarray(newest >= _STILL_FACTOR * median_of_others(newest))
+
+
+def _still_slow(group: Group, policy: Policy) -> set[int]:
+    return {rank.rank for rank, slow in zip(group, _are_still_slow(group, policy), strict=True) if slow}
+
+
+def _are_longer(group: Group, policy: Policy) -> Flags:
+    """Check which ranks compute longer than their peers, over the generation and still: [n]."""
+    nobody = np.zeros(len(group), dtype=np.bool_)
+    if len(group) < LEAST_GROUP:
+        return nobody
+    whole = _whole_ns(group)
+    longer = (whole >= JUDGEMENT.lasting_factor * median_of_others(whole)) & _are_still_slow(group, policy)
+    return np.asarray(longer if 2 * int(longer.sum()) < len(group) else nobody)
+
+
+def _outstanding(groups: list[Group], obs: Observation, policy: Policy) -> list[int]:
+    """Return the ranks for which all conditions hold that a single look can show, the slowest first."""
+    rises: dict[int, tuple[float, RankSeen]] = {}
+    distances: list[Floats] = []
+    for group in groups:
+        level, longer = np.log(_whole_ns(group)), _are_longer(group, policy)
+        rise = level - np.median(level[~longer])
+        distances.append(np.abs(rise[~longer]))
+        rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(longer).tolist()}
+    if not rises:
+        return []
+    least = JUDGEMENT.apart_factor * float(np.quantile(np.concatenate(distances), JUDGEMENT.apart_share))
+    found = {number: (rise, rank) for number, (rise, rank) in rises.items() if rise >= least}
+    nodes = {obs.members[rank.replica].node for _, rank in found.values()}
+    if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in obs.members})):
+        return []
+    share = _gained_share(groups, found)
+    return sorted(found, key=lambda number: -found[number][0]) if share > policy.verify * (1 - share) else []
+
+
+def _gained_share(groups: list[Group], slow: Collection[int]) -> float:
+    """Return the share of an iteration that would be gained if these ranks computed as long as their peers.
+
+    No more can be gained than what lies above the heaviest stage. 0.0 where that is less than half of the excess.
+    """
+    typical = [_typical_ns(group, slow) for group in groups]
+    levels = [
+        (float(rank.sent.healthy_compute_ns or 0), peers_ns)
+        for group, peers_ns in zip(groups, typical, strict=True)
+        for rank in group
+        if rank.rank in slow
+    ]
+    worst_ns, peers_ns = max(levels, default=(0.0, 0.0))
+    gained_ns = worst_ns - max(typical, default=0.0)
+    if gained_ns <= 0 or gained_ns < JUDGEMENT.action_share * (worst_ns - peers_ns):
+        return 0.0
+    iteration_ns = median([rank.sent.healthy_iteration_ns or 0 for rank in chain.from_iterable(groups)])
+    return gained_ns / iteration_ns if gained_ns < iteration_ns else 0.0
+
+
+def _typical_ns(group: Group, slow: Collection[int]) -> float:
+    """Return the median computation of the ranks that are not slow, ns; 0.0 where all are."""
+    well = [rank.sent.healthy_compute_ns or 0 for rank in group if rank.rank not in slow]
+    return median(well) if well else 0.0

@@ -1,0 +1,210 @@
+"""Slow though the job hardly is: a rank whose computation has grown, where most agents report no onset.
+
+Agents report an onset when iterations become longer by ``verify``. A slow rank may cost less than that: a pipeline of
+variable lengths waits for a longer micro-batch elsewhere most of the time, so that a rank that computes 1.5 x as long
+makes its iterations 5 to 10 % longer. It is named all the same, and its loss pays for a remedy in time. Since the job's
+time says little, all of these conditions have to hold:
+
+- **Grown.** The newest iterations are ``lasting_factor`` times the rank's own healthy computation, and as many times
+  the median of the ranks that do the same work.
+- **Apart.** What it grew by is ``apart_factor`` times the distance within which ``apart_share`` of the other ranks'
+  growth lies around what is typical of their group.
+- **Few.** Such ranks are fewer than half of their group, on a single node or on few of the job's nodes.
+- **Known work.** The rank's calls show how much it has to do (``signals.work``), or those of most ranks that do the
+  same work: a rank's own times may be too noisy, or grown too much, to follow its bytes. Work that cannot be seen may
+  move.
+- **Waited for.** The mean iteration since then is longer than before, by more than a quarter of ``verify``.
+- **Lasting.** It has been so at every look, and in ``REPORTS`` reports, no two of which hold the same iterations. At
+  the looks between the first and the last, half of the factor is enough.
+
+The incident counts from the look that found the rank. It is over when the rank computes as it did before; the job's
+iteration time, which is close to the healthy time all along, proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+
+import msgspec
+import numpy as np
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.diagnosis.culprit_timing import held_against
+from falcon_core.recovery.diagnosis.peer_groups import LEAST_GROUP, Group, held_against_peers, settled_groups
+from falcon_core.recovery.diagnosis.stragglers import culprit_of
+from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.remembered import Grown
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.signals.culprits import median_of_others
+from falcon_core.stats.medians import Floats, median, medians
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+REPORTS = 8  # apart by RECENT_ITERATIONS or more: 112 iterations at least
+MOST_SUSPECTS = 64  # the slowest
+_STILL_FACTOR = 1 + (JUDGEMENT.lasting_factor - 1) / 2
+replace = msgspec.structs.replace
+
+
+def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state with the ranks that have been slow at every look since they were found."""
+    before = state.grown
+    if before is not None and before.generation != obs.generation:
+        before, state = None, replace(state, grown=None)
+    if not _is_watched(state, obs) or (before is None and not any(map(_comes_forward, obs.ranks))):
+        return state
+    groups = settled_groups(obs, policy)
+    known = {rank.rank: rank for rank in chain.from_iterable(groups)}
+    if before is None:
+        joining = _outstanding(groups, {}, obs, policy)
+        return replace(state, grown=_found(joining, known, obs) if joining else None)
+    if not known.keys() >= before.compute_ns.keys():
+        return state  # of a rank that did not report nothing is known now
+    return replace(state, grown=_followed(before, groups, known, obs, policy))
+
+
+def _found(joining: list[int], known: Mapping[int, RankSeen], obs: Observation) -> Grown:
+    """Begin to watch these ranks, the slowest first."""
+    grown = Grown(
+        generation=obs.generation,
+        iteration=obs.iterations,
+        healthy_ns=round(median([rank.sent.healthy_iteration_ns or 0 for rank in known.values()])),
+        compute_ns=_levels(joining[:MOST_SUSPECTS], known),
+    )
+    return _with_report(grown, known, obs)
+
+
+def _followed(
+    before: Grown, groups: list[Group], known: Mapping[int, RankSeen], obs: Observation, policy: Policy
+) -> Grown | None:
+    """Return what is left of the ranks that are watched, and who joins them; None where nobody is slow any more."""
+    since = before.compute_ns
+    still = {rank for group in groups for rank in _still_slow(group, since, policy)}
+    kept = {rank: level for rank, level in since.items() if rank in still}
+    joining = [rank for rank in _outstanding(groups, {}, obs, policy) if rank not in since]
+    if not kept:
+        return _found(joining, known, obs) if joining else None
+    grown = replace(before, compute_ns={**kept, **_levels(joining[: MOST_SUSPECTS - len(kept)], known)})
+    if joining:
+        return _with_report(replace(grown, reports=0, slow_ns=0.0), known, obs)
+    fresh = _newest(grown, known) >= grown.counted_iteration + RECENT_ITERATIONS
+    return _with_report(grown, known, obs) if fresh else grown
+
+
+def _levels(ranks: Iterable[int], known: Mapping[int, RankSeen]) -> dict[int, int]:
+    """Return the healthy computation of these ranks, ns by rank."""
+    return {rank: known[rank].sent.healthy_compute_ns or 0 for rank in ranks}
+
+
+def _newest(grown: Grown, known: Mapping[int, RankSeen]) -> int:
+    """Return the newest iteration that all reports of these ranks hold."""
+    return min(known[rank].sent.iterations for rank in grown.compute_ns)
+
+
+def _with_report(grown: Grown, known: Mapping[int, RankSeen], obs: Observation) -> Grown:
+    """Count the present report of these ranks."""
+    reports = grown.reports + 1
+    slow_ns = obs.iteration_ns(RECENT_ITERATIONS, fresh=True) or grown.slow_ns
+    mean_ns = grown.slow_ns + (slow_ns - grown.slow_ns) / reports
+    return replace(grown, reports=reports, slow_ns=mean_ns, counted_iteration=_newest(grown, known))
+
+
+def asked(state: RecoveryState, obs: Observation) -> list[int]:
+    """Return the ranks whose detail is needed before they can be named, in ascending order."""
+    return sorted(_confirmed(state, obs))
+
+
+def incident(state: RecoveryState, obs: Observation, policy: Policy) -> SlowIncident | None:
+    """Return an incident without an id that counts from the look that found its culprit; None if nobody is named."""
+    levels, grown = _confirmed(state, obs), state.grown
+    if not levels or grown is None or not _is_watched(state, obs):
+        return None
+    if grown.slow_ns <= grown.healthy_ns * (1 + policy.verify / 4):
+        return None
+    groups = settled_groups(obs, policy)
+    slow = [rank for rank in _outstanding(groups, levels, obs, policy) if rank in levels]
+    culprit = culprit_of(held_against_peers(groups, slow), obs, policy, None)
+    if culprit is None:
+        return None
+    lasted = obs.iterations - grown.iteration
+    lost_seconds = lasted * (grown.slow_ns - grown.healthy_ns) / 1e9
+    return SlowIncident(
+        id="",
+        phase="Suspected",
+        onset_at=obs.now - lasted * grown.slow_ns / 1e9,
+        onset_generation=obs.generation,
+        onset_iteration=grown.iteration,
+        reported_iteration=obs.iterations,
+        without_onset=True,
+        healthy_ns=grown.healthy_ns,
+        slow_ns=int(grown.slow_ns),
+        loss=Loss(seconds=lost_seconds, generation=obs.generation, counted_iterations=obs.iterations),
+        culprit=held_against(culprit, levels[culprit.rank]),
+    )
+
+
+def _confirmed(state: RecoveryState, obs: Observation) -> Mapping[int, int]:
+    """Return the healthy computation of the ranks that were slow in enough reports, ns by rank."""
+    grown = state.grown
+    certain = grown is not None and grown.generation == obs.generation and grown.reports >= REPORTS
+    return grown.compute_ns if grown is not None and certain else {}
+
+
+def _is_watched(state: RecoveryState, obs: Observation) -> bool:
+    """Check that the job runs, and that its ranks have not reported an onset: a few of them may have."""
+    return obs.running and state.stop is None and state.slow is None
+
+
+def _comes_forward(rank: RankSeen) -> bool:
+    """Check whether the rank's agent sends detail: it does where the rank's own computation has grown."""
+    return rank.sent.detailed and rank.sent.healthy_compute_ns is not None
+
+
+def _growth(group: Group, levels: Mapping[int, int], policy: Policy) -> tuple[Floats, Floats]:
+    """Return each rank's newest computation over its healthy computation, and over its peers' newest: [n], [n].
+
+    ``levels``: the healthy computation of ranks that were found earlier, ns by rank.
+    """
+    newest = medians([rank.sent.compute_ns for rank in group], policy.consecutive)
+    healthy = [levels.get(rank.rank) or rank.sent.healthy_compute_ns or 0 for rank in group]
+    return newest / np.array(healthy, dtype=np.float64), newest / np.maximum(median_of_others(newest), 1.0)
+
+
+def _still_slow(group: Group, levels: Mapping[int, int], policy: Policy) -> set[int]:
+    """Return which of the ranks that were found earlier are still slow."""
+    if len(group) < LEAST_GROUP or not any(rank.rank in levels for rank in group):
+        return set()
+    own, beside = _growth(group, levels, policy)
+    slow = np.minimum(own, beside) >= _STILL_FACTOR
+    return {group[row].rank for row in np.flatnonzero(slow).tolist()}
+
+
+def _outstanding(groups: Collection[Group], levels: Mapping[int, int], obs: Observation, policy: Policy) -> list[int]:
+    """Return the ranks for which all conditions hold that a single look can show, the slowest first."""
+    rises: dict[int, tuple[float, RankSeen]] = {}
+    distances: list[Floats] = []
+    for group in groups:
+        if len(group) < LEAST_GROUP:
+            continue
+        own, beside = _growth(group, levels, policy)
+        slow = np.minimum(own, beside) >= JUDGEMENT.lasting_factor
+        if 2 * int(slow.sum()) >= len(group):
+            slow[:] = False
+        rise = np.log(own) - np.median(np.log(own[~slow]))
+        distances.append(np.abs(rise[~slow]))
+        if _work_is_known(group):
+            rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(slow).tolist()}
+    if not rises:
+        return []
+    least = JUDGEMENT.apart_factor * float(np.quantile(np.concatenate(distances), JUDGEMENT.apart_share))
+    found = {number: (rise, rank) for number, (rise, rank) in rises.items() if rise >= least}
+    nodes = {obs.members[rank.replica].node for _, rank in found.values()}
+    if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in obs.members})):
+        return []
+    return sorted(found, key=lambda number: -found[number][0])
+
+
+def _work_is_known(group: Group) -> bool:
+    """Check whether the calls of most of these ranks, which do the same work, show how much there is to do."""
+    return 2 * sum(rank.sent.work != "Hidden" for rank in group) > len(group)

@@ -1,0 +1,26 @@
+"""While standbys are made beside training, and just after that, nothing is judged by its speed.
+
+A standby imports what its rank has imported, and that takes cores and disks from training. Falcon does this itself, so
+it is no slowdown of the job, and no node is to blame. A report holds the newest ``RECENT_ITERATIONS``: the next
+judgement waits until all of them were made after the standbys.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+MOST_SECONDS = 600.0  # of a generation: no standby that is never ready keeps a job from being watched
+
+
+def look(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, bool]:
+    """Return the state after a look, and whether what the iterations took says nothing now."""
+    if not obs.running:
+        return state, False
+    if obs.standbys_made and obs.running_seconds <= MOST_SECONDS:
+        return msgspec.structs.replace(state, made_beside=obs.iterations), True
+    before = state.made_beside
+    return state, before is not None and before <= obs.iterations < before + RECENT_ITERATIONS

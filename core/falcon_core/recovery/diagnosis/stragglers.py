@@ -1,0 +1,371 @@
+"""Who is slow: the median rule over the ranks that do the same work, then each rank's own excess; and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from itertools import chain
+
+import msgspec
+import numpy as np
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.model import Cause
+from falcon_core.recovery.diagnosis.own_excess import measured
+from falcon_core.recovery.diagnosis.shared_growth import Common
+from falcon_core.recovery.diagnosis.workload_check import Straggler, waited_for
+from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.stack_samples import sampled
+from falcon_core.recovery.model.state import NAMED_RANKS, Culprit, SlowIncident
+from falcon_core.signals.cause import CpuEvidence, explain
+from falcon_core.signals.culprits import least_excess_ns, median_of_others
+from falcon_core.signals.outliers import Outlier, Series, outliers
+from falcon_core.stats.medians import Floats, median, medians
+from falcon_core.stats.order import median_of
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+replace = msgspec.structs.replace
+
+
+def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
+    """Group the ranks that do the same work: those of a pipeline stage."""
+    groups: dict[int, list[RankSeen]] = defaultdict(list)
+    for rank in ranks:
+        groups[policy.stage_of(rank.rank)].append(rank)
+    return list(groups.values())
+
+
+def comparable(ranks: list[RankSeen], times: Floats | None = None) -> list[RankSeen]:
+    """Keep the ranks that take the same stretch of calls for an iteration as most do; none where there is no majority.
+
+    Ranks of a synchronous job have equal iteration times, whoever is slow. Each agent finds the period by itself,
+    though, and for a while an agent may count layers or micro-batches where another counts iterations: their
+    computation does not compare. (The numbers of calls would not show it: pipeline stages differ in them.)
+
+    ``times``: the median iteration time of each of these ranks that has counted any, ns, where it is known already.
+    """
+    timed = [rank for rank in ranks if rank.sent.iteration_ns]
+    if not timed:
+        return ranks
+    if times is None:
+        times = medians([rank.sent.iteration_ns for rank in timed])
+    level = float(np.sort(times)[(len(times) - 1) // 2])
+    factor = JUDGEMENT.same_unit_factor
+    same = (level < factor * times) & (times < factor * level)
+    if 2 * int(same.sum()) <= len(timed):
+        return []
+    differing = {timed[row].rank for row in np.flatnonzero(~same).tolist()}
+    return [rank for rank in ranks if rank.rank not in differing]
+
+
+def _typical_ns(obs: Observation) -> Floats:
+    """Return the median iteration time of each rank with a recent report that has counted any, ns."""
+    rows = [
+        row for row, rank in enumerate(obs.ranks) if rank.fresh and rank.process == "Running" and rank.sent.iteration_ns
+    ]
+    return obs.iteration_times.medians(rows=np.array(rows, dtype=np.int64))
+
+
+def compared_ranks(obs: Observation) -> list[RankSeen]:
+    """Return the ranks with a fresh report that count the same iterations as most ranks."""
+    fresh = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
+    return comparable(fresh, _typical_ns(obs))
+
+
+def stragglers(
+    ranks: list[RankSeen], policy: Policy, slow: SlowIncident | None, *, windows: int = JUDGEMENT.lasting_windows
+) -> list[Straggler]:
+    """Find all who stand out among ``ranks``, which count the same iterations.
+
+    First the median rule, which needs no healthy level. Where it is silent and the job is known to be ``slow``, a rank
+    whose own excess explains the loss is found too: a rank that computes 1.2 × slower costs every step a fifth, and
+    the median rule's factor would never see it. What all ranks gained alike is no part of the loss to be explained.
+
+    ``windows``: of C iterations, the newest, in each of which an own excess has to explain the loss.
+    """
+    groups = peer_groups(ranks, policy)
+    found = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
+    if not found and slow is not None:
+        loss_ns = float(slow.slow_ns - slow.healthy_ns - slow.common_ns)
+        if loss_ns > 0:
+            found = _by_own_excess(groups, policy, JUDGEMENT.action_share * loss_ns, loss_ns, windows)
+    return waited_for(found)
+
+
+def each_straggler(ranks: list[RankSeen], policy: Policy, slow: SlowIncident) -> list[Straggler]:
+    """Find all who would slow the job down by themselves, also those that a slower rank hides.
+
+    An iteration is as long as its slowest rank's, so the job's loss is that of the slowest rank alone and no measure
+    for the others. A rank stands out beside it by the median rule, or if its own excess is ``verify`` of a healthy
+    iteration: that would be left as a slowdown if the slowest rank were gone.
+    """
+    groups = peer_groups(ranks, policy)
+    found = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
+    known = {out.rank for out, _ in found}
+    hidden = _by_own_excess(groups, policy, policy.verify * slow.healthy_ns, 0.0)
+    return waited_for(found + [straggler for straggler in hidden if straggler[0].rank not in known])
+
+
+def culprit_of(
+    found: list[Straggler], obs: Observation, policy: Policy, shared: Common | None, *, never_well: bool = False
+) -> Culprit | None:
+    """Return the worst of the stragglers. Only a rank that sent its newest iterations in detail is named.
+
+    ``never_well``: what its agent took for healthy was slow already.
+    """
+    return next(iter(culprits_of(found, obs, policy, shared, never_well=never_well)), None)
+
+
+def culprits_of(
+    found: list[Straggler],
+    obs: Observation,
+    policy: Policy,
+    shared: Common | None,
+    *,
+    most: int = 1,
+    named: Collection[Culprit] = (),
+    never_well: bool = False,
+) -> list[Culprit]:
+    """Return the worst straggler of each node, the slowest node first: at most so many, those ``named`` before first.
+
+    Of a node whose rank was named before, that rank is returned if it stands out. Only a rank that sent its newest
+    iterations in detail is named. The first culprit counts all stragglers that no culprit of the list stands for.
+    """
+    by_node = _by_node(found, obs)
+    before = {culprit.node: culprit.rank for culprit in named}
+    kept = set(sorted(by_node, key=lambda node: node not in before)[:most])
+    slow_ranks = {out.rank for of_node in by_node.values() for out, _ in of_node}
+    rest = slow_ranks - {out.rank for node in kept for out, _ in by_node[node]}
+    peers: dict[int, _Peers] = {}  # by group
+    culprits: list[Culprit] = []
+    for node, of_node in by_node.items():
+        if node not in kept:
+            continue
+        worst, group = _of_rank(of_node, before.get(node))
+        if id(group) not in peers:
+            peers[id(group)] = _Peers.of([rank for rank in group if rank.rank not in slow_ranks], policy)
+        also = {out.rank for out, _ in of_node} | rest
+        rest = set()
+        others = sorted(also - {worst.rank})
+        culprits.append(_culprit(obs, policy, worst, peers[id(group)], others, shared, never_well))
+    return culprits
+
+
+def _of_rank(of_node: list[Straggler], rank: int | None) -> Straggler:
+    """Return the straggler that is this rank; the worst where it is not among them."""
+    return next((straggler for straggler in of_node if straggler[0].rank == rank), of_node[0])
+
+
+def _by_node(found: list[Straggler], obs: Observation) -> dict[str, list[Straggler]]:
+    """Return the stragglers that sent their newest iterations in detail by node, the worst first."""
+    replicas = {rank.rank: rank.replica for rank in obs.ranks if rank.sent.detailed}
+    by_node: dict[str, list[Straggler]] = defaultdict(list)
+    for straggler in sorted(found, key=lambda straggler: -straggler[0].ratio):
+        if straggler[0].rank in replicas:
+            by_node[obs.members[replicas[straggler[0].rank]].node].append(straggler)
+    return by_node
+
+
+def _beyond_the_median(group: list[RankSeen], policy: Policy) -> list[Outlier]:
+    """Apply the median rule to a group. A brief has no newest iterations, only a level: it is matched with any."""
+    series = [
+        Series(
+            rank=rank.rank,
+            iterations=rank.sent.iterations if rank.sent.detailed else None,
+            values_ns=rank.sent.compute_ns,
+        )
+        for rank in group
+    ]
+    return outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)
+
+
+def _by_own_excess(
+    groups: list[list[RankSeen]],
+    policy: Policy,
+    least_ns: float,
+    loss_ns: float,
+    windows: int = JUDGEMENT.lasting_windows,
+) -> list[Straggler]:
+    """Find the ranks whose own excess is ``least_ns`` or more in every window of C iterations, of the newest so many.
+
+    ``loss_ns``: what the culprits together have to account for, an iteration (``least_excess_ns``).
+    """
+    ranks = list(chain.from_iterable(groups))
+    in_a_report = RECENT_ITERATIONS // policy.consecutive
+    windows = max(1, min(windows, in_a_report))
+    shortest = min((len(rank.sent.compute_ns) for rank in ranks), default=0)
+    if len(ranks) < 2 or shortest < windows * policy.consecutive:
+        return []
+    times = medians([rank.sent.iteration_ns or [0] for rank in ranks])
+    least_ns = max(least_ns, least_excess_ns(times, loss_ns))
+    slow_ranks = measured(groups, windows, policy).beyond(least_ns, policy)
+    return [(out, group) for group in groups for out in _held_against_peers(group, slow_ranks)]
+
+
+def _held_against_peers(group: list[RankSeen], slow_ranks: Collection[int]) -> list[Outlier]:
+    """Compare the slow ranks of a group with their own healthy level and with their peers."""
+    places = [place for place, rank in enumerate(group) if rank.rank in slow_ranks]
+    if not places:
+        return []
+    levels = medians([rank.sent.compute_ns for rank in group])
+    others = median_of_others(np.floor(levels)).tolist() if len(group) > 1 else [0.0]
+    found = []
+    for place in places:
+        rank, value = group[place], float(levels[place])
+        healthy_ns = rank.sent.healthy_compute_ns or 1
+        found.append(
+            Outlier(
+                rank=rank.rank,
+                ratio=value / healthy_ns,
+                value_ns=int(value),
+                peers_ns=int(others[place]) or healthy_ns,
+            )
+        )
+    return found
+
+
+class _Peers(msgspec.Struct, frozen=True):
+    """What the well ranks of a group have in common: a culprit is held against it."""
+
+    cpu: CpuEvidence
+    wait_ns: int | None
+
+    @classmethod
+    def of(cls, ranks: list[RankSeen], policy: Policy) -> _Peers:
+        return cls(_typical_cpu(ranks), _wait_ns(ranks, policy))
+
+
+def _culprit(
+    obs: Observation,
+    policy: Policy,
+    worst: Outlier,
+    peers: _Peers,
+    others: list[int],
+    shared: Common | None,
+    never_well: bool,
+) -> Culprit:
+    """Put the evidence together: ``peers`` do the same work and are well, ``others`` are further slow ranks.
+
+    The rank's healthy computation includes what all ranks of its group have gained since.
+    """
+    culprit = next(rank for rank in obs.ranks if rank.rank == worst.rank)
+    healthy = culprit.sent.healthy_compute_ns
+    if healthy is not None and shared is not None:
+        healthy = round(healthy * shared.of(worst.rank, policy))
+    evidence = replace(culprit.cpu, stall_share=culprit.sent.stall_share)
+    if never_well or (healthy is not None and worst.value_ns <= healthy * (1 + policy.verify)):
+        # A generation that was slow from its first iteration has taken that for its health.
+        healthy = None
+        now = culprit.cpu
+        evidence = CpuEvidence(throttled=now.throttled, run_delay=now.run_delay, collecting=now.collecting)
+    evidence = replace(evidence, excess=_excess(culprit, worst.value_ns, healthy or worst.peers_ns))
+    cause = explain(evidence, [peers.cpu])
+    member = obs.members[culprit.replica]
+    trouble = member.trouble
+    reported = trouble if trouble is not None and trouble.slows and cause.cause is Cause.UNKNOWN else None
+    return Culprit(
+        rank=culprit.rank,
+        replica=culprit.replica,
+        pod_name=member.pod_name,
+        node=member.node,
+        slowdown=round(worst.value_ns / healthy if healthy else worst.ratio, 2),
+        compute_ns=worst.value_ns,
+        healthy_compute_ns=healthy,
+        peers_compute_ns=worst.peers_ns,
+        wait_ns=_wait_ns([culprit], policy),
+        peers_wait_ns=peers.wait_ns,
+        cause=cause.cause if reported is None else Cause.HARDWARE,
+        node_reports="" if reported is None else reported.text,
+        neighbours=member.busy if cause.cause is Cause.CPU_CONTENTION else "",
+        cause_culprit=cause.culprit,
+        cause_peers=cause.peers,
+        cause_healthy=cause.healthy,
+        work=culprit.sent.work,
+        samples=sampled(culprit.sent.samples),
+        also=others[:NAMED_RANKS],
+        also_total=len(others),
+    )
+
+
+def _excess(culprit: RankSeen, compute_ns: int, reference_ns: int) -> float | None:
+    """Return by how much of an iteration the culprit computes longer; None where its iterations are not known."""
+    typical_ns = median(culprit.sent.iteration_ns) if culprit.sent.iteration_ns else 0.0
+    return (compute_ns - reference_ns) / typical_ns if typical_ns > 0 else None
+
+
+def _typical_cpu(ranks: list[RankSeen]) -> CpuEvidence:
+    """Return the medians of the ranks' counters; None where none is known."""
+    throttles = [rank.throttle for rank in ranks if rank.throttle is not None]
+    throttled = [share for throttle in throttles if (share := throttle.throttled_fraction) is not None]
+    delays = [delay for rank in ranks if (delay := rank.sent.run_delay_fraction) is not None]
+    spent = [share for rank in ranks if (share := rank.sent.collecting_fraction) is not None]
+    return CpuEvidence(
+        throttled=median(throttled) if throttled else None,
+        run_delay=median(delays) if delays else None,
+        collecting=median(spent) if spent else None,
+    )
+
+
+def _wait_ns(ranks: list[RankSeen], policy: Policy) -> int | None:
+    """Return the median of the ranks' newest waits, ns; None where none is known."""
+    newest = medians([rank.sent.wait_ns for rank in ranks if rank.sent.wait_ns], policy.consecutive)
+    return int(median_of(np.floor(newest))) if len(newest) else None
+
+
+def no_longer_slow(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check for relief: the culprit computes as fast as it did (or as its peers); unlocated, by the agents' reports.
+
+    As fast as it did, times what its peers have gained or lost since it was named. Of a culprit that was never well the
+    iteration time proves nothing, since the job's healthy time is but an estimate; nor of a culprit that was named
+    though the job was hardly slower; nor while other ranks compute micro-batches of the culprit's.
+    """
+    tracked = [rank for rank in obs.ranks if rank.fresh and rank.sent.iterations]
+    if not tracked:
+        return False
+    if slow.culprit is None:
+        onsets = sum(rank.sent.onset is not None for rank in tracked)
+        return 2 * onsets <= len(tracked) and _is_healthy(obs, slow, policy, policy.verify, fresh=True)
+    return _has_recovered(slow, slow.culprit, tracked, obs, policy)
+
+
+def _has_recovered(
+    slow: SlowIncident, named: Culprit, tracked: list[RankSeen], obs: Observation, policy: Policy
+) -> bool:
+    culprit = next((rank for rank in tracked if rank.rank == named.rank), None)
+    if culprit is None or len(culprit.sent.compute_ns) < policy.consecutive:
+        return False
+    well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
+    if max(culprit.sent.compute_ns[-policy.consecutive :]) <= well_ns:
+        return True
+    if slow.from_start or slow.without_onset or slow.moved is not None or obs.shared_unevenly:
+        return False
+    # Its own times say that it is slow: the job's have to lie at their level, not just below what an onset needs.
+    return culprit.sent.onset is None and _is_healthy(obs, slow, policy, policy.verify / 2, fresh=False)
+
+
+def reference_ns(named: Culprit, obs: Observation, policy: Policy) -> float:
+    """Return what the culprit would compute now if it were well, ns: as before, or as its peers where that is unknown.
+
+    Times what its peers have gained or lost since it was named.
+    """
+    return (named.healthy_compute_ns or named.peers_compute_ns) * _gained_since(named, obs, policy)
+
+
+def _gained_since(named: Culprit, obs: Observation, policy: Policy) -> float:
+    """Return how many times as long as then the culprit's peers compute now; 1 where that is noise, or not known.
+
+    This is the lower quartile of the peers, as in ``common``: further slow ranks among them change nothing.
+    """
+    numbers, levels = obs.compute_levels
+    alike = numbers // policy.stage_size == policy.stage_of(named.rank)
+    peers = np.sort(levels[alike & ~np.isin(numbers, [named.rank, *named.also])])
+    if not len(peers) or not named.peers_compute_ns:
+        return 1.0
+    gained = float(peers[(len(peers) - 1) // 4]) / named.peers_compute_ns
+    return gained if abs(gained - 1) > policy.verify / 2 else 1.0
+
+
+def _is_healthy(obs: Observation, slow: SlowIncident, policy: Policy, within: float, *, fresh: bool) -> bool:
+    """Check whether the iteration time is back at its healthy level, or longer by no more than this share."""
+    newest_ns = obs.iteration_ns(policy.consecutive, fresh=fresh)
+    return newest_ns is not None and newest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + within)

@@ -1,0 +1,228 @@
+"""Planned moves: replicas leave nodes that are being emptied, before anything fails. Pure.
+
+What says so is a ``Notice``. An urgent one (a spot instance is reclaimed, the pod is being disrupted) is answered at
+once. A node that only takes no further pods (a cordon) is left at the next convenient moment:
+
+- in any restart that takes place anyway, where a spare is ready for it (``trouble.leaving``);
+- otherwise when the cordon has stood for ``SETTLE_SECONDS`` and the last planned restart is ``APART_SECONDS`` ago. All
+  nodes with a notice are left in one restart.
+
+The machinery is that of a slow node: a pod is prepared elsewhere while training goes on, and takes over in one restart
+when it is ready. A notice that is withdrawn before costs nothing. The node is not excluded: nothing is wrong with it,
+and the notice itself keeps new pods away.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.failstop.node_health import leaving
+from falcon_core.recovery.model.observation import (
+    Abandon,
+    Action,
+    MemberSeen,
+    MoveClosed,
+    Observation,
+    Policy,
+    Prepare,
+    Switch,
+)
+from falcon_core.recovery.model.remembered import LeavingNode, PlannedMove
+from falcon_core.recovery.model.resumption import resumed_at, training
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.strategies import replace_node
+from falcon_core.text import clip
+
+SETTLE_SECONDS = 15.0  # an administrator who has cordoned the wrong node lifts the cordon within that time
+# Between two planned restarts for cordons. With the preparation's deadline it stays below GIVE_WAY_SECONDS.
+APART_SECONDS = 300.0
+GIVE_WAY_SECONDS = 600.0  # a drain waits for the job for so long; node upgrades of managed clusters wait for 15 minutes
+MOST_LEAVING = 64  # nodes at a time, so many spares a job may hold unless its pool says otherwise; the others follow
+WHY_LENGTH = 256  # characters
+UNDER_WAY = "a planned move is being prepared"
+replace = msgspec.structs.replace
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Look at the job once, after the ladder for fail-stop has found nothing to do."""
+    state, closed = _concluded(state, obs)
+    state, actions = _followed(state, obs)
+    if not obs.running or state.stop is not None:
+        return state, [*closed, *actions]
+    state, prepared = _prepared(state, obs, policy)
+    state, switched = _switched(state, obs)
+    return _forgotten(state), [*closed, *actions, *prepared, *switched]
+
+
+def join(state: RecoveryState, obs: Observation, busy: set[int]) -> tuple[RecoveryState, list[Action]]:
+    """Let the pods that are ready, or have their node, take over in a restart that begins anyway.
+
+    The rest of a pod's start is shorter than another restart. ``busy``: replicas that the restart is for.
+    """
+    if not obs.running or state.move is None or state.move.restarts:
+        return state, []
+    joining = [entry for entry in state.leaving if entry.replica not in busy and _has_place(entry, obs)]
+    if not joining:
+        return state, []
+    return _moving(state, state.move, joining, obs), [Switch(entry.replica) for entry in joining]
+
+
+def is_under_way(state: RecoveryState) -> bool:
+    """Check whether pods are being prepared: meanwhile no other repair takes spares or replicas."""
+    return any(entry.preparing for entry in state.leaving)
+
+
+def due_at(state: RecoveryState, entry: LeavingNode) -> float:
+    """Return when a pod is prepared for the replica at the earliest (unix seconds)."""
+    settled = entry.since if entry.urgent else entry.since + SETTLE_SECONDS
+    apart = entry.since if entry.urgent or state.move is not None else state.moved_at + APART_SECONDS
+    return max(settled, apart, entry.retry_at)
+
+
+def gives_way(state: RecoveryState, now: float) -> bool:
+    """Check whether a node has had to wait for too long: then evictions are no longer held off."""
+    return any(now - entry.since > GIVE_WAY_SECONDS for entry in state.leaving)
+
+
+def _followed(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    """Take over the present notices; give pods back whose notice is withdrawn, or that failed before."""
+    known = {(entry.replica, entry.node): entry for entry in state.leaving}
+    kept: list[LeavingNode] = []
+    actions: list[Action] = []
+    for member in obs.members:
+        before = known.get((member.replica, member.node)) if member.node else None
+        entry = _noticed(before, member, obs) if member.node else None
+        was_preparing = before is not None and before.preparing and member.replica in obs.prepared
+        if was_preparing and (entry is None or not entry.preparing):
+            actions.append(Abandon(member.replica))
+        if entry is not None:
+            kept.append(entry)
+    kept.sort(key=lambda entry: (not entry.preparing, not entry.urgent, entry.since, entry.replica))
+    return _forgotten(replace(state, leaving=kept[:MOST_LEAVING])), actions
+
+
+def _noticed(before: LeavingNode | None, member: MemberSeen, obs: Observation) -> LeavingNode | None:
+    """Return what is known now of a member's node; None where nothing says that it is to be left."""
+    if member.notice is None:
+        return None
+    entry = before or LeavingNode(replica=member.replica, pod_name="", node=member.node, why="", since=obs.now)
+    entry = replace(
+        entry, pod_name=member.pod_name, why=clip(member.notice.text, WHY_LENGTH), urgent=member.notice.urgent
+    )
+    prepared = obs.prepared.get(member.replica) if entry.preparing else None
+    failure = replace_node.failed(prepared) if prepared is not None and not prepared.ready else ""
+    if failure:
+        entry = replace(entry, blocked=failure, retry_at=obs.now + replace_node.RETRY_SECONDS)
+    return replace(entry, preparing=prepared is not None and not failure)
+
+
+def _forgotten(state: RecoveryState) -> RecoveryState:
+    """Forget a move of which nothing is left before its restart."""
+    if state.move is None or state.move.restarts:
+        return state
+    preparing = [entry for entry in state.leaving if entry.preparing]
+    return replace(state, move=replace(state.move, leaving=preparing) if preparing else None)
+
+
+def _prepared(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Prepare a pod for each replica that is to move now and for which there is room."""
+    if state.move is not None and state.move.restarts:
+        return state, []
+    taken = sum(entry.preparing and _is_unplaced(entry, obs) for entry in state.leaving)
+    entries: list[LeavingNode] = []
+    actions: list[Action] = []
+    for entry in state.leaving:
+        if entry.preparing:
+            state = _opened(state, entry, obs, policy)  # it was left over by a restart that is over
+        elif _is_due(state, entry, obs):
+            entry = replace(entry, blocked=replace_node.hindrance(obs.spares, taken))
+            if not entry.blocked:
+                state = _opened(state, entry, obs, policy)
+                assert state.move is not None  # opened just now
+                entry = replace(entry, preparing=True)
+                actions.append(Prepare(entry.replica, entry.why, state.move.id, exclude=False))
+                taken += 1
+        entries.append(entry)
+    return replace(state, leaving=entries), actions
+
+
+def _is_unplaced(entry: LeavingNode, obs: Observation) -> bool:
+    """Check whether the replica's preparation has been given no node yet."""
+    prepared = obs.prepared.get(entry.replica)
+    return prepared is None or not prepared.claimed_node
+
+
+def _is_due(state: RecoveryState, entry: LeavingNode, obs: Observation) -> bool:
+    member = obs.members[entry.replica]
+    if member.pod != "Present" or entry.replica in obs.prepared:
+        return False
+    if not entry.urgent and state.slow is not None and state.slow.phase in ("Mitigating", "Checking"):
+        return False  # its restart leaves the node as well
+    return obs.now >= due_at(state, entry)
+
+
+def _opened(state: RecoveryState, entry: LeavingNode, obs: Observation, policy: Policy) -> RecoveryState:
+    if state.move is not None:
+        return replace(state, move=replace(state.move, since=min(state.move.since, entry.since)))
+    number = state.incidents + 1
+    move = PlannedMove(id=f"{policy.job}-{number}", since=entry.since, began_at=obs.now, leaving=[])
+    return replace(state, incidents=number, move=move)
+
+
+def _ready(state: RecoveryState, obs: Observation) -> list[LeavingNode]:
+    return [
+        entry
+        for entry in state.leaving
+        if entry.preparing and entry.replica in obs.prepared and obs.prepared[entry.replica].ready
+    ]
+
+
+def _has_place(entry: LeavingNode, obs: Observation) -> bool:
+    prepared = obs.prepared.get(entry.replica) if entry.preparing else None
+    return prepared is not None and bool(prepared.claimed_node) and not replace_node.failed(prepared)
+
+
+def _switched(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    """Restart when every pod that is on its way is ready; an urgent one waits for urgent ones alone."""
+    ready = _ready(state, obs)
+    if not ready or state.move is None or state.move.restarts:
+        return state, []
+    in_haste = any(entry.urgent for entry in ready)
+    awaited = [
+        entry
+        for entry in state.leaving
+        if entry.preparing and entry not in ready and (entry.urgent or not in_haste) and _is_awaited(entry, obs)
+    ]
+    if awaited:
+        return state, []
+    busy = {entry.replica for entry in state.leaving if entry.preparing and _is_unplaced(entry, obs)}
+    actions = [Switch(entry.replica) for entry in ready]
+    besides = leaving(obs, busy, state.move.id)
+    return _moving(state, state.move, ready, obs), [*actions, *besides]
+
+
+def _is_awaited(entry: LeavingNode, obs: Observation) -> bool:
+    """Check whether a restart is worth putting off for the pod: it was asked for just now, or is on its way."""
+    prepared = obs.prepared.get(entry.replica)
+    return prepared is None or replace_node.is_on_its_way(prepared)
+
+
+def _moving(state: RecoveryState, move: PlannedMove, moved: list[LeavingNode], obs: Observation) -> RecoveryState:
+    """Return the state in which the restart has begun."""
+    move = replace(move, leaving=moved, generation=obs.generation, iterations=obs.iterations, switched_at=obs.now)
+    left = [entry for entry in state.leaving if entry not in moved]
+    return replace(state, leaving=left, move=move, moved_at=obs.now)
+
+
+def _concluded(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    """Close the move when training goes on, and learn what its restart has cost."""
+    move = state.move
+    if move is None or move.switched_at is None or state.stop is not None or obs.generation <= move.generation:
+        return state, []
+    if not training(obs, seen_before=move.iterations > 0 or state.healthy_ns is not None):
+        return state, []
+    seconds = max(0.0, resumed_at(obs) - move.switched_at)
+    learned = ski_rental.learn(state.overheads.get(replace_node.TYPE), seconds)
+    overheads = {**state.overheads, replace_node.TYPE: round(learned, 2)}
+    return replace(state, move=None, overheads=overheads), [MoveClosed(incident=move, seconds=seconds)]

@@ -1,0 +1,1 @@
+"""Follow open slowdowns, and apply the repair that is due."""

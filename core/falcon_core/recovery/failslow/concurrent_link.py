@@ -1,0 +1,234 @@
+"""A slow link beside slow ranks: each has an incident of its own, and each pays for what it costs by itself.
+
+While a rank is named, its computation explains the slowdown. Where it explains less than half of it in each of the
+newest windows, something else is slow as well. Then all ranks are asked for the detail of their waits, and a link is
+named by the same rules as otherwise (``links``), only that the named ranks may be slow, and may lack CPU.
+
+Moved micro-batches leave little of a slow rank, and their ranks' calls are others, so that nobody knows transfers that
+were healthy. There iterations that are longer than the ranks' present shares explain are a suspicion (phase
+``Suspected``, which nobody is told of): all links are measured under a pause (``probing``), and a link that is far
+below its peers is named.
+
+The rank's loss counts no more than the rank's own excess then (``losses``), so that its node is not left for what the
+link costs. Roles are exchanged against the link once its own loss has paid for that (``swapping_beside``). Once no slow
+rank is left, the link's incident takes the place of theirs, and the ladder against links goes on from there. It is
+remembered over the restart by which a node is left: in the next generation nobody knows transfers that were healthy.
+Where an exchange was not enough, all links are measured once more: another link may be slow as well (``probing``).
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import msgspec
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.diagnosis.communicator_progress import place
+from falcon_core.recovery.diagnosis.culprit_timing import excess_ns, named_for_ns
+from falcon_core.recovery.diagnosis.slow_links import slow_link
+from falcon_core.recovery.failslow import incidents
+from falcon_core.recovery.history import durations
+from falcon_core.recovery.model.observation import Action, Observation, Policy, SlowClosed
+from falcon_core.recovery.model.state import NAMED_RANKS, Culprit, RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.treatments import only, without
+from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+MOVED_SECONDS = 10.0  # since micro-batches were moved, before links are suspected; a window of C iterations at least
+EXCHANGED_WINDOWS = 2  # of C iterations since an exchange of roles, before it counts as not enough
+NOT_ENOUGH = "iterations take longer than their ranks explain"
+replace = msgspec.structs.replace
+
+
+def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether the named ranks explain less than half of the slowdown in each of the newest windows.
+
+    Not once a link is named beside them.
+    """
+    slow = state.slow
+    if state.link_beside is not None:
+        return False  # it has its name already
+    if slow is None or slow.culprit is None or slow.phase != "Located":
+        return False
+    if obs.shared_unevenly:
+        return is_beyond_shares(state, slow, obs, policy)
+    if slow.from_start or slow.without_onset:
+        return False
+    width = policy.consecutive
+    return all(_unexplained(state, slow, obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
+
+
+def is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether moved micro-batches explain less than half of what iterations take longer, since they are moved."""
+    sharing, width = state.sharing, policy.consecutive
+    if slow.moved is None or sharing is None or sharing.generation != obs.generation or not sharing.taken_iteration:
+        return False
+    done, windows = obs.iterations - sharing.taken_iteration, _moved_windows(obs, width)
+    if done < windows * width or adjust_microbatches.hindrance(obs, policy):
+        return False
+    left_ns, well_ns = adjust_microbatches.left_ns(obs, policy), slow.healthy_ns + slow.common_ns
+    for window in range(1, windows + 1):
+        level = _level(obs, width, window)
+        lost_ns = 0.0 if level is None else level - well_ns
+        if lost_ns <= policy.verify * well_ns or left_ns >= JUDGEMENT.action_share * lost_ns:
+            return False
+    return True
+
+
+def _moved_windows(obs: Observation, width: int) -> int:
+    """Return how many of the newest windows are looked at where micro-batches are moved: as many as are reported."""
+    level_ns = obs.iteration_ns(width) or 0.0
+    wanted = math.ceil(MOVED_SECONDS * 1e9 / (width * level_ns)) if level_ns else 1
+    return max(1, min(RECENT_ITERATIONS // width, wanted))
+
+
+def _window(width: int, window: int) -> slice:
+    """Return which iterations a window has, counted from the newest."""
+    return slice(-window * width, None if window == 1 else -(window - 1) * width)
+
+
+def _level(obs: Observation, width: int, window: int) -> float | None:
+    windows = [rank.sent.iteration_ns[_window(width, window)] for rank in obs.ranks if rank.fresh]
+    levels = [median(times) for times in windows if len(times) == width]
+    return median(levels) if levels else None
+
+
+def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, width: int, window: int) -> bool:
+    """Check one of the windows, counted from the newest."""
+    level = _level(obs, width, window)
+    if level is None:
+        return False
+    lost_ns, newest = level - slow.healthy_ns - slow.common_ns, _window(width, window)
+    own_ns = max((_window_excess(culprit, obs, newest, width) for culprit in state.culprits), default=0.0)
+    return lost_ns > 0 and own_ns < JUDGEMENT.action_share * lost_ns
+
+
+def _window_excess(culprit: Culprit, obs: Observation, newest: slice, width: int) -> float:
+    """Return what a named rank computed longer in a window than while it was well [ns]; infinite where not known."""
+    rank = next((rank for rank in obs.ranks if rank.rank == culprit.rank and rank.fresh), None)
+    times = rank.sent.compute_ns[newest] if rank is not None else []
+    well_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
+    return median(times) - well_ns if len(times) == width else float("inf")
+
+
+def look(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Name a link beside the open incident ``slow``, count what it costs, or close its incident."""
+    if state.link_beside is not None:
+        return _followed(state, state.link_beside, slow, obs, policy)
+    if not is_suspected(state, obs, policy):
+        return state, []
+    link = slow_link(obs, policy, slow, beside=frozenset(culprit.rank for culprit in state.culprits))
+    own_ns = _own_ns(state, slow, obs, policy)
+    is_named = link is not None
+    if link is None:
+        if not obs.shared_unevenly:
+            return state, []
+        link = _somewhere(own_ns, obs)
+    width = policy.consecutive
+    iterations = (JUDGEMENT.lasting_windows if is_named else _moved_windows(obs, width)) * width
+    first = max(1, obs.iterations - iterations + 1)
+    found = SlowIncident(
+        id="",
+        phase="Detected" if is_named else "Suspected",
+        onset_at=obs.now - iterations * slow.slow_ns / 1e9,
+        onset_generation=obs.generation,
+        onset_iteration=first,
+        reported_iteration=obs.iterations,
+        healthy_ns=slow.healthy_ns,
+        slow_ns=slow.healthy_ns + own_ns,
+        loss=ski_rental.Loss(
+            seconds=iterations * own_ns / 1e9, generation=obs.generation, counted_iterations=obs.iterations
+        ),
+        link=link,
+    )
+    if is_named:
+        state, found = incidents.numbered(state, found, policy)
+    return replace(state, link_beside=found), []
+
+
+def _somewhere(own_ns: int, obs: Observation) -> SlowLink:
+    """Return the link that may be slow, before the links are measured: any."""
+    ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
+    named = [place(obs, rank) for rank in ranks[:NAMED_RANKS]]
+    return SlowLink(ranks=named, members=len(ranks), comm="", excess_ns=own_ns, compute_growth=1.0)
+
+
+def _own_ns(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
+    """Return what of an iteration no named rank explains [ns]."""
+    lost_ns = slow.slow_ns - slow.healthy_ns - slow.common_ns
+    if obs.shared_unevenly and not adjust_microbatches.hindrance(obs, policy):
+        return max(0, lost_ns - round(adjust_microbatches.left_ns(obs, policy)))
+    each = (excess_ns(culprit, obs, policy.consecutive, policy) or 0.0 for culprit in state.culprits)
+    return max(0, lost_ns - round(max(0.0, *each, 0.0)))
+
+
+def _followed(
+    state: RecoveryState, link: SlowIncident, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Count the loss of the iterations since the last look; close the incident once ranks explain all of it again."""
+    own_ns = _own_ns(state, slow, obs, policy)
+    well_ns = link.healthy_ns
+    loss = ski_rental.accumulate(
+        link.loss, generation=obs.generation, iterations=obs.iterations, slow_ns=well_ns + own_ns, healthy_ns=well_ns
+    )
+    named_ns = link.named_ns or link.slow_ns
+    link = replace(link, loss=loss, slow_ns=well_ns + own_ns)
+    if own_ns > JUDGEMENT.action_share * (named_ns - well_ns):
+        return replace(state, link_beside=_exchange_judged(replace(link, well_since=None), obs, policy)), []
+    since = obs.now if link.well_since is None else link.well_since
+    if obs.now - since < JUDGEMENT.lasting_windows * policy.consecutive * slow.slow_ns / 1e9:
+        return replace(state, link_beside=replace(link, well_since=since)), []
+    state = replace(state, link_beside=None)
+    if not link.is_incident:
+        return state, []
+    if link.swapped is None or link.switched_at is None:
+        return incidents.passed(state, replace(link, well_since=since), obs, policy)
+    state = durations.cut_short(state, link, link.switched_at)
+    link = replace(link, slow_ns=link.named_ns, swapped=replace(link.swapped, after_ns=slow.slow_ns))
+    return state, [SlowClosed(incident=link, outcome="Helped", iteration_ns=slow.slow_ns)]
+
+
+def _exchange_judged(link: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
+    """Return the incident of a link for which ranks do not explain iterations; an exchange may not have been enough."""
+    if link.swapped is None or link.swapped.failed or link.switched_at is None:
+        return link
+    if obs.now - obs.running_seconds < link.switched_at or obs.iterations < EXCHANGED_WINDOWS * policy.consecutive:
+        return link
+    return replace(link, swapped=replace(link.swapped, failed=NOT_ENOUGH, failed_at=obs.now))
+
+
+def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tuple[RecoveryState, SlowIncident]:
+    """Keep the incident of a link whose transfers a rank that is named now does not explain.
+
+    The second value is the incident to name the rank in: another, or ``slow`` where the rank explains it.
+    """
+    link = slow.link
+    own_ns = named_for_ns(culprit)
+    # In the generation after an exchange, what was measured before it says nothing.
+    measured = slow.probed is not None and slow.probed.found == "Link" and slow.swapped is None
+    if link is None or not slow.id:
+        return state, slow
+    if not measured and link.excess_ns < JUDGEMENT.link_over_computation * own_ns:
+        return state, slow
+    beside = replace(
+        slow,
+        phase="Detected",
+        usual=None,
+        slow_ns=max(slow.healthy_ns, slow.slow_ns - max(0, own_ns)),
+        moved=None,  # that was against the rank
+        applied=without(slow, adjust_microbatches.TYPE),
+    )
+    named = replace(
+        slow,
+        id="",
+        link=None,
+        probed=None,
+        applied=only(slow, adjust_microbatches.TYPE),
+        outlook=None,
+        swapped=None,
+    )
+    return replace(state, link_beside=beside), named

@@ -1,0 +1,74 @@
+"""The exchange of roles against a link that is slow beside slow ranks: planned, and carried out once.
+
+It is the ladder of ``swapping`` with three differences. The loss is what the link costs by itself. The slow ranks'
+incidents follow their nodes to the roles that their pods take (``gather_stragglers.seated``), and so do the
+micro-batches that were moved (``sharing.carried``). And what came of it shows in what ranks do not explain
+(``link_beside``): the iteration time says nothing, since the new generation has its slow ranks.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.cost import prices
+from falcon_core.recovery.failslow import link_swap
+from falcon_core.recovery.model.observation import Action, Observation, Policy, Swap
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.treatments import was_applied
+from falcon_core.recovery.strategies import known_slow_links, swap_for_link, swap_for_nodes
+
+replace = msgspec.structs.replace
+
+
+def climb(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Let pods exchange their roles against the link beside slow ranks, once that has paid for itself."""
+    link = state.link_beside
+    where = None if link is None else link.link
+    if link is None or where is None or not link.is_incident or state.probe is not None:
+        return state, []
+    if not policy.names(swap_for_link.TYPE) or any(slow.phase != "Located" for slow in _ranks(state)):
+        return state, []
+    if link_swap.is_old(link.outlook, obs):
+        link = _planned(state, link, where, obs, policy)[0]
+        state = replace(state, link_beside=link)
+    strategy = prices.next_candidate(state, link, obs, policy)
+    if strategy is None or not ski_rental.due(strategy, link.loss):
+        return state, []
+    applied = [*link.applied, prices.applied(strategy, link, obs, policy)]
+    if strategy.name != swap_for_link.TYPE:
+        return replace(state, link_beside=replace(link, applied=applied)), []
+    if policy.enforce and obs.saving:
+        return replace(state, link_beside=replace(link, blocked=link_swap.SAVING)), []
+    link, plan = _planned(state, link, where, obs, policy)
+    if plan is None:
+        return replace(state, link_beside=link), []
+    link = replace(link, applied=applied, blocked="", swapped=swap_for_link.described(plan, obs))
+    if not policy.enforce:
+        return replace(state, link_beside=link), []
+    state = known_slow_links.remembered(
+        replace(state, link_beside=replace(link, switched_at=obs.now)), where, obs, policy
+    )
+    return swap_for_nodes.all_seated(state, plan.pods_of, obs, policy), [Swap(plan.pods_of)]
+
+
+def _ranks(state: RecoveryState) -> list[SlowIncident]:
+    return [slow for slow in (state.slow, *state.beside) if slow is not None]
+
+
+def _planned(
+    state: RecoveryState, link: SlowIncident, where: SlowLink, obs: Observation, policy: Policy
+) -> tuple[SlowIncident, swap_for_link.Plan | None]:
+    """Return the link's incident with the outlook on an exchange, and its plan; None where there is none."""
+    if was_applied(link, swap_for_link.TYPE):
+        return replace(link, outlook=link_swap.outlook_on(None, "", obs.now)), None
+    why = swap_for_nodes.unseated(state, obs, policy) or swap_for_link.hindrance(state, where, obs, policy)
+    own_ns = link.slow_ns - link.healthy_ns
+    level = obs.iteration_ns(policy.consecutive)
+    plan = None
+    if not why and level is not None and own_ns > 0:
+        # Without the link iterations are as long as the slow ranks make them.
+        where = replace(where, excess_ns=min(where.excess_ns, own_ns))
+        known = known_slow_links.standing(state, obs)
+        plan = swap_for_link.plan(where, max(1, round(level) - own_ns), obs, policy, known)
+    return replace(link, outlook=link_swap.outlook_on(plan, why or swap_for_link.NO_GAIN, obs.now)), plan

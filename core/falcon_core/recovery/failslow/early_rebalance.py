@@ -1,0 +1,69 @@
+"""Micro-batches are moved before an onset is certain: where a rank is suddenly slow in a job of long iterations.
+
+Whatever takes a node or stops ranks waits for an onset, which takes C iterations. Moving micro-batches costs about a
+second and is taken back as easily. Where so few iterations lose as much, waiting for certainty costs more than an
+error (ski-rental). They are moved where all of these conditions hold:
+
+- **Out of the noise.** A rank's newest iterations are far above its healthy ones, because it computes longer itself
+  (``signals.sudden``).
+- **Paid for.** The iterations that are so long have lost what the change costs.
+- **It helps.** Another split is better, by the newest iteration alone: the one before may be partly healthy.
+- **Even until now.** The ranks have had equal shares for as long: their times before and after a change are not
+  comparable.
+
+What begins here is a suspicion (phase ``Suspected``): it has no name, nobody is told of it, and the micro-batches come
+back once the replicas of the model are alike again.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from statistics import median
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.failslow import rebalance
+from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.signals.sudden import NEWEST, is_suddenly_slow, long_ns
+from falcon_core.wire.microbatches import MAX_SHARES
+
+replace = msgspec.structs.replace
+
+
+def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state with a slowdown that has just begun and micro-batches to be moved; called while none is open."""
+    if policy.world_size > MAX_SHARES or obs.shared_unevenly or not rebalance.is_allowed(policy):
+        return state
+    slow = [rank for rank in obs.ranks if rank.fresh and is_suddenly_slow(rank.sent, policy.verify)]
+    if not slow:
+        return state
+    found = _suspicion(state, slow, obs, policy)
+    state, found = rebalance.on_suspicion(state, found, obs, replace(policy, consecutive=1))
+    return state if found.moved is None else replace(state, slow=found)
+
+
+def _suspicion(state: RecoveryState, slow: list[RankSeen], obs: Observation, policy: Policy) -> SlowIncident:
+    """Return a slowdown that counts from the first of the newest iterations in a row that are long."""
+    healthy_ns = median(rank.sent.healthy_iteration_ns or 0 for rank in slow)
+    lasts = max(_long_iterations(rank, policy) for rank in slow)
+    level_ns = median(median(rank.sent.iteration_ns[-NEWEST:]) for rank in slow)
+    lost_ns = lasts * max(0.0, level_ns - healthy_ns)
+    done = max(rank.sent.iterations for rank in slow)
+    return SlowIncident(
+        id="",
+        phase="Suspected",
+        onset_at=obs.now - lasts * level_ns / 1e9,
+        onset_generation=obs.generation,
+        onset_iteration=max(1, done - lasts + 1),
+        reported_iteration=done,
+        healthy_ns=round(min(healthy_ns, state.healthy_ns or healthy_ns)),
+        slow_ns=round(level_ns),
+        loss=ski_rental.Loss(seconds=lost_ns / 1e9, generation=obs.generation, counted_iterations=done),
+    )
+
+
+def _long_iterations(rank: RankSeen, policy: Policy) -> int:
+    least_ns = long_ns(rank.sent, policy.verify) or 0.0
+    return sum(1 for _ in takewhile(lambda taken: taken > least_ns, reversed(rank.sent.iteration_ns)))

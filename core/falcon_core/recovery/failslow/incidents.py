@@ -1,0 +1,390 @@
+"""Several nodes that are slow at once: each has an incident of its own, and one restart leaves all that pay for it.
+
+The incident that was named first is ``state.slow``; those of further nodes stand ``beside`` it. Slow ranks on one node
+are one finding. When the first incident is over, the one with the greatest loss beside it takes its place.
+
+**Loss.** An iteration is as long as its slowest rank's, so the losses of slow nodes do not add up: each node hides
+behind the slowest, and its excess is left once that one is gone. A node beside the first is charged with what the job
+would lose if it alone were slow: its own excess, for each iteration since it stood out.
+
+**Price.** The restart takes place for the first node, whose incident has paid for it. To leave another node in the same
+restart costs its spare alone; to leave it later costs a restart of its own. So a node joins when its own loss has paid
+for the spare (ski-rental with that price, thus at most twice the best choice in hindsight), and when it has been slow
+for as long as an own excess takes to prove: a preparation needs more than the shortest evidence that names a rank.
+
+**Waiting.** The first node's pod may be ready while another is not. Waiting costs the first node's excess and saves a
+restart. So the first waits until it has lost, since its own preparation began, as much as that restart costs: again at
+most twice the best choice. It never waits for a pod that was given no node; such a pod holds up nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.cost import prices
+from falcon_core.recovery.diagnosis import slow_from_start
+from falcon_core.recovery.diagnosis.culprit_timing import (
+    excess_ns,
+    is_slow_now,
+    slow_iterations,
+    with_newest_figures,
+)
+from falcon_core.recovery.diagnosis.shared_growth import Common
+from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprits_of, each_straggler, no_longer_slow
+from falcon_core.recovery.history import durations, flapping, left_nodes, node_fault
+from falcon_core.recovery.model.observation import (
+    Abandon,
+    Action,
+    Observation,
+    Policy,
+    Prepare,
+    PreparedSeen,
+    SlowClosed,
+    Switch,
+)
+from falcon_core.recovery.model.state import MOST_BESIDE, Applied, Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.treatments import in_force, newest, without
+from falcon_core.recovery.strategies import replace_node
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+replace = msgspec.structs.replace
+
+
+def culprit(slow: SlowIncident) -> Culprit:
+    """Return the incident's culprit; every phase from Located on has one."""
+    assert slow.culprit is not None
+    return slow.culprit
+
+
+def first_of(state: RecoveryState) -> SlowIncident:
+    """Return the incident that the others stand beside."""
+    assert state.slow is not None
+    return state.slow
+
+
+# -- who is slow -------------------------------------------------------------------------------------------------------
+
+
+def find(state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None) -> list[Culprit]:
+    """Return the culprit of each node that stands out at this look, the slowest node first.
+
+    Of those that have been slow since the first iteration only the rank is returned that an incident names.
+    """
+    named_before = [slow for slow in (first_of(state), *state.beside) if slow.from_start]
+    since_start = [current for slow in named_before if (current := slow_from_start.present(slow, obs, policy))]
+    known = {rank for slow in named_before for rank in (culprit(slow).rank, *culprit(slow).also)}
+    others = each_straggler(compared_ranks(obs), policy, first_of(state))
+    found = culprits_of(
+        [straggler for straggler in others if straggler[0].rank not in known] if known else others,
+        obs,
+        policy,
+        shared,
+        most=1 + MOST_BESIDE,
+        named=state.culprits,
+    )
+    return sorted([*since_start, *found], key=lambda current: -current.slowdown) if since_start else found
+
+
+def follow(
+    state: RecoveryState, found: Collection[Culprit], obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Count what the nodes beside the first lose, and close the incidents of those that have recovered."""
+    first = first_of(state)
+    beside: list[SlowIncident] = []
+    actions: list[Action] = []
+    for slow in state.beside:
+        slow = _counted(slow, first, obs, policy)
+        now_there = next((current for current in found if current.node == culprit(slow).node), None)
+        slow = node_fault.judged(state, with_newest_figures(slow, now_there, obs.now), now_there, obs, policy)
+        slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
+        if flapping.is_over(slow, obs.now):
+            state, closed = passed(state, slow, obs, policy)
+            actions += closed
+        else:
+            beside.append(slow)
+    return replace(state, beside=beside), actions
+
+
+def _counted(slow: SlowIncident, first: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
+    """Add the node's own excess of the iterations since the last look, as far as the job lost that much."""
+    slow = replace(slow, healthy_ns=first.healthy_ns, common_ns=first.common_ns)
+    counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
+    fresh = min(obs.iterations - counted, RECENT_ITERATIONS)
+    own_ns = excess_ns(culprit(slow), obs, fresh, policy) if fresh > 0 else None
+    if own_ns is None:
+        return slow
+    well_ns = first.healthy_ns + first.common_ns
+    slow_ns = well_ns + max(0, min(round(own_ns), first.slow_ns - well_ns))
+    loss = ski_rental.accumulate(
+        slow.loss, generation=obs.generation, iterations=obs.iterations, slow_ns=slow_ns, healthy_ns=well_ns
+    )
+    return replace(slow, loss=loss, slow_ns=slow_ns)
+
+
+def name(
+    state: RecoveryState, found: Collection[Culprit], obs: Observation, policy: Policy, *, at_once: bool = False
+) -> RecoveryState:
+    """Open an incident for each node that stands out beside those that are known.
+
+    ``at_once``: the first node was named at this look as well.
+    """
+    for current in found:
+        nodes = {known.node for known in state.culprits}
+        if current.node not in nodes and len(state.beside) < MOST_BESIDE:
+            state = _opened(state, current, obs, policy, at_once=at_once)
+    return state
+
+
+def _opened(
+    state: RecoveryState, current: Culprit, obs: Observation, policy: Policy, *, at_once: bool
+) -> RecoveryState:
+    """Open an incident since the first slow iteration of the rank's report, or since the first node's onset.
+
+    The latter if both nodes were named at the same look and no iteration of the report is well.
+    """
+    first = first_of(state)
+    count, all_of_them = slow_iterations(current, obs, policy)
+    since, began_at = obs.iterations - count + 1, obs.now - count * first.slow_ns / 1e9
+    if at_once and all_of_them and first.onset_generation == obs.generation:
+        since, began_at = first.onset_iteration, first.onset_at
+    slow = SlowIncident(
+        id="",
+        phase="Located",
+        onset_at=began_at,
+        onset_generation=obs.generation,
+        onset_iteration=since,
+        reported_iteration=obs.iterations,
+        healthy_ns=first.healthy_ns,
+        common_ns=first.common_ns,
+        slow_ns=first.healthy_ns + first.common_ns,
+        loss=ski_rental.Loss(generation=obs.generation, counted_iterations=since - 1),
+        culprit=current,
+        refreshed_at=obs.now,
+    )
+    slow = _counted(slow, first, obs, policy)
+    slow = node_fault.judged(state, flapping.resume(state, slow, current, obs.now, policy), current, obs, policy)
+    if not slow.id:
+        state, slow = numbered(state, slow, policy)
+    return replace(state, beside=[*state.beside, slow])
+
+
+def numbered(state: RecoveryState, slow: SlowIncident, policy: Policy) -> tuple[RecoveryState, SlowIncident]:
+    """Give an incident that names somebody for the first time its id."""
+    state = replace(state, incidents=state.incidents + 1)
+    return state, replace(slow, id=f"{policy.job}-{state.incidents}", named_ns=slow.slow_ns)
+
+
+# -- who is replaced ---------------------------------------------------------------------------------------------------
+
+
+def may_be_replaced(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether the incident's node may be left at this look, as far as the node itself is concerned.
+
+    This is asked of the first node and of those beside it alike: the evidence is against the node, it is slow at this
+    moment, and its last preparation did not fail just now.
+    """
+    believed = node_fault.suffices(slow.evidence, policy) and obs.now >= slow.retry_at
+    return believed and is_slow_now(culprit(slow), obs, policy)
+
+
+def led_by_the_slowest(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Let a slower node that has paid for a restart by itself take the first place, if the first may not be replaced.
+
+    As long as the first node stays, it hides what a faster node beside it costs; a slower node it does not hide.
+    """
+    first = first_of(state)
+    if not state.beside or may_be_replaced(first, obs, policy):
+        return state
+    least_ns = (1 + policy.verify) * max(0.0, excess_ns(culprit(first), obs, policy.consecutive, policy) or 0.0)
+    for slow in state.beside:
+        own_ns = excess_ns(culprit(slow), obs, policy.consecutive, policy) or 0.0
+        price = prices.replacement(state, slow, obs, policy)
+        paid = price is not None and ski_rental.due(price, slow.loss)
+        if paid and own_ns > least_ns and may_be_replaced(slow, obs, policy):
+            return replace(state, slow=slow, beside=[first, *(other for other in state.beside if other is not slow)])
+    return state
+
+
+def join(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Prepare the nodes beside the first that have paid for a spare, while the first is being prepared.
+
+    In mode Observe that is only written down.
+    """
+    beside: list[SlowIncident] = []
+    actions: list[Action] = []
+    taken = sum(_is_unplaced(slow, obs) for slow in (first_of(state), *state.beside))
+    for slow in state.beside:
+        spare = left_nodes.spare_seconds(state, obs, taken)
+        if _is_due(slow, spare, obs, policy):
+            slow = replace(slow, blocked=replace_node.hindrance(obs.spares, taken))
+            if not slow.blocked:
+                slow = _joined(slow, spare, first_of(state), obs, policy)
+            if slow.phase == "Mitigating":
+                actions.append(Prepare(culprit(slow).replica, replace_node.reason(culprit(slow)), slow.id))
+                taken += 1
+        beside.append(slow)
+    return replace(state, beside=beside), actions
+
+
+def _is_unplaced(slow: SlowIncident, obs: Observation) -> bool:
+    """Check whether a preparation is under way that has been given no node yet."""
+    prepared = obs.prepared.get(culprit(slow).replica)
+    return slow.phase == "Mitigating" and (prepared is None or not prepared.claimed_node)
+
+
+def _is_due(slow: SlowIncident, spare_seconds: float, obs: Observation, policy: Policy) -> bool:
+    """Check whether a node beside the first has paid for a spare, and is slow for long enough to be believed."""
+    if slow.phase != "Located":
+        return False
+    if any(applied.strategy == replace_node.TYPE for applied in in_force(slow, policy)):
+        return False
+    lasted = obs.iterations - slow.onset_iteration + 1 if slow.onset_generation == obs.generation else None
+    if lasted is not None and lasted < JUDGEMENT.lasting_windows * policy.consecutive:
+        return False
+    return slow.loss.seconds >= spare_seconds and may_be_replaced(slow, obs, policy)
+
+
+def _joined(
+    slow: SlowIncident, spare_seconds: float, first: SlowIncident, obs: Observation, policy: Policy
+) -> SlowIncident:
+    applied = Applied(
+        strategy=replace_node.TYPE,
+        at=obs.now,
+        loss_seconds=slow.loss.seconds,
+        overhead_seconds=spare_seconds,
+        spare_seconds=spare_seconds,
+        observed_only=not policy.enforce,
+        shares=first.id,
+    )
+    return replace(slow, phase="Mitigating" if policy.enforce else slow.phase, applied=[*slow.applied, applied])
+
+
+def may_wait(slow: SlowIncident) -> bool:
+    """Check whether the first node has lost less since its preparation began than the restart costs that others share.
+
+    The restart's price is the standstill and the work since the last checkpoint, without the spare.
+    """
+    acted = newest(slow, replace_node.TYPE)
+    if acted is None:
+        return False
+    return slow.loss.seconds - acted.loss_seconds < acted.overhead_seconds - acted.spare_seconds
+
+
+def awaited(state: RecoveryState, obs: Observation) -> bool:
+    """Check whether the pod of a node beside the first is on its way, and is worth waiting for."""
+    return may_wait(first_of(state)) and any(
+        slow.phase == "Mitigating"
+        and slow.well_since is None
+        and (prepared := obs.prepared.get(culprit(slow).replica)) is not None
+        and not prepared.ready
+        and replace_node.is_on_its_way(prepared)
+        for slow in state.beside
+    )
+
+
+def switch(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    """Let the pods that are ready take over in the first node's restart; give the other pods back."""
+    beside: list[SlowIncident] = []
+    actions: list[Action] = []
+    for slow in state.beside:
+        replica = culprit(slow).replica
+        prepared = obs.prepared.get(replica) if slow.phase == "Mitigating" else None
+        stopped = obs.running or obs.members[replica].acknowledged
+        if prepared is not None and prepared.ready and slow.well_since is None and stopped:
+            slow = switched(slow, prepared, obs.now)
+            actions.append(Switch(replica))
+        beside.append(slow)
+    state, others = give_back(replace(state, beside=beside))
+    return state, [*actions, *others]
+
+
+def switched(slow: SlowIncident, prepared: PreparedSeen, now: float) -> SlowIncident:
+    """Return the incident whose prepared pod takes over."""
+    return replace(slow, phase="Checking", switched_at=now, replaced_by=prepared.claimed_node)
+
+
+def give_back(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
+    """Give back all pods that are prepared for nodes beside the first: there is no restart that they could share."""
+    left: list[Action] = [Abandon(culprit(slow).replica) for slow in state.beside if slow.phase == "Mitigating"]
+    beside = [given_back(slow) if slow.phase == "Mitigating" else slow for slow in state.beside]
+    return replace(state, beside=beside), left
+
+
+def given_back(slow: SlowIncident, failure: str = "", now: float = 0.0) -> SlowIncident:
+    """Return the incident whose prepared pod is given back. After a ``failure`` the next preparation waits."""
+    return replace(
+        slow,
+        phase="Located",
+        blocked=failure,
+        retry_at=now + replace_node.RETRY_SECONDS if failure else slow.retry_at,
+        applied=without(slow, replace_node.TYPE),
+    )
+
+
+def without_failed(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    """Give back the pods of nodes beside the first that failed before they could take over."""
+    beside: list[SlowIncident] = []
+    actions: list[Action] = []
+    for slow in state.beside:
+        prepared = obs.prepared.get(culprit(slow).replica) if slow.phase == "Mitigating" else None
+        why = replace_node.failed(prepared) if prepared is not None and not prepared.ready else ""
+        if why:
+            slow = given_back(slow, why, obs.now)
+            actions.append(Abandon(culprit(slow).replica))
+        beside.append(slow)
+    return replace(state, beside=beside), actions
+
+
+# -- what came of it ---------------------------------------------------------------------------------------------------
+
+
+def passed(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Close an incident that passed by itself; the caller takes it out of the state."""
+    level = obs.iteration_ns(8)
+    slow = replace(slow, slow_ns=max(slow.slow_ns, slow.named_ns))  # the newest iterations are fast again
+    actions: list[Action] = [
+        SlowClosed(incident=slow, outcome="Relieved", iteration_ns=None if level is None else int(level))
+    ]
+    if slow.phase == "Mitigating":
+        actions.insert(0, Abandon(culprit(slow).replica))
+    state = slow_from_start.forget(node_fault.passed(state, slow, obs), slow, obs)
+    state = durations.passed(state, slow, obs.now)
+    return flapping.remember(state, slow, obs.now, policy), actions
+
+
+def promoted(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
+    """Give the place of a first incident that is over to the one with the greatest loss beside it, last to a link's.
+
+    Pods that were prepared to share the first one's restart are given back: each incident has to pay for its own now.
+    """
+    if state.slow is not None or not state.beside:
+        link = state.link_beside
+        if state.slow is None and link is not None:
+            # A suspicion goes on without a link: the job is slow, and measuring may just be showing why.
+            named = link.link if link.is_incident else None
+            state = replace(state, slow=replace(link, well_since=None, link=named), link_beside=None)
+        return state, []
+    state, actions = give_back(state)
+    first = max(state.beside, key=lambda slow: slow.loss.seconds)
+    return replace(state, slow=first, beside=[slow for slow in state.beside if slow is not first]), actions
+
+
+def superseded(state: RecoveryState, left: Collection[int], obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    """Close the incidents of nodes that the ladder for fail-stop leaves. ``left``: their replicas."""
+    gone = [
+        slow
+        for slow in (state.slow, *state.beside)
+        if slow is not None and slow.culprit is not None and slow.culprit.replica in left and slow.phase != "Checking"
+    ]
+    beside = [slow for slow in state.beside if slow not in gone]
+    for slow in gone:
+        state = durations.cut_short(node_fault.left(state, slow, obs), slow, obs.now)
+    closed: list[Action] = [SlowClosed(incident=slow, outcome="Superseded") for slow in gone]
+    state, actions = promoted(replace(state, slow=None if state.slow in gone else state.slow, beside=beside))
+    return state, [*closed, *actions]

@@ -1,0 +1,166 @@
+"""The ladder against a slow link: endure, exchange the roles of running pods when that has paid for itself, check.
+
+What is asked for is stored with the membership that it makes, in one write, so an operator that dies at any instant
+exchanges the roles once. ``Detected`` → (the exchange) → ``Checking`` → the incident is over if iterations are shorter
+by ``swap_nodes.MIN_GAIN``, and as short as by the model. Otherwise it goes on as ``Detected``: links are measured once
+more, since another link may be slow as well (``probing``), and roles are not exchanged again against the same one.
+
+The loss pays for the exchange only as far as the exchange removes it: one that removes half of a slowdown is due when
+the loss is twice its price.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.cost import prices
+from falcon_core.recovery.diagnosis import slow_links
+from falcon_core.recovery.failslow import rebalance, replacement_check
+from falcon_core.recovery.history import durations
+from falcon_core.recovery.model.observation import Action, Observation, Policy, SlowClosed, Swap
+from falcon_core.recovery.model.remembered import Outlook
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.treatments import was_applied
+from falcon_core.recovery.strategies import adjust_microbatches, known_slow_links, swap_for_link
+
+CHECK_ITERATIONS = 3  # × consecutive: before it is judged
+MOST_MOVES = 64  # pods of a plan, to which their states go while the plan waits for its price
+PLAN_SECONDS = 20.0  # between two plans: a plan for a thousand pods takes two seconds
+STILL_LONG = "iterations are shorter, and still longer than by the model"
+SAVING = "all ranks save a checkpoint first"
+replace = msgspec.structs.replace
+
+
+def climb(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Apply each strategy against the incident's link that is due. Unchanged where the spec does not name S3."""
+    link = slow.link
+    if link is None or not _may_act(state, policy):
+        return replace(state, slow=slow), []
+    slow = replace(slow, blocked="")
+    if is_old(slow.outlook, obs):
+        link = slow_links.refreshed(link, obs, policy, slow)
+        slow, _ = _planned(state, replace(slow, link=link), link, obs, policy)
+    actions: list[Action] = []
+    while (strategy := prices.next_candidate(state, slow, obs, policy)) is not None:
+        if not ski_rental.due(strategy, slow.loss):
+            break
+        if strategy.name == swap_for_link.TYPE:
+            if policy.enforce and obs.saving:
+                slow = replace(slow, blocked=SAVING)
+                break
+            slow, plan = _planned(state, slow, link, obs, policy)
+            if plan is None:
+                break
+            state, slow, swap = _exchanged(state, slow, link, plan, obs, policy)
+            actions += swap
+        slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
+    return replace(state, slow=slow), actions
+
+
+def _may_act(state: RecoveryState, policy: Policy) -> bool:
+    """Check that the spec names S3, and that no links are being measured: first see what that shows."""
+    return state.probe is None and policy.names(swap_for_link.TYPE)
+
+
+def is_old(outlook: Outlook | None, obs: Observation) -> bool:
+    """Check whether an exchange is to be planned again."""
+    return outlook is None or not 0 <= obs.now - outlook.at < PLAN_SECONDS
+
+
+def _planned(
+    state: RecoveryState, slow: SlowIncident, link: SlowLink, obs: Observation, policy: Policy
+) -> tuple[SlowIncident, swap_for_link.Plan | None]:
+    """Plan an exchange; the incident has the outlook on it. None once one was made, or where there is none."""
+    if was_applied(slow, swap_for_link.TYPE):
+        return replace(slow, outlook=Outlook(at=obs.now)), None
+    why = swap_for_link.hindrance(state, link, obs, policy)
+    plan = (
+        None if why else swap_for_link.plan(link, slow.healthy_ns, obs, policy, known_slow_links.standing(state, obs))
+    )
+    return replace(slow, outlook=outlook_on(plan, why or swap_for_link.NO_GAIN, obs.now)), plan
+
+
+def outlook_on(plan: swap_for_link.Plan | None, why: str, now: float) -> Outlook:
+    """Return what is remembered of a plan. ``why``: there is none."""
+    if plan is None:
+        return Outlook(at=now, why=why)
+    moves = {of: role for role, of in enumerate(plan.pods_of) if of != role}
+    known = moves if len(moves) <= MOST_MOVES else {}
+    return Outlook(at=now, removed_share=round(plan.removed_share, 3), moves=known)
+
+
+def _exchanged(
+    state: RecoveryState, slow: SlowIncident, link: SlowLink, plan: swap_for_link.Plan, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident, list[Action]]:
+    """Return the state and the incident with the exchange that is made, or in mode Observe would be made."""
+    slow = replace(slow, swapped=swap_for_link.described(plan, obs))
+    if not policy.enforce:
+        return state, slow, []
+    slow = replace(slow, phase="Checking", switched_at=obs.now, trained_at=None)
+    return known_slow_links.remembered(state, link, obs, policy), slow, [Swap(plan.pods_of)]
+
+
+def is_checked(slow: SlowIncident) -> bool:
+    """Check whether an exchange of roles is being judged."""
+    return slow.phase == "Checking" and bool(slow.applied) and slow.applied[-1].strategy == swap_for_link.TYPE
+
+
+def check(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Judge by the iteration time whether the exchange helped, and measure what it cost."""
+    state, level = level_after(state, slow, obs, policy)
+    slow = state.slow or slow
+    swapped = slow.swapped
+    if level is None or swapped is None:
+        return state, []
+    still_long = _is_still_long(slow, level, obs, policy)
+    if still_long and _is_early(slow, obs):
+        return state, []
+    state, cost = replacement_check.learned_cost(state, slow, swap_for_link.TYPE)
+    state = durations.cut_short(state, slow, slow.switched_at or obs.now)
+    measured = replace(swapped, after_ns=int(level))
+    if swap_for_link.did_not_help(swapped, level):
+        measured = replace(measured, failed="it did not make iterations shorter", failed_at=obs.now)
+        state = state if slow.link is None else known_slow_links.forgotten(state, slow.link)
+    elif still_long:
+        measured = replace(measured, failed=STILL_LONG, failed_at=obs.now)
+    else:
+        slow = replace(slow, swapped=measured)
+        closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
+        return rebalance.kept(replace(state, slow=None), slow, obs, policy), [closed]
+    return replace(state, slow=replace(slow, phase="Detected", swapped=measured)), []
+
+
+def _is_still_long(slow: SlowIncident, level_ns: float, obs: Observation, policy: Policy) -> bool:
+    """Check whether iterations take longer than they did, than by the model, and than slow ranks explain."""
+    explained_ns = 0.0 if adjust_microbatches.hindrance(obs, policy) else adjust_microbatches.left_ns(obs, policy)
+    expected_ns = slow.swapped.expected_ns if slow.swapped is not None else 0
+    longest_ns = max(slow.healthy_ns + slow.common_ns, expected_ns) * (1 + policy.verify)
+    return level_ns - explained_ns > longest_ns
+
+
+def level_after(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, float | None]:
+    """Return the iteration time after the exchange [ns], None until it is known; the incident says since when.
+
+    The first iterations of a generation may be long for other reasons: an exchange that seems not to have helped is
+    given ``CHECK_SECONDS`` of training.
+    """
+    if not obs.running or state.stop is not None:
+        return state, None
+    slow = replacement_check.trains_again(slow, obs)
+    if slow.trained_at is None:
+        return state, None
+    level = replacement_check.level_after(obs, policy, CHECK_ITERATIONS)
+    helped = level is None or slow.swapped is None or not swap_for_link.did_not_help(slow.swapped, level)
+    return replace(state, slow=slow), level if helped or not _is_early(slow, obs) else None
+
+
+def _is_early(slow: SlowIncident, obs: Observation) -> bool:
+    """Check whether a generation has not trained for long, so that its iterations may be long for other reasons."""
+    return slow.trained_at is None or obs.now - slow.trained_at <= replacement_check.CHECK_SECONDS

@@ -1,0 +1,369 @@
+"""The ladder for fail-slow: detect, locate, endure while that is cheaper, act, check that the action helped.
+
+See FALCON §5.
+
+``Suspected``: the agents report an onset, or the job is slow against its own earlier generations. The cause is sought;
+nothing is reported, and no action is taken (``habits``).
+``Detected``: the slowdown lasts, and no rank is named. A link may be named where no rank computes slowly; pods may then
+exchange their roles (``swapping``).
+``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the onset. A rank that has
+been slower than its peers since the first iteration (``from_start``), or for long though the job hardly is
+(``without_onset``), is named without an onset. A node is taken only
+where the evidence is against the node and not against the rank's share of the work (``confidence``). Before that,
+micro-batches may be moved to other ranks, which takes no node (``sharing``).
+``Mitigating``: a pod is prepared on another node while training goes on. ``Checking``: the new generation runs, and its
+speed decides whether the replacement helped.
+
+Relief is judged on the culprit's own compute time, not on the job's iteration time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.cost import loss, prices
+from falcon_core.recovery.cost.prices import next_candidate, why_not_moved
+from falcon_core.recovery.diagnosis import (
+    intermittent,
+    job_change,
+    slow_from_start,
+    slow_without_onset,
+    standby_interference,
+)
+from falcon_core.recovery.diagnosis.culprit_timing import with_newest_figures
+from falcon_core.recovery.diagnosis.shared_growth import Common
+from falcon_core.recovery.diagnosis.slow_links import slow_link
+from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of, no_longer_slow, stragglers
+from falcon_core.recovery.failslow import (
+    concurrent_link,
+    concurrent_link_swap,
+    incidents,
+    link_swap,
+    node_swap,
+    onset,
+    rebalance,
+    replacement_check,
+)
+from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold
+from falcon_core.recovery.model.observation import (
+    Abandon,
+    Action,
+    Observation,
+    Policy,
+    Prepare,
+    Switch,
+)
+from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.treatments import was_applied
+from falcon_core.recovery.probe import group_comparison, probe_controller, probe_targets
+from falcon_core.recovery.strategies import adjust_microbatches, replace_node, swap_for_link
+from falcon_core.signals.level import SETTLED_ITERATIONS, same_work
+
+replace = msgspec.structs.replace
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Look at the job once and climb the ladder; called after the ladder for fail-stop, which goes first."""
+    state, disturbed = standby_interference.look(state, obs)
+    # A node that is being replaced is replaced all the same.
+    if disturbed and (state.slow is None or state.slow.phase != "Mitigating"):
+        return state, []
+    state, obs, shared = job_change.held_against(state, obs, policy)
+    state = _learn_healthy(state, obs, policy)
+    state = slow_from_start.look(state, obs, policy)
+    state = slow_without_onset.look(state, obs, policy)
+    state = group_comparison.look(state, obs, policy)
+    slow = state.slow
+    if slow is None:
+        return _open(onset.look(state, obs, policy), obs, policy, shared)
+    if slow.phase == "Checking":
+        return _checked(state, slow, obs, policy)
+    if obs.running and state.stop is None:
+        link = state.link_beside is not None
+        slow = loss.counted(slow, obs, policy, shared, paused=probe_controller.disturbs(state, obs), link_beside=link)
+        if slow.unexplained:
+            return _watch(state, slow, obs, policy, shared)
+        return _act(replace(state, slow=slow), obs, policy, shared)
+    if slow.phase == "Mitigating":
+        return _mitigate(state, slow, obs, policy)
+    return state, []
+
+
+def _checked(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Judge the action that the generation began with."""
+    if not link_swap.is_checked(slow):
+        return replacement_check.step(state, slow, obs, policy)
+    if slow.culprit is not None:
+        return node_swap.check(state, slow, obs, policy)
+    state, slow = rebalance.beside_exchange(state, slow, obs, policy)
+    return link_swap.check(replace(state, slow=slow), slow, obs, policy)
+
+
+def _act(
+    state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None
+) -> tuple[RecoveryState, list[Action]]:
+    """Look at all that are named and at who stands out beside them, and climb the ladder."""
+    found = incidents.find(state, obs, policy, shared)
+    state, closed = incidents.follow(state, found, obs, policy)
+    slow = incidents.first_of(state)
+    state, passed = concurrent_link.look(state, slow, obs, policy)
+    closed = [*closed, *passed]
+    state, exchanged = concurrent_link_swap.climb(state, obs, policy)
+    if exchanged:  # all ranks restart for it: look again
+        return state, [*closed, *exchanged]
+    slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
+    if flapping.is_over(slow, obs.now, rebalance.hold_seconds(state)):
+        state, actions = _relieved(state, slow, obs, policy)
+        return state, [*closed, *actions]
+    state = incidents.name(replace(state, slow=slow), found, obs, policy)
+    if slow.phase == "Mitigating":
+        state, actions = _mitigate(state, slow, obs, policy)
+    else:
+        state, actions = _ladder(state, obs, policy, found)
+    return state, [*closed, *actions]
+
+
+def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Take the agents' reference as the job's healthy time while the job is well, unless the job started slowly."""
+    if not obs.running or state.slow is not None or any(rank.sent.onset for rank in obs.ranks):
+        return state
+    level = slow_from_start.level_of(obs, policy)
+    if level is None:
+        return state
+    before = state.healthy_ns
+    settled = level.iterations >= SETTLED_ITERATIONS
+    # Iterations of other calls or bytes do other work, as with more micro-batches or longer sequences: there is nothing
+    # to compare with.
+    other_work = settled and state.level is not None and not same_work(state.level, level)
+    if before is not None and level.iteration_ns > before * (1 + policy.verify) and not other_work:
+        return state
+    if settled:
+        state = job_change.learned_anew(state, level, obs, policy)
+    return replace(state, healthy_ns=level.iteration_ns, level=level if settled else state.level)
+
+
+def _open(
+    state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None
+) -> tuple[RecoveryState, list[Action]]:
+    """Open an incident for ranks that are slow though no agent reports an onset, if there is no incident."""
+    if state.slow is not None:
+        return state, []
+    found = slow_from_start.incident(state, obs, policy) or slow_without_onset.incident(state, obs, policy)
+    if found is None or found.culprit is None:
+        return replace(state, slow=group_comparison.suspicion(state, obs, policy)), []
+    return _blame(replace(state, grown=None), found, found.culprit, obs, policy, shared)
+
+
+def _watch(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None
+) -> tuple[RecoveryState, list[Action]]:
+    """Handle a slowdown without a culprit: forget it if it passes, else name the culprit, the slow link or the job.
+
+    The link is looked for only where no rank stands out as the culprit, and the job is at fault where neither is.
+    """
+    if probe_targets.is_suspected_group(slow):
+        return group_comparison.follow(state, slow, obs, policy), []
+    found = stragglers(compared_ranks(obs), policy, slow)
+    culprit = culprit_of(found, obs, policy, shared)
+    if not found:
+        slow = replace(slow, quiet_iteration=obs.iterations)
+    if culprit is None and slow.onset_iteration <= 1:
+        culprit = slow_from_start.named(state, obs, policy)
+        slow = replace(slow, from_start=culprit is not None)
+    own = slow.quiet_iteration - JUDGEMENT.lasting_windows * policy.consecutive
+    in_pieces = culprit is None
+    if in_pieces:
+        state, suspected = intermittent.look(state, slow, obs, policy)
+        culprit, own = culprit_of(suspected, obs, policy, shared), intermittent.since(state, slow, policy)
+    if culprit is not None:
+        state, slow = _dated(state, slow, culprit, own, obs, policy)
+        if not moving_work.is_usual(state, slow, culprit, obs, policy):
+            return _blame(state, replace(slow, usual=None), culprit, obs, policy, shared, in_pieces=in_pieces)
+        slow = replace(slow, usual=culprit)
+    slow = reporting_threshold.after_look(state, slow, obs, policy)
+    slow = flapping.after_look(slow, obs.now, well=_is_well(state, slow, obs, policy))
+    if flapping.is_over(slow, obs.now, rebalance.hold_seconds(state)):
+        return _passed(state, slow, obs, policy)
+    state, slow = rebalance.on_suspicion(state, slow, obs, policy)
+    link = slow.link or slow_link(obs, policy, slow)
+    if not found and link is None and not slow.id and (change := job_change.found(state, slow, obs, policy, shared)):
+        return replace(state, slow=None, change=change, healthy_ns=change.after_ns), []
+    if link is not None and not slow.id:
+        state, slow = incidents.numbered(state, replace(slow, phase="Detected"), policy)
+    return link_swap.climb(state, replace(slow, link=link), obs, policy)
+
+
+def _is_well(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether a slowdown without a name is over; while micro-batches are moved, short iterations say nothing."""
+    if slow.moved is not None and rebalance.is_on_its_way(state, obs, policy):
+        return False
+    if slow.moved is not None and obs.shared_unevenly and slow.link is None:
+        return rebalance.replicas_are_alike(obs, policy)
+    return no_longer_slow(slow, obs, policy)
+
+
+def _passed(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Forget a slowdown without a name, and remember it: for the node that alone stood out, or as the job's habit."""
+    if slow.usual is not None:
+        return replace(moving_work.passed(state, slow, obs), slow=None), []
+    node = "" if slow.id else intermittent.of_spell(state, slow)
+    if node:
+        return replace(flapping.remember(state, slow, obs.now, policy, node=node), slow=None), []
+    state = reporting_threshold.remember(state, slow, obs, policy)
+    return _relieved(state, slow, obs, policy) if slow.id else (replace(state, slow=None), [])
+
+
+def _blame(
+    state: RecoveryState,
+    slow: SlowIncident,
+    culprit: Culprit,
+    obs: Observation,
+    policy: Policy,
+    shared: Common | None,
+    *,
+    in_pieces: bool = False,
+) -> tuple[RecoveryState, list[Action]]:
+    """Name the culprit and those that are slow beside it, and climb the ladder."""
+    state, slow = concurrent_link.put_beside(state, slow, culprit)
+    slow = flapping.resume(state, loss.of_named(slow, culprit), culprit, obs.now, policy)
+    if not slow.id:
+        state, slow = incidents.numbered(state, slow, policy)
+    slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=obs.now)
+    state = replace(intermittent.named(state, culprit, slow, obs, policy), slow=slow)
+    each = incidents.find(state, obs, policy, shared)
+    by_itself = next((other for other in each if other.rank == culprit.rank), culprit)
+    if slow.without_onset:
+        by_itself = culprit
+    if in_pieces and by_itself is culprit:  # it does not stand out in as many windows in a row
+        each = [*each, culprit]
+    state = replace(state, slow=replace(incidents.first_of(state), culprit=by_itself))
+    state = incidents.name(state, each, obs, policy, at_once=True)
+    # At once, so that links that are being measured for the suspicion without a name are measured to the end.
+    state, named = concurrent_link.look(state, incidents.first_of(state), obs, policy)
+    state, actions = _ladder(state, obs, policy, each)
+    return state, [*named, *actions]
+
+
+def _dated(
+    state: RecoveryState, slow: SlowIncident, culprit: Culprit, own: int, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident]:
+    """Let a slowdown count from its culprit's ``own`` onset, unless the same node stood out before (``imbalance``).
+
+    Where another node did, its stay is over, and the culprit has been slow for as long as it takes to stand out.
+    """
+    before = slow.usual
+    if before is not None:
+        if before.node == culprit.node:
+            return state, slow
+        state = moving_work.passed(state, slow, obs)
+        own = obs.iterations - JUDGEMENT.lasting_windows * policy.consecutive + 1
+    return state, loss.since_own_onset(slow, own, obs)
+
+
+def _ladder(
+    state: RecoveryState, obs: Observation, policy: Policy, found: Collection[Culprit]
+) -> tuple[RecoveryState, list[Action]]:
+    """Handle the phase ``Located``: apply each strategy that is due.
+
+    ``found``: who stands out at this look.
+    """
+    slow = incidents.first_of(state)
+    current = next((culprit for culprit in found if culprit.rank == incidents.culprit(slow).rank), None)
+    slow = node_fault.judged(state, with_newest_figures(slow, current, obs.now), current, obs, policy)
+    state = incidents.led_by_the_slowest(replace(state, slow=slow), obs, policy)
+    state = node_swap.look(state, obs, policy)
+    slow = incidents.first_of(state)
+    slow = replace(slow, passed_over=why_not_moved(slow, obs, policy))
+    actions: list[Action] = []
+    while (strategy := next_candidate(state, slow, obs, policy)) is not None and _is_due(strategy, slow, policy):
+        state, slow, carried_out = _carried_out(strategy, state, slow, obs, policy)
+        if carried_out is None:
+            break
+        actions += carried_out
+        slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
+        if slow.phase == "Checking":  # all ranks restart for it: look again
+            return replace(state, slow=slow), actions
+    state = replace(state, slow=slow)
+    if was_applied(slow, replace_node.TYPE):
+        state, joined = incidents.join(state, obs, policy)
+        actions += joined
+    return state, actions
+
+
+def _carried_out(
+    strategy: ski_rental.Candidate, state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident, list[Action] | None]:
+    """Return the actions of a strategy that is due; None where it has to wait."""
+    if strategy.name == swap_for_link.TYPE:
+        return node_swap.exchange(state, slow, obs, policy)
+    if strategy.name == replace_node.TYPE and policy.enforce:
+        slow, prepare = _prepared(slow, obs, policy)
+        return state, slow, None if prepare is None else [prepare]
+    if strategy.name == adjust_microbatches.TYPE and policy.enforce:
+        state, slow = rebalance.order(state, slow, obs, policy)
+    return state, slow, []
+
+
+def _prepared(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[SlowIncident, Prepare | None]:
+    """Let a pod be prepared on another node; None where that has to wait."""
+    if not incidents.may_be_replaced(slow, obs, policy):
+        return slow, None  # named, but not slow at this moment
+    hindrance = replace_node.hindrance(obs.spares)
+    if hindrance:
+        return replace(slow, blocked=hindrance), None
+    culprit = incidents.culprit(slow)
+    prepare = Prepare(culprit.replica, replace_node.reason(culprit), slow.id)
+    return replace(slow, phase="Mitigating", blocked=""), prepare
+
+
+def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) -> bool:
+    """Check whether the loss has reached the strategy's price, and the evidence allows what it does."""
+    if strategy.name in prices.TAKE_THE_ROLE and not node_fault.suffices(slow.evidence, policy):
+        return False
+    return ski_rental.due(strategy, slow.loss)
+
+
+def _mitigate(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Wait until the prepared pods can take over; training goes on meanwhile."""
+    replica = incidents.culprit(slow).replica
+    prepared = obs.prepared.get(replica)
+    if prepared is None:  # the ladder for fail-stop took it, or the intent was withdrawn
+        return replace(state, slow=replace(slow, phase="Checking", switched_at=obs.now)), []
+    if not obs.running and not obs.members[replica].acknowledged:
+        return state, []  # a failure is being met: first see whether the culprit's pod still lives
+    failure = "" if prepared.ready else replace_node.failed(prepared)
+    if failure:
+        state = replace(state, slow=incidents.given_back(slow, failure, obs.now))
+        state, others = incidents.give_back(state)
+        return state, [Abandon(replica), *others]
+    state, actions = incidents.without_failed(state, obs)
+    training = obs.running and state.stop is None
+    joined: list[Action] = []
+    if training and incidents.may_wait(slow):
+        state, joined = incidents.join(state, obs, policy)
+        actions += joined
+    if not prepared.ready or slow.well_since is not None:  # it may have recovered for good: see ``flapping``
+        return state, actions
+    if training and (joined or incidents.awaited(state, obs)):
+        return state, actions
+    state = replace(state, slow=incidents.switched(slow, prepared, obs.now))
+    state, others = incidents.switch(state, obs)
+    return state, [*actions, Switch(replica), *others]
+
+
+def _relieved(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    state, actions = incidents.passed(state, slow, obs, policy)
+    state, others = incidents.promoted(replace(state, slow=None))
+    return rebalance.kept(state, slow, obs, policy), [*actions, *others]

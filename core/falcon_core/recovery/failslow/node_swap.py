@@ -1,0 +1,108 @@
+"""The exchange of roles against slow nodes, as part of their ladder: planned, carried out once, judged.
+
+The slow nodes stay slow, and the job's ranks have other numbers afterwards: each open incident follows its node to the
+role that the node's pod has taken (``gather_stragglers.seated``). So an exchange ends an incident only where iterations
+are at their healthy level again. Otherwise the loss goes on from where it was, at what an iteration still costs, and
+the node may be replaced later.
+
+Where the rank that was slow is well in its new role, and the job is no faster, the slowness belongs to the role and not
+to the node: that is remembered, and no node is taken for it (``confidence``).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before
+from falcon_core.recovery.failslow import incidents, link_swap, replacement_check
+from falcon_core.recovery.history import durations, node_fault
+from falcon_core.recovery.model.observation import Action, Observation, Policy, SlowClosed, Swap
+from falcon_core.recovery.model.remembered import Outlook, Swapped
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.treatments import in_force
+from falcon_core.recovery.strategies import known_slow_links, swap_for_link, swap_for_nodes
+
+NOT_FASTER = "iterations are no shorter"
+FOLLOWED = "the slowness stayed with the role, and not with the node"
+replace = msgspec.structs.replace
+
+
+def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Plan an exchange of roles each ``PLAN_SECONDS``, where the spec names S3; the first incident has the outlook."""
+    slow = incidents.first_of(state)
+    named = policy.names(swap_for_link.TYPE)
+    if not named or state.probe is not None or not link_swap.is_old(slow.outlook, obs):
+        return state
+    return replace(state, slow=_planned(state, slow, obs, policy)[0])
+
+
+def _planned(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[SlowIncident, swap_for_link.Plan | None]:
+    """Return the incident with the outlook on an exchange, and its plan; None where there is none, or one was made."""
+    if any(applied.strategy == swap_for_link.TYPE for applied in in_force(slow, policy)):
+        return replace(slow, outlook=Outlook(at=obs.now)), None
+    known = known_slow_links.standing(state, obs)
+    why = swap_for_nodes.hindrance(state, obs, policy, known)
+    plan = None if why else swap_for_nodes.plan(state, slow, obs, policy, known)
+    return replace(slow, outlook=link_swap.outlook_on(plan, why or swap_for_nodes.NO_GAIN, obs.now)), plan
+
+
+def needs_traffic(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether what ranks send to each other decides over an exchange: slow links are known, to be kept off."""
+    several_stages = policy.layout is not None and policy.layout.pipeline > 1
+    return several_stages and policy.names(swap_for_link.TYPE) and bool(known_slow_links.standing(state, obs))
+
+
+def exchange(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident, list[Action] | None]:
+    """Let pods exchange their roles, or in mode Observe write down that they would. None: that has to wait.
+
+    The incidents beside the first follow their nodes, too.
+    """
+    if policy.enforce and obs.saving:
+        return state, replace(slow, blocked=link_swap.SAVING), None
+    slow, plan = _planned(state, slow, obs, policy)
+    if plan is None:
+        return state, slow, None
+    swapped = swap_for_link.described(plan, obs)
+    if not policy.enforce:
+        return state, replace(slow, swapped=swapped), []
+    slow = replace(slow, phase="Checking", blocked="", swapped=swapped, switched_at=obs.now, trained_at=None)
+    state = swap_for_nodes.all_seated(replace(state, slow=slow), plan.pods_of, obs, policy)
+    return state, incidents.first_of(state), [Swap(plan.pods_of)]
+
+
+def check(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Judge by the iteration time whether the exchange helped, and measure what it cost."""
+    state, level = link_swap.level_after(state, slow, obs, policy)
+    slow = incidents.first_of(state)
+    swapped = slow.swapped
+    if level is None or swapped is None:
+        return state, []
+    state, cost = replacement_check.learned_cost(state, slow, swap_for_link.TYPE)
+    measured = replace(swapped, after_ns=int(level))
+    if level <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify):
+        state = durations.cut_short(state, slow, slow.switched_at or obs.now)
+        slow = replace(slow, swapped=measured)
+        state, given_back = incidents.promoted(replace(state, slow=None))
+        closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
+        return state, [closed, *given_back]
+    if swap_for_link.did_not_help(swapped, level):
+        followed = [found for each in (slow, *state.beside) if (found := _left_behind(each, swapped, obs, policy))]
+        for incident in followed:
+            state = node_fault.stayed_with_role(state, incident, obs)
+        measured = replace(measured, failed=FOLLOWED if followed else NOT_FASTER, failed_at=obs.now)
+    return replace(state, slow=replace(slow, phase="Located", swapped=measured, switched_at=None)), []
+
+
+def _left_behind(slow: SlowIncident, swapped: Swapped, obs: Observation, policy: Policy) -> SlowIncident | None:
+    """Return the incident as it was before the exchange, if its node has another role since and is well in it."""
+    culprit = incidents.culprit(slow)
+    role = next((pod.role for pod in swapped.pods if pod.next_role == culprit.replica), None)
+    if role is None or not computes_as_before(culprit, obs, policy):
+        return None
+    return replace(slow, culprit=replace(culprit, replica=role))

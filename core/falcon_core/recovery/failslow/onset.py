@@ -1,0 +1,65 @@
+"""When a slowdown begins: by what the ranks' agents report, or slow from the generation's first iteration.
+
+A slowdown that begins here has no name and is a suspicion (phase ``Suspected``). It begins where
+
+- **most ranks report an onset** (``signals.changepoint``);
+- the generation's settled level is above that of the job's earlier generations (``from_start.against_earlier``);
+- a young generation has replicas that are not alike (``sharing.since_start``);
+- a rank is suddenly slow, and micro-batches can be moved (``sudden``).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.diagnosis import slow_from_start
+from falcon_core.recovery.failslow import early_rebalance, rebalance
+from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.wire.messages import Onset
+
+replace = msgspec.structs.replace
+
+
+def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state with a slowdown that has begun; called while none is open."""
+    if not obs.running or state.stop is not None:
+        return state
+    tracked = [rank for rank in obs.ranks if rank.sent.iterations and rank.fresh]
+    onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
+    level = obs.iteration_ns(policy.consecutive, fresh=True)
+    if level is None:
+        return state
+    if 2 * len(onsets) > len(tracked):
+        return replace(state, slow=_reported(state, obs, onsets, int(level)))
+    healthy_ns = None if onsets else _healthy_ns(state, obs, tracked, policy)
+    if healthy_ns is None:
+        return state if onsets else early_rebalance.look(state, obs, policy)
+    found = slow_from_start.slowdown(obs, healthy_ns=round(healthy_ns), slow_ns=int(level))
+    return replace(state, slow=replace(found, reported_iteration=max(rank.sent.iterations for rank in tracked)))
+
+
+def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level_ns: int) -> SlowIncident:
+    first = sorted(onsets, key=lambda onset: onset.unix_ns)[len(onsets) // 2]
+    # A slowdown that outlives its culprit's has another reason from now on.
+    outlived = any(relieved.at >= first.unix_ns / 1e9 for relieved in state.relieved)
+    return SlowIncident(
+        id="",
+        phase="Suspected",
+        onset_at=first.unix_ns / 1e9,
+        onset_generation=obs.generation,
+        onset_iteration=first.iteration,
+        reported_iteration=first.reported_iteration,
+        healthy_ns=min(first.before_ns, state.healthy_ns or first.before_ns),
+        slow_ns=level_ns,
+        loss=ski_rental.Loss(generation=obs.generation, counted_iterations=max(0, first.iteration - 1)),
+        quiet_iteration=obs.iterations if outlived else 0,
+    )
+
+
+def _healthy_ns(state: RecoveryState, obs: Observation, tracked: list[RankSeen], policy: Policy) -> float | None:
+    """Return what an iteration takes where nothing is slow, if the generation began slowly; else None."""
+    if slow_from_start.against_earlier(state, obs, tracked, policy) and state.level is not None:
+        return state.level.iteration_ns
+    return rebalance.since_start(state, obs, policy)

@@ -1,0 +1,369 @@
+"""Who computes how many micro-batches: asked for against a slow rank, followed, and taken back. Pure.
+
+What is asked for is stored in the state before it is sent, so that an operator that dies at any instant asks for the
+same again. What was asked belongs to one generation. Where a restart ends a generation with moved micro-batches, the
+next one begins with the best split for the roles that the pods have in it (``carried``), as far as it is known how fast
+the pods are; else with the even split, and micro-batches may be moved anew.
+
+- *Taken over.* All ranks report their new shares within ``adjust_microbatches.TAKE_OVER_SECONDS``, or it has failed.
+- *Helped.* Then the iteration time shows whether it did; else it has failed, too. What failed is taken back, and tried
+  again after ``adjust_microbatches.RETRY_SECONDS``, then after twice as long each time.
+- *Followed.* While the culprit is slow, a plan that is better by ``MIN_GAIN`` replaces the one in force, once the
+  newest windows are of the shares in force and have lost by them what the change costs. Who has fewer micro-batches
+  gets some of them back once in ``AGAIN_SECONDS`` at most: less work may be what makes it fast.
+- *Taken back* as soon as no slowdown is open: the culprit computes as it did (not: the iteration is as short as it was,
+  since that is what the moved micro-batches are for).
+
+Less work may be what makes a rank fast: within its CPU quota it is throttled no more. Its micro-batches come back, and
+it is slow again. Where that happens within ``APART_SECONDS``, the culprit has to stay well for a while, twice as long
+each time (``hold_seconds``).
+
+Nobody needs a name for it (``on_suspicion``): the plan takes the replicas' measured times, and stays as it is where
+they are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is
+over when the replicas would take equally long for equal shares (``replicas_are_alike``). A generation that begins with
+replicas that are not alike has such a slowdown (``since_start``): a restart ends no slowness of a rank, and until its
+agents have learned what is usual, fifty iterations pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.cost import prices
+from falcon_core.recovery.model.observation import RESTARTS, Action, Observation, Policy, Swap, left_replicas
+from falcon_core.recovery.model.remembered import Moved, Sharing
+from falcon_core.recovery.model.resumption import resumed_at
+from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.treatments import only, without
+from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.signals.level import SETTLED_ITERATIONS
+from falcon_core.signals.sudden import NEWEST
+
+AGAIN_SECONDS: Final = 60.0
+APART_SECONDS: Final = 60.0
+REPORT_SECONDS: Final = 2.0  # of an order and a report, together
+TAKE_BACK_ITERATIONS: Final = 3  # until an order holds on all ranks
+HOLD_SECONDS: Final = 30.0
+LONGEST_HOLD_SECONDS: Final = 960.0
+CHECK_ITERATIONS: Final = 2  # × consecutive: before it is judged
+replace = msgspec.structs.replace
+
+
+def hold_seconds(state: RecoveryState) -> float:
+    """Return for how long the culprit has to stay well before its slowdown is over."""
+    sharing, slow = state.sharing, state.slow
+    if sharing is None or sharing.is_even:
+        return 0.0
+    if sharing.moves >= 2:
+        return min(LONGEST_HOLD_SECONDS, HOLD_SECONDS * 2.0 ** min(sharing.moves - 2, 10))
+    if slow is None or slow.culprit is not None or slow.moved is None:
+        return 0.0
+    # Without a name it is judged by what the even split would take, and a single look may err in that.
+    return TAKE_BACK_ITERATIONS * slow.slow_ns / 1e9
+
+
+def order(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident]:
+    """Ask for the best split against a slowdown; nothing changes where there is none that is better."""
+    plan = adjust_microbatches.plan(obs, policy)
+    level = obs.iteration_ns(policy.consecutive)
+    if plan is None or level is None:
+        return state, slow
+    before = state.sharing if state.sharing is not None and state.sharing.generation == obs.generation else None
+    moves = 1 if before is None else before.moves + before.is_even
+    if before is not None and before.is_even and obs.now - before.at > APART_SECONDS:
+        moves = 1  # another slowdown, and not the same again
+    sharing = Sharing(generation=obs.generation, shares=plan.shares, per_rank=plan.per_rank, at=obs.now, moves=moves)
+    return replace(state, sharing=sharing), replace(slow, moved=_moved(plan, slow.culprit, int(level)))
+
+
+def on_suspicion(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident]:
+    """Ask for the best split against a slowdown without a name, once it has lost as much as that costs."""
+    if slow.culprit is not None or slow.link is not None or not is_allowed(policy):
+        return state, slow
+    if slow.moved is not None and not prices.may_move_again(slow, obs):
+        return state, slow
+    if not _is_settled(state, slow, obs, policy):
+        return state, slow
+    price = ski_rental.Candidate(
+        name=adjust_microbatches.TYPE,
+        overhead_seconds=prices.overhead_seconds(state, policy, adjust_microbatches.TYPE),
+    )
+    if not ski_rental.due(price, slow.loss) or adjust_microbatches.hindrance(obs, policy):
+        return state, slow
+    state, slow = order(state, slow, obs, policy)
+    if slow.moved is None:
+        return state, slow
+    return state, replace(slow, applied=[*slow.applied, prices.applied(price, slow, obs, policy)])
+
+
+def kept(state: RecoveryState, over: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state after an incident is over: micro-batches stay moved while some other replica is slow."""
+    sharing, level = state.sharing, obs.iteration_ns(policy.consecutive)
+    if state.slow is not None or over.moved is None or over.moved.failed or level is None:
+        return state
+    moved = sharing is not None and not sharing.is_even and sharing.generation == obs.generation
+    # What was moved for a reason stays until they are clearly alike.
+    if not moved or adjust_microbatches.hindrance(obs, policy) or replicas_are_alike(obs, policy, policy.verify / 2):
+        return state
+    suspicion = SlowIncident(
+        id="",
+        phase="Suspected",
+        onset_at=obs.now,
+        onset_generation=obs.generation,
+        onset_iteration=max(1, obs.iterations),
+        reported_iteration=obs.iterations,
+        healthy_ns=over.healthy_ns,
+        slow_ns=int(level),
+        loss=ski_rental.Loss(generation=obs.generation, counted_iterations=obs.iterations),
+        moved=over.moved,
+        applied=only(over, adjust_microbatches.TYPE),
+    )
+    return replace(state, slow=suspicion)
+
+
+def carried(state: RecoveryState, actions: Sequence[Action], obs: Observation, policy: Policy) -> RecoveryState:
+    """Ask for the best split of the next generation, where the actions end one with moved micro-batches."""
+    sharing = state.sharing
+    restarts = [action for action in actions if isinstance(action, RESTARTS)]
+    if sharing is None or sharing.generation != obs.generation or not restarts:
+        return state
+    new = left_replicas(restarts)
+    plan, level_ns = None, 0.0
+    if not sharing.is_even and _is_wanted(state, policy) and not adjust_microbatches.hindrance(obs, policy):
+        pods_of = next((each.pods_of for each in restarts if isinstance(each, Swap)), tuple(range(len(obs.members))))
+        healthy_ns = max(slow.healthy_ns + slow.common_ns for slow in _incidents(state))
+        plan, level_ns = adjust_microbatches.plan_seated(obs, policy, pods_of, new, healthy_ns)
+    if plan is None:
+        return _moved_anew(replace(state, sharing=None), new)
+    state = _with_moved(state, lambda _, named: _moved(plan, named, round(level_ns)))
+    generation = obs.generation + 1
+    asked = Sharing(generation=generation, shares=plan.shares, per_rank=plan.per_rank, at=obs.now, moves=sharing.moves)
+    return replace(state, sharing=asked)
+
+
+def _moved_anew(state: RecoveryState, new: Collection[int]) -> RecoveryState:
+    """Let micro-batches be moved again in the next generation, but not for who gets a ``new`` pod."""
+
+    def again(slow: SlowIncident) -> SlowIncident:
+        left = slow.culprit is not None and slow.culprit.replica in new
+        if slow.moved is None or slow.moved.failed or left:
+            return slow
+        return replace(slow, moved=None, applied=without(slow, adjust_microbatches.TYPE))
+
+    return _changed(state, again)
+
+
+def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float | None:
+    """Return what an iteration could take [ns] where a generation began with replicas that are not alike, else None."""
+    young = policy.consecutive < obs.iterations <= SETTLED_ITERATIONS  # the first iteration says nothing
+    if not young or obs.shared_unevenly or not is_allowed(policy) or adjust_microbatches.hindrance(obs, policy):
+        return None
+    if replicas_are_alike(obs, policy) or (plan := adjust_microbatches.plan(obs, policy)) is None:
+        return None
+    return float(state.healthy_ns or plan.expected_ns)
+
+
+def beside_exchange(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident]:
+    """Ask for the best split where the generation after an exchange of roles began with replicas that are not alike."""
+    if slow.moved is not None or since_start(state, obs, policy) is None:
+        return state, slow
+    return order(state, slow, obs, policy)
+
+
+def _is_settled(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether the newest iterations are all of this slowdown, and of the present shares."""
+    if slow.onset_generation == obs.generation and obs.iterations - slow.onset_iteration < policy.consecutive:
+        return False
+    level, before = obs.iteration_ns(policy.consecutive), state.sharing
+    if level is None or before is None or before.generation != obs.generation:
+        return level is not None
+    return obs.now - before.at > REPORT_SECONDS + (policy.consecutive + TAKE_BACK_ITERATIONS) * level / 1e9
+
+
+def replicas_are_alike(obs: Observation, policy: Policy, least: float | None = None) -> bool:
+    """Check whether equal shares would be as good as any, so that nothing is left of a slowdown without a name.
+
+    ``least``: by which share the slowest of them would take longer, were it slow; None: ``verify``.
+    """
+    if adjust_microbatches.hindrance(obs, policy):
+        return False
+    times = adjust_microbatches.even_seconds(obs, policy)
+    least = policy.verify if least is None else least
+    return float(times.max()) <= adjust_microbatches.healthy_seconds(times) * (1 + least)
+
+
+def _moved(plan: adjust_microbatches.Plan, named: Culprit | None, before_ns: int) -> Moved:
+    culprit = plan.shares.index(min(plan.shares)) if named is None else named.rank
+    others = plan.shares[:culprit] + plan.shares[culprit + 1 :]
+    return Moved(
+        per_rank=plan.per_rank,
+        share=plan.shares[culprit],
+        most=max(others),
+        before_ns=before_ns,
+        expected_ns=plan.expected_ns,
+        slowest_ns=plan.slowest_ns,
+    )
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Follow what was asked for; called at the end of each look."""
+    sharing = state.sharing
+    if sharing is None:
+        return state
+    if sharing.generation < obs.generation:
+        return replace(state, sharing=None)
+    if sharing.generation > obs.generation or sharing.is_even:
+        return state
+    if not _is_wanted(state, policy):
+        return replace(state, sharing=_evened(sharing, obs.now))
+    if not obs.running or state.stop is not None or state.hang is not None:
+        return state
+    if not sharing.taken_iteration:
+        return _awaited(state, sharing, obs, policy)
+    return _judged(state, sharing, obs, policy)
+
+
+def is_on_its_way(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether micro-batches are being moved: too few iterations are of the new shares to judge by."""
+    sharing = state.sharing
+    if sharing is None or sharing.is_even or sharing.generation != obs.generation:
+        return False
+    return not sharing.taken_iteration or obs.iterations - sharing.taken_iteration < policy.consecutive
+
+
+def _is_wanted(state: RecoveryState, policy: Policy) -> bool:
+    """Check whether there is still something against which micro-batches may be moved."""
+    suspected = state.slow is not None and state.slow.culprit is None and state.slow.moved is not None
+    return is_allowed(policy) and (suspected or bool(state.culprits))
+
+
+def is_allowed(policy: Policy) -> bool:
+    """Check whether the spec lets micro-batches be moved."""
+    return policy.watch and policy.enforce and policy.names(adjust_microbatches.TYPE)
+
+
+def _evened(sharing: Sharing, now: float) -> Sharing:
+    return replace(sharing, shares=[sharing.per_rank] * len(sharing.shares), at=now, taken_iteration=0)
+
+
+def _awaited(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
+    """Wait until the ranks have taken their shares over; until then a slowdown may still grow."""
+    level = max(obs.iteration_ns(newest) or 0.0 for newest in (NEWEST, policy.consecutive))
+    state = _with_moved(state, lambda known, _: replace(known, before_ns=max(known.before_ns, round(level))))
+    if adjust_microbatches.have(obs.ranks, sharing.shares):
+        return replace(state, sharing=replace(sharing, taken_iteration=max(1, obs.iterations)))
+    moved = _newest_moved(state)
+    waited_seconds = obs.now - max(sharing.at, resumed_at(obs))  # nobody takes anything over before training goes on
+    why = adjust_microbatches.was_not_taken(waited_seconds, moved.before_ns if moved is not None else 0)
+    return _failed(state, sharing, why, obs.now) if why else state
+
+
+def _judged(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
+    """Measure what came of it once the newest iterations are of the new shares; then follow the ranks' speeds."""
+    # Reports are not all of the same moment, and who has not reported lately says nothing.
+    done = min((rank.sent.iterations for rank in obs.ranks if rank.fresh), default=0) - sharing.taken_iteration
+    if done < NEWEST + TAKE_BACK_ITERATIONS:
+        return state
+    followed = _followed(state, sharing, obs, policy, done)
+    link = state.link_beside
+    if followed is not state or (link is not None and link.is_incident):
+        return followed  # where a link is slow, too, the iteration time says nothing of the split
+    moved = _newest_moved(state)
+    if moved is None or moved.after_ns or done < CHECK_ITERATIONS * policy.consecutive:
+        return state
+    level = obs.iteration_ns(policy.consecutive, fresh=True)
+    if level is None:
+        return state
+    state = _with_moved(state, lambda known, _: replace(known, after_ns=int(level)))
+    if link is None and adjust_microbatches.did_not_help(moved, level, obs, policy):
+        return _failed(state, sharing, "it did not make iterations shorter", obs.now)
+    return state
+
+
+def _followed(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy, done: int) -> RecoveryState:
+    """Ask for a better split, once the ``done`` iterations of the present one have lost what the change costs."""
+    well = any(slow.well_since is not None for slow in _incidents(state))
+    if well or adjust_microbatches.hindrance(obs, policy):
+        return state
+    plan, gives_back = None, obs.now - sharing.at >= AGAIN_SECONDS
+    if done >= policy.consecutive + TAKE_BACK_ITERATIONS:
+        plan = _better(state, obs, policy, done, gives_back=gives_back)
+    if plan is None and _is_suddenly_longer(state, obs, policy):
+        plan = _better(state, obs, replace(policy, consecutive=1), NEWEST, gives_back=gives_back)
+    if plan is None or plan.per_rank != sharing.per_rank:
+        return state
+    if all(share == plan.per_rank for share in plan.shares):
+        return state  # that is for the relief to decide: an estimate may err
+    found = plan
+    state = _with_moved(state, lambda known, named: _moved(found, named, known.before_ns))
+    return replace(state, sharing=replace(sharing, shares=plan.shares, at=obs.now, taken_iteration=0))
+
+
+def _better(
+    state: RecoveryState, obs: Observation, policy: Policy, iterations: int, *, gives_back: bool
+) -> adjust_microbatches.Plan | None:
+    """Return a better split that would have been worth its price in so many newest iterations; None without one."""
+    level = obs.iteration_ns(policy.consecutive)
+    plan = None if level is None else adjust_microbatches.plan(obs, policy, gives_back=gives_back)
+    if level is None or plan is None:
+        return None
+    lost_seconds = iterations * (level - plan.expected_ns) / 1e9
+    return plan if lost_seconds >= prices.overhead_seconds(state, policy, adjust_microbatches.TYPE) else None
+
+
+def _is_suddenly_longer(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether the newest iterations are longer than with the present split: another rank may be slow.
+
+    As in ``sudden``, they are enough where they have paid for the change, and the newest says how slow the rank is. The
+    first of them may be partly healthy: half as much longer is enough of it.
+    """
+    moved = _newest_moved(state)
+    if moved is None or state.link_beside is not None:
+        return False
+    well_ns = moved.after_ns or moved.expected_ns
+    times = [rank.sent.iteration_ns[-NEWEST:] for rank in obs.ranks if len(rank.sent.iteration_ns) >= NEWEST]
+    if not times or median(taken[-1] for taken in times) <= well_ns * (1 + policy.verify):
+        return False
+    return median(min(taken) for taken in times) > well_ns * (1 + policy.verify / 2)
+
+
+def _failed(state: RecoveryState, sharing: Sharing, why: str, now: float) -> RecoveryState:
+    """Take the shares back, and say why."""
+    state = _with_moved(state, lambda known, _: replace(known, failed=why, failed_at=now))
+    return replace(state, sharing=_evened(sharing, now))
+
+
+def _incidents(state: RecoveryState) -> list[SlowIncident]:
+    return [slow for slow in (state.slow, *state.beside) if slow is not None]
+
+
+def _newest_moved(state: RecoveryState) -> Moved | None:
+    return next((slow.moved for slow in _incidents(state) if slow.moved is not None and not slow.moved.failed), None)
+
+
+def _with_moved(state: RecoveryState, change: Callable[[Moved, Culprit | None], Moved]) -> RecoveryState:
+    """Change what is noted at the incidents against which micro-batches are moved; ``change`` gets the culprit, too."""
+
+    def changed(slow: SlowIncident) -> SlowIncident:
+        if slow.moved is None or slow.moved.failed:
+            return slow
+        return replace(slow, moved=change(slow.moved, slow.culprit))
+
+    return _changed(state, changed)
+
+
+def _changed(state: RecoveryState, change: Callable[[SlowIncident], SlowIncident]) -> RecoveryState:
+    """Change each incident of a slowdown."""
+    slow = None if state.slow is None else change(state.slow)
+    return replace(state, slow=slow, beside=list(map(change, state.beside)))

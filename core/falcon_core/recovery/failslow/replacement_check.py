@@ -1,0 +1,129 @@
+"""The phase ``Checking`` of the ladder for fail-slow: whether a replacement helped, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, is_slow_now
+from falcon_core.recovery.diagnosis.stragglers import compared_ranks, each_straggler
+from falcon_core.recovery.failslow import incidents as together
+from falcon_core.recovery.history import durations, flapping, node_fault
+from falcon_core.recovery.model.observation import Action, Observation, Policy, SlowClosed
+from falcon_core.recovery.model.resumption import resumed_at
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import replace_node
+
+CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged
+CHECK_SECONDS = 60.0  # of training, after which a replacement that has not brought the time back did not help
+replace = msgspec.structs.replace
+
+
+def step(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Judge whether the replacement helped, and measure what it cost.
+
+    The time that loading a checkpoint takes says nothing of the node, so the judgement begins when training goes on.
+    Once some rank trains, all ranks train. A rank that is not seen to train is waited for (``CHECK_SECONDS``); after
+    that, the other ranks' times decide. Where another node is slow, the job's time says nothing of the replacement: it
+    is judged by its own computation.
+    """
+    if not obs.running or state.stop is not None:
+        return state, []
+    slow = trains_again(slow, obs)
+    if slow.trained_at is None:
+        return state, []
+    state = replace(state, slow=slow)
+    level = level_after(obs, policy, CHECK_ITERATIONS)
+    if level is None:
+        return state, []
+    if level <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify):
+        return _judged(state, level, _checked(state), obs, policy)
+    well = _well_beside_another(state, obs, policy)
+    over = len(well) == len(_checked(state)) or obs.now - slow.trained_at > CHECK_SECONDS
+    return _judged(state, level, well, obs, policy) if over else (state, [])
+
+
+def trains_again(slow: SlowIncident, obs: Observation) -> SlowIncident:
+    """Return the incident with the time at which training went on after the restart, once that is known."""
+    if slow.trained_at is not None:
+        return slow
+    tracked = [rank for rank in obs.ranks if rank.sent.iterations]
+    resumed = resumed_at(obs)
+    if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):
+        return slow
+    return replace(slow, trained_at=resumed)
+
+
+def level_after(obs: Observation, policy: Policy, windows: int) -> float | None:
+    """Return the iteration time [ns]; None until each rank that trains has done so many windows of C iterations."""
+    done = min((rank.sent.iterations for rank in obs.ranks if rank.sent.iterations), default=0)
+    return obs.iteration_ns(policy.consecutive) if done >= windows * policy.consecutive else None
+
+
+def learned_cost(state: RecoveryState, slow: SlowIncident, strategy: str) -> tuple[RecoveryState, float | None]:
+    """Learn for how long training stood still for a strategy; the second value is that time [s], None: not known."""
+    if slow.trained_at is None or slow.switched_at is None:
+        return state, None
+    cost = max(0.0, slow.trained_at - slow.switched_at)
+    learned = ski_rental.learn(state.overheads.get(strategy), cost)
+    return replace(state, overheads={**state.overheads, strategy: round(learned, 2)}), cost
+
+
+def _judged(
+    state: RecoveryState, level: float, helped: Collection[SlowIncident], obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Close the incidents whose nodes were replaced, and learn what the restart cost. ``helped``: these did."""
+    slow, checked = together.first_of(state), _checked(state)
+    state, cost = learned_cost(state, slow, replace_node.TYPE)
+    closed: list[Action] = [
+        SlowClosed(
+            incident=incident,
+            outcome="Helped" if incident in helped else "NotHelped",
+            iteration_ns=int(level),
+            cost_seconds=cost if incident is slow else None,  # of the restart that all of them share
+        )
+        for incident in checked
+    ]
+    for incident in checked:
+        state = flapping.forget(state, together.culprit(incident).node)
+        state = durations.cut_short(state, incident, incident.switched_at or obs.now)
+        if incident in helped:
+            state = node_fault.helped(state, incident)
+        else:
+            state = node_fault.did_not_help(state, incident, obs, policy)
+    left = [incident for incident in state.beside if incident not in checked]
+    state, given_back = together.promoted(replace(state, slow=None, beside=left))
+    return state, [*closed, *given_back]
+
+
+def _another_is_slow(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether a node that was not replaced, or a link, explains that the job is slow after the replacement."""
+    first = together.first_of(state)
+    if state.link_beside is not None and state.link_beside.is_incident:
+        return True
+    left = [slow for slow in state.beside if slow.phase != "Checking"]
+    if any(is_slow_now(together.culprit(slow), obs, policy) for slow in left):
+        return True
+    replaced = {together.culprit(slow).replica for slow in _checked(state)}
+    elsewhere = {rank.rank for rank in obs.ranks if rank.replica not in replaced}
+    return any(out.rank in elsewhere for out, _ in each_straggler(compared_ranks(obs), policy, first))
+
+
+def _checked(state: RecoveryState) -> list[SlowIncident]:
+    """Return the incidents whose nodes were left in the newest restart, the first of them first."""
+    return [together.first_of(state), *(slow for slow in state.beside if slow.phase == "Checking")]
+
+
+def _well_beside_another(state: RecoveryState, obs: Observation, policy: Policy) -> list[SlowIncident]:
+    """Return the replaced nodes' incidents whose ranks are well, where another node explains that the job is slow.
+
+    That is a node that was not replaced, or one of the replaced nodes whose replacement did not help.
+    """
+    incidents = _checked(state)
+    well = [slow for slow in incidents if computes_as_before(together.culprit(slow), obs, policy)]
+    explained = len(well) < len(incidents) or _another_is_slow(state, obs, policy)
+    return well if explained else []

@@ -1,0 +1,1 @@
+"""Repair ranks, pods and nodes that ended, hang or never started."""

@@ -1,0 +1,295 @@
+"""A job that does not move: since when, whom it waits for, and when that becomes an incident.
+
+Every process lives and every rank has been silent for longer than its learned deadline. Who never arrived is read off
+the counts of calls begun and done. The first checkpoint or evaluation of a healthy job looks alike, so a stall becomes
+an incident only when it lasts: soon where the awaited ranks do not run at all; later where they run now and then or
+wait for a device, as one that writes a file does; late where they are at work, where nobody can be named, and where
+nobody waits inside a call. A hang that has cost what a restart costs is ended by a restart, on the ladder for
+fail-stop: ``due`` says when.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import msgspec
+
+from falcon_core.errors.judge import Judge
+from falcon_core.model import Cause, Component, Severity
+from falcon_core.planning.restart_price import RestartPrice, restart_price
+from falcon_core.recovery.diagnosis.communicator_progress import Counts, nobody_waits, place, progress
+from falcon_core.recovery.failstop import restart_budget
+from falcon_core.recovery.failstop.output_evidence import could_answer, raised, said_last
+from falcon_core.recovery.model.observation import Action, HangClosed, Observation, Policy
+from falcon_core.recovery.model.state import (
+    NAMED_RANKS,
+    Awaited,
+    Fault,
+    HangFinding,
+    HangIncident,
+    RecoveryState,
+    StackGroup,
+)
+from falcon_core.signals.hang import Hang, explain_hang
+from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
+
+Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working", "Mute"]
+AT_WORK = 0.05  # CPU seconds a second: such a rank may be saving or evaluating for the first time
+MAX_FINDINGS = 3
+MAX_STACKS = 3
+MAX_SAID = 2
+replace = msgspec.structs.replace
+
+
+def stalled_since(obs: Observation) -> float | None:
+    """Return when the last call returned, in unix seconds, if every rank is silent for longer than its deadline."""
+    silent_seconds = []
+    for rank in obs.ranks if obs.running else ():
+        if rank.fresh and rank.process == "Running":
+            if not rank.stalled:
+                return None
+            silent_seconds.append(rank.silent_seconds)
+    return obs.now - min(silent_seconds) if silent_seconds else None
+
+
+def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
+    """Find whom the job waits for, the call with most ranks inside first; empty where the reports do not show it."""
+    counts = progress(obs, policy)
+    mute = _mute(obs)
+    hangs = [_narrowed(hang, mute) for hang in _hangs(counts)[:MAX_FINDINGS]]
+    evidence = _Evidence(obs, counts, {hang.comm for hang in hangs}, mute)
+    return [evidence.finding(hang) for hang in hangs if hang.waiting]
+
+
+def _mute(obs: Observation) -> frozenset[int]:
+    """Return the ranks whose interpreters do not write their stacks when asked, while most ranks' do.
+
+    An interpreter answers from a signal's handler, also inside a collective or while it waits for a lock. One that does
+    not is stopped, waits for a device, or has begun to end.
+    """
+    asked = [rank for rank in obs.ranks if rank.fresh and rank.sent.detailed and could_answer(rank)]
+    mute = frozenset(rank.rank for rank in asked if not rank.sent.stack)
+    return mute if 2 * len(mute) <= len(asked) else frozenset()
+
+
+def _narrowed(hang: Hang, mute: frozenset[int]) -> Hang:
+    """Blame, of ranks that are all inside a call, those that do not answer: nothing moves without them."""
+    ranks = tuple(rank for rank in hang.ranks if rank in mute)
+    return replace(hang, ranks=ranks) if hang.kind == "Transfer" and ranks else hang
+
+
+def _hangs(counts: Counts) -> list[Hang]:
+    """Explain the hang. Ranks with a send under way are blamed only where no other rank never arrived.
+
+    A send may block its rank until the receiver takes it, and then the rank waits like all others.
+    """
+    others = explain_hang(counts.progress, counts.members, counts.elsewhere | counts.sending)
+    if others and others[0].kind == "NeverArrived":
+        return others
+    return explain_hang(counts.progress, counts.members, counts.elsewhere)
+
+
+class _Evidence:
+    """The reports' evidence on the few communicators that some rank waits in."""
+
+    def __init__(self, obs: Observation, counts: Counts, comms: set[str], mute: frozenset[int]) -> None:
+        self._obs = obs
+        self._members = counts.members
+        self._ranks = {rank.rank: rank for rank in obs.ranks}
+        self._pairs = counts.pairs
+        self._entered = {(count.comm, count.rank): count.entered for count in counts.progress if count.comm in comms}
+        self._reports = counts.reports
+        self._mute = mute
+
+    def finding(self, hang: Hang) -> HangFinding:
+        members = self._members[hang.comm]
+        calls = Counter((comm.op, comm.bytes) for comm in self._reports.get(hang.comm, []) if comm.op)
+        op, size = calls.most_common(1)[0][0] if calls else (0, None)
+        return HangFinding(
+            kind=hang.kind,
+            ranks=[self._awaited(hang.comm, rank) for rank in hang.ranks[:NAMED_RANKS]],
+            total=len(hang.ranks),
+            comm=hang.comm,
+            pair=hang.comm in self._pairs,
+            members=len(members),
+            number=hang.number,
+            waiting=hang.waiting,
+            entered=max(self._entered.get((hang.comm, rank), 0) for rank in members),
+            op=op,
+            size_bytes=size,
+        )
+
+    def _awaited(self, comm: str, number: int) -> Awaited:
+        rank = self._ranks[number]
+        return Awaited(
+            place=place(self._obs, rank),
+            entered=self._entered.get((comm, number), 0),
+            cpu=rank.sent.cpu_fraction,
+            blocked_seconds=rank.blocked_seconds,
+            answers=number not in self._mute,
+        )
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Look at the job once, after the ladder for fail-stop."""
+    since = stalled_since(obs)
+    if state.hang is not None:
+        return _follow(state, state.hang, obs, policy, stalled=since is not None)
+    if since is None or state.stop is not None:
+        return state, []
+    patience = 0.0 if raised(obs, policy.judge) else IDLE_SECONDS
+    if obs.now - since < patience:
+        return state, []  # too early, whomever they wait for
+    findings = explain(obs, policy)
+    if patience and obs.now - since < _patience(findings):
+        return state, []
+    cost = price(state, obs, policy)
+    found = HangIncident(
+        id=f"{policy.job}-{state.incidents + 1}",
+        since=since,
+        generation=obs.generation,
+        iterations=obs.iterations,
+        findings=findings,
+        restart_seconds=cost.seconds,
+        redo_seconds=cost.redo_seconds,
+        stacks=stacks(obs, findings),
+        said=said(obs, findings, policy.judge),
+    )
+    return replace(state, incidents=state.incidents + 1, hang=found), []
+
+
+def _follow(
+    state: RecoveryState, hang: HangIncident, obs: Observation, policy: Policy, *, stalled: bool
+) -> tuple[RecoveryState, list[Action]]:
+    """Close an open hang, or keep what it shows."""
+    if state.stop is not None or obs.generation != hang.generation:
+        return _closed(state, hang, obs, moved=False)
+    if not stalled:
+        moving = any(rank.fresh and rank.sent.iterations and not rank.stalled for rank in obs.ranks)
+        return _closed(state, hang, obs, moved=True) if moving else (state, [])
+    findings = explain(obs, policy)
+    if findings and _key(findings) != _key(hang.findings):
+        hang = replace(hang, findings=findings)
+    shown = stacks(obs, hang.findings)
+    if shown and shown != hang.stacks:
+        hang = replace(hang, stacks=shown)
+    told = said(obs, hang.findings, policy.judge)
+    if told and told != hang.said:
+        hang = replace(hang, said=told)
+    return replace(state, hang=hang), []
+
+
+def stacks(obs: Observation, findings: list[HangFinding]) -> list[StackGroup]:
+    """Group the ranks by the place at which they stand: those that the others wait for first, then the largest."""
+    at: dict[tuple[str, ...], list[int]] = {}
+    for rank in obs.ranks:
+        if rank.fresh and rank.sent.stack:
+            at.setdefault(tuple(rank.sent.stack), []).append(rank.rank)
+    awaited = {rank.place.rank for finding in findings for rank in finding.ranks if finding.total < finding.members}
+    groups = sorted(at.items(), key=lambda group: (awaited.isdisjoint(group[1]), -len(group[1]), group[1][0]))
+    return [
+        StackGroup(frames=list(frames), ranks=ranks[:NAMED_RANKS], total=len(ranks))
+        for frames, ranks in groups[:MAX_STACKS]
+    ]
+
+
+def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[int, str]:
+    """Return what ranks have printed since their newest call: those that the others wait for before others."""
+    awaited = {rank.place.rank for finding in findings for rank in finding.ranks if finding.total < finding.members}
+    told = {rank.rank: text for rank in obs.ranks if rank.fresh and (text := said_last(rank, judge))}
+    return {rank: told[rank] for rank in sorted(told, key=lambda rank: (rank not in awaited, rank))[:MAX_SAID]}
+
+
+def price(state: RecoveryState, obs: Observation, policy: Policy) -> RestartPrice:
+    """Return what a restart of all processes costs now: the standstill, and the work since the last checkpoint."""
+    healthy_ns = state.healthy_ns or obs.iteration_ns(policy.consecutive) or 0.0
+    since = stalled_since(obs)
+    moved_until = obs.now if since is None else since
+    return restart_price(
+        configured_seconds=None,
+        measured_seconds=state.overheads.get(restart_budget.TYPE),
+        default_seconds=restart_budget.DEFAULT_OVERHEAD_SECONDS,
+        trained_seconds=obs.iterations * healthy_ns / 1e9,
+        interval_seconds=policy.checkpoint_interval_seconds,
+        unsaved_seconds=None if obs.saved_at is None else max(0.0, moved_until - obs.saved_at),
+    )
+
+
+def due_at(hang: HangIncident) -> float:
+    """Return when the standstill has cost what a restart costs (unix seconds)."""
+    return hang.since + min(hang.restart_seconds, PATIENCE_SECONDS)
+
+
+def due(state: RecoveryState, obs: Observation, policy: Policy) -> Fault | None:
+    """Return the open hang as a fault, once the standstill has cost what a restart costs; None before that.
+
+    After ``PATIENCE_SECONDS`` it is due in any case: the libraries' own timeouts, of ten minutes and more, would end
+    the processes and lose the same work. A job in which nobody waits inside a call does not hang.
+    """
+    hang = state.hang
+    if hang is None or not policy.enforce or obs.generation != hang.generation or stalled_since(obs) is None:
+        return None
+    if nobody_waits(obs) or obs.now < due_at(hang):
+        return None
+    first = hang.findings[0] if hang.findings else None
+    # One rank that never arrived, or does not answer: something is wrong with it, and perhaps with its node. All else
+    # blames no node.
+    alone = first is not None and first.total == 1 and (first.kind == "NeverArrived" or not first.ranks[0].answers)
+    at = first.ranks[0].place if first is not None and first.ranks else None
+    replica = next((rank.replica for rank in obs.ranks if at is not None and rank.rank == at.rank), 0)
+    member = obs.members[replica]
+    return Fault(
+        severity=Severity.SEV2,
+        cause=Cause.HANG,
+        component=Component.PROCESS,
+        text=_text(first) if alone and first is not None else "stands still: no rank moves",
+        replica=member.replica,
+        pod_name=member.pod_name,
+        node=member.node if alone else "",
+        rank=at.rank if alone and at is not None else None,
+    )
+
+
+def _text(finding: HangFinding) -> str:
+    if finding.kind == "NeverArrived":
+        return "never arrived at a collective in which others wait"
+    return "does not answer, inside a collective with the others"
+
+
+def doing(rank: Awaited) -> Doing:
+    """Describe what the process of an awaited rank does."""
+    if rank.blocked_seconds is not None:
+        return "Blocked"
+    if rank.cpu is not None and rank.cpu >= AT_WORK:
+        return "Working"
+    # Measured first: whether the interpreter has been asked by the first look is chance, and changes no words here.
+    if rank.cpu == 0:
+        return "Idle"
+    if not rank.answers:
+        return "Mute"
+    return "Unknown" if rank.cpu is None else "Lull"
+
+
+def _patience(findings: list[HangFinding]) -> float:
+    """Return the silence after which a stall is a hang rather than a first checkpoint or evaluation [s]."""
+    awaited = {doing(rank) for finding in findings if finding.kind == "NeverArrived" for rank in finding.ranks}
+    if not findings or "Working" in awaited:
+        return PATIENCE_SECONDS
+    return LULL_SECONDS if awaited & {"Lull", "Blocked"} else IDLE_SECONDS
+
+
+def _key(findings: list[HangFinding]) -> list[tuple[object, ...]]:
+    """Return what a reader would see as news: the awaited ranks, the communicator, and any wait for a device."""
+
+    def who(finding: HangFinding) -> list[tuple[int, bool]]:
+        return [(rank.place.rank, rank.blocked_seconds is not None) for rank in finding.ranks]
+
+    return [(finding.kind, finding.comm, finding.number, who(finding)) for finding in findings]
+
+
+def _closed(
+    state: RecoveryState, hang: HangIncident, obs: Observation, *, moved: bool
+) -> tuple[RecoveryState, list[Action]]:
+    closed = HangClosed(incident=hang, moved=moved, seconds=max(0.0, obs.now - hang.since))
+    return replace(state, hang=None), [closed]

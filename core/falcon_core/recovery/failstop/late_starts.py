@@ -1,0 +1,54 @@
+"""Pods that have their node and do not start there: for how long they are waited for, and when they are moved.
+
+A node is suspected where other pods of the job have started: the template is then one that can start. Where none has,
+one pod tries a second node; if that does not start it either, the job itself is why, and nothing is moved.
+"""
+
+from __future__ import annotations
+
+import math
+
+from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy
+from falcon_core.recovery.model.start_wait import StartWait
+from falcon_core.recovery.model.state import StopIncident
+
+PATIENCE = 3.0  # × the longest start of the job's other pods: images are pulled, volumes attached, data fetched
+
+
+def limit_seconds(wait: StartWait, longest_start_seconds: float, deadline_seconds: float) -> float:
+    """Return how long a pod may take to start, from its node on.
+
+    What its kubelet calls an error does not pass with patience. Where it says none, it may be at work: an init
+    container that runs has all the time it needs (inf), unless another pod of the job shows how long that takes.
+    """
+    if wait.failing:
+        return deadline_seconds
+    if wait.working and not longest_start_seconds:
+        return math.inf
+    return max(deadline_seconds, PATIENCE * longest_start_seconds)
+
+
+def blames_job(obs: Observation, stop: StopIncident | None) -> bool:
+    """Check whether no pod of the job has started, on two nodes at least."""
+    if any(member.started for member in obs.members):
+        return False
+    nodes = {member.node for member in obs.members if member.start is not None}
+    return len(nodes) > 1 or (stop is not None and stop.moves > 0)
+
+
+def late_starts(obs: Observation, policy: Policy, stop: StopIncident | None) -> list[MemberSeen]:
+    """Return the members whose pods are to be moved to another node, as many as there is room for.
+
+    An incident moves no more pods than the job may restart, and one for each four replicas besides.
+    """
+    if obs.running or blames_job(obs, stop):
+        return []
+    late = [
+        member
+        for member in obs.members
+        if member.start is not None
+        and member.start.seconds >= limit_seconds(member.start, obs.longest_start_seconds, policy.start_seconds)
+    ]
+    moved = stop.moves if stop is not None else 0
+    allowed = max(1, policy.restarts) + len(obs.members) // 4 - moved
+    return late[: max(0, min(obs.free_nodes, allowed))]

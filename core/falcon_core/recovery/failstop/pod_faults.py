@@ -1,0 +1,120 @@
+"""The faults of pods and nodes that one observation shows: lost, ended, deleted, or not started in time.
+
+Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION
+from falcon_core.model import Cause, Component, Severity
+from falcon_core.recovery.failstop.late_starts import late_starts, limit_seconds
+from falcon_core.recovery.failstop.liveness import Liveness
+from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy
+from falcon_core.recovery.model.pod_end import PodEnd
+from falcon_core.recovery.model.start_wait import StartWait
+from falcon_core.recovery.model.state import Fault, StopIncident
+from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
+
+_UNKNOWN = PodEnd()
+
+
+def member_faults(obs: Observation, live: Liveness, policy: Policy, stop: StopIncident | None) -> list[Fault]:
+    """Return the faults of pods, launchers and nodes that are lost or do not start, the gravest first.
+
+    ``stop``: the open failure.
+    """
+    faults = [
+        Fault(
+            severity=LOST_CONNECTION,
+            cause=Cause.NODE_LOST,
+            component=Component.NODE,
+            text="its agent's lease is lost",
+            replica=lost.replica,
+            pod_name=obs.members[lost.replica].pod_name,
+            node=obs.members[lost.replica].node,
+            witness=lost.witness,
+            node_not_ready=lost.node_not_ready,
+        )
+        for lost in live.lost
+    ]
+    named = {fault.replica for fault in faults}
+    for member in obs.members:
+        if member.replica not in named and not member.done:
+            fault = _pod_fault(member, policy) or _launcher_fault(obs, member, policy, bus_trouble=live.bus_trouble)
+            if fault is not None:
+                faults.append(fault)
+    named = {fault.replica for fault in faults}
+    late = late_starts(obs, policy, stop)
+    faults += [_late_start(member, obs, policy) for member in late if member.replica not in named]
+    return sorted(faults, key=lambda fault: fault.severity)
+
+
+def _pod_fault(member: MemberSeen, policy: Policy) -> Fault | None:
+    """Return the fault of a pod that has ended, is gone, or cannot return."""
+    end = member.end
+    if member.stuck:
+        return None  # its launcher's word is graver
+    if member.pod == "Ended" and end.cause is Cause.OUT_OF_MEMORY:
+        text = "its container was killed as a whole by the kernel: out of memory (its limit)"
+        return _fault(member, policy, text, counts=True, end=end)
+    if member.pod == "Ended":
+        text = f"its pod ended: {end.text or 'no reason given'}"
+        return _fault(member, policy, text, counts=end.owner != "Cluster", end=end)
+    if member.pod in ("Deleting", "Gone"):
+        return _fault(member, policy, "its pod was deleted" + (f" ({end.text})" if end.text else ""), counts=False)
+    if member.pod == "Awaited" and member.pinned and not member.node_ready:
+        return _fault(member, policy, "its pod cannot return to its node", counts=False)
+    return None
+
+
+def _late_start(member: MemberSeen, obs: Observation, policy: Policy) -> Fault:
+    wait = member.start or StartWait()
+    seconds = limit_seconds(wait, obs.longest_start_seconds, policy.start_seconds)
+    said = f": {wait.text}" if wait.text else ""
+    text = f"its pod has not started within {seconds:.0f} s (spec.schedulingDeadlineSeconds){said}"
+    return _fault(member, policy, text, counts=False, end=PodEnd(cause=Cause.NOT_STARTED, error_class=wait.error_class))
+
+
+def _launcher_fault(obs: Observation, member: MemberSeen, policy: Policy, *, bus_trouble: str) -> Fault | None:
+    """Return the fault of a launcher that does not do as it was ordered."""
+    if member.stuck:
+        text = f"a process survived SIGKILL for {LAUNCHER_STUCK_SECONDS} s"
+        return _fault(member, policy, text, counts=False, severity=Severity.SEV1)
+    if obs.running or member.pod != "Present" or member.acknowledged:
+        return None
+    silent = member.alive is False and not bus_trouble and member.unacknowledged_seconds > SILENT_SECONDS
+    ending_seconds = policy.grace_seconds + OBSTINATE_SECONDS
+    obstinate = member.alive is True and member.unacknowledged_seconds > ending_seconds
+    if silent or obstinate:
+        return _fault(member, policy, "its launcher did not answer the order to stop", counts=False)
+    return None
+
+
+def _fault(
+    member: MemberSeen,
+    policy: Policy,
+    text: str,
+    *,
+    counts: bool,
+    severity: Severity = EXITED_ABNORMALLY,
+    end: PodEnd = _UNKNOWN,
+) -> Fault:
+    gone = not member.node_ready
+    kind = None if gone else policy.judge.get(end.error_class)
+    if kind is not None and end.owner == "Job" and kind.costs_node:
+        severity = Severity.SEV1
+    return Fault(
+        severity=LOST_CONNECTION if gone else severity,
+        cause=Cause.NODE_LOST if gone else end.cause,
+        component=Component.NODE if gone else Component.PROCESS,
+        text=text,
+        replica=member.replica,
+        pod_name=member.pod_name,
+        node=member.node,
+        witness=f"node {member.node} is NotReady" if gone else "",
+        node_not_ready=gone,
+        container=end.container,
+        of_job=end.owner == "Job",
+        error_class=kind.name if kind is not None else "",
+        counts=counts,
+    )

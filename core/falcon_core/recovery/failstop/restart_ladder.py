@@ -1,0 +1,371 @@
+"""The ladder for fail-stop: restart the processes, then replace the node, within a budget.
+
+See docs/architecture.md §9 and Unicron §4.2. An incident opens at the first sign and closes when iterations are seen
+again. A failure in between recurs within the same incident. While the old generation is being stopped the diagnosis may
+still become clearer: the first sign of a dead node is often a peer's broken collective, and the lease that tells them
+apart runs out seconds later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+import msgspec
+
+from falcon_core.errors.judge import Judge
+from falcon_core.errors.table import Domain, ErrorClass
+from falcon_core.model import Cause, Severity
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.failstop import hangs, restart_budget
+from falcon_core.recovery.failstop.failure_messages import farewell
+from falcon_core.recovery.failstop.faults import (
+    EARLY_END,
+    is_leaving,
+    no_restart_mends,
+    others_may_follow,
+    precedence,
+    raised_fault,
+    rank_fault,
+    start_fault,
+)
+from falcon_core.recovery.failstop.liveness import assess_liveness
+from falcon_core.recovery.failstop.node_health import explained, leaving
+from falcon_core.recovery.failstop.pod_faults import member_faults
+from falcon_core.recovery.model.observation import (
+    Action,
+    GiveUp,
+    Observation,
+    Policy,
+    Recreate,
+    Replace,
+    Restart,
+    StopClosed,
+    Switch,
+)
+from falcon_core.recovery.model.resumption import resumed_at, training
+from falcon_core.recovery.model.state import Attempt, Awaiting, Fault, RecoveryState, Step, StopIncident
+from falcon_core.times import OBSTINATE_SECONDS, RAISED_SECONDS
+
+TRANSIENT_SECONDS = 900.0  # for so long, failures of a storage or network that is away do not count
+# A program that fails at its start on one node fails on the others by then, if the node is not to blame: they started
+# together, and differ by how fast they read the program. Nothing has been computed yet that the wait could cost.
+OTHERS_SECONDS = 5.0
+replace = msgspec.structs.replace
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Look at the job once, and answer the failures that the look shows."""
+    if state.stop is not None and training(obs, seen_before=_seen_before(state, state.stop)):
+        return _close(state, obs)
+    live = assess_liveness(obs, state.stop)
+    faults = member_faults(obs, live, policy, state.stop)
+    members = [fault for fault in faults if obs.running or not _under_way(obs, fault)]
+    if members:
+        if _is_held(state, obs) and not any(fault.is_lost for fault in members):
+            return _refine(state, obs, policy), []
+        return _act(state, obs, policy, members)
+    if not obs.running:
+        return _refine(state, obs, policy), []
+    if state.stop is not None and state.stop.acts_at is not None:
+        return _held_back(_refine(state, obs, policy), obs, state.stop.acts_at)
+    failure = (
+        rank_fault(obs, policy.judge, uncaught=policy.enforce)
+        or start_fault(obs.members)
+        or raised_fault(obs, policy)
+        or hangs.due(state, obs, policy)
+    )
+    if failure is None:
+        return state, []
+    state, waits = _wait(state, obs, policy, failure)
+    return (state, []) if waits else _act(replace(state, awaiting=None), obs, policy, [failure])
+
+
+def _wait(state: RecoveryState, obs: Observation, policy: Policy, failure: Fault) -> tuple[RecoveryState, bool]:
+    """Return whether more will be known of the failure in a moment, before which nothing is decided."""
+    if failure.symptom and any(member.signalled for member in obs.members):
+        # Its pod is about to end, with a reason of its own, and no generation can begin before that.
+        return _wait_for_end(state, obs, policy, failure, policy.grace_seconds + OBSTINATE_SECONDS)
+    if others_may_follow(obs, failure, policy.judge):
+        state = _wait_for_others(state, obs)
+        if state.awaiting is not None and obs.now - state.awaiting.since < OTHERS_SECONDS:
+            return state, True
+    return _wait_for_end(state, obs, policy, failure, RAISED_SECONDS) if is_leaving(obs, failure) else (state, False)
+
+
+def _wait_for_end(
+    state: RecoveryState, obs: Observation, policy: Policy, failure: Fault, seconds: float
+) -> tuple[RecoveryState, bool]:
+    """Open the incident at once, and let the process or the pod end: what else fails meanwhile may say more.
+
+    Return whether its time has not yet run out.
+    """
+    if state.stop is None or not state.stop.undecided:
+        state, incident = _open(state, obs, policy, failure)
+        return replace(state, stop=replace(incident, undecided=True)), True
+    state = replace(state, stop=replace(state.stop, fault=failure))
+    return state, state.stop is not None and obs.now - state.stop.detected_at < seconds
+
+
+def _wait_for_others(state: RecoveryState, obs: Observation) -> RecoveryState:
+    awaiting = state.awaiting
+    if awaiting is not None and awaiting.generation == obs.generation:
+        return state
+    return replace(state, awaiting=Awaiting(generation=obs.generation, since=obs.now))
+
+
+def _seen_before(state: RecoveryState, stop: StopIncident) -> bool:
+    """Check whether the job's iterations were ever seen: then they will be seen again after the failure."""
+    return stop.iterations > 0 or state.healthy_ns is not None
+
+
+def _under_way(obs: Observation, fault: Fault) -> bool:
+    """Check whether a new pod for the fault's replica is being made already, and has not failed too.
+
+    Then the replica needs no second new pod.
+    """
+    member = obs.members[fault.replica]
+    return member.pod == "Awaited" and not fault.is_lost
+
+
+def _act(
+    state: RecoveryState, obs: Observation, policy: Policy, faults: list[Fault]
+) -> tuple[RecoveryState, list[Action]]:
+    first = explained(faults[0], obs.members[faults[0].replica])
+    culprit = obs.members[first.replica]
+    recent = restart_budget.recent(state.attempts, obs.now, policy.window_seconds)
+    ends = [fault.replica for fault in faults if _pod_fault(obs, fault)]
+    counts = first.counts and not _is_counted(state, obs, ends)
+    verdict, kind = _verdict(obs, policy, first, recent, counts=counts)
+    attempts = [
+        Attempt(at=obs.now, node=first.node, kind=each, error=first.error, error_class=first.error_class)
+        for each in ([kind] if kind else [])
+    ]
+    state, incident = _open(replace(state, attempts=[*recent, *attempts]), obs, policy, first)
+    incident = replace(incident, moves=incident.moves + sum(fault.cause is Cause.NOT_STARTED for fault in faults))
+    incident = replace(incident, ends=ends if counts else sorted({*incident.ends, *ends}))
+    if verdict == "GiveUp":
+        closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
+        return replace(state, stop=None), [closed, GiveUp(farewell(incident, policy))]
+    faults = [first, *faults[1:]]
+    wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
+    actions = [action for action in wanted if action is not None]
+    besides = leaving(obs, {fault.replica for fault in faults}, incident.id)
+    held_seconds = restart_budget.back_off_seconds(recent, obs.now) if kind else 0.0
+    if held_seconds and _may_wait(first, actions, besides):
+        return replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)), []
+    actions = [*actions, *besides] or [Restart()]
+    return replace(state, stop=_with_steps(incident, actions, obs, culprit.node)), actions
+
+
+def _may_wait(fault: Fault, actions: Sequence[Action], besides: Sequence[Action]) -> bool:
+    """Check whether the answer to a failure is one that a back-off may hold: no node is left for it.
+
+    ``besides``: what leaves nodes in the same restart; it does so at once where only processes are restarted.
+    """
+    if fault.cause is Cause.HANG or not all(isinstance(action, Recreate) for action in actions):
+        return False
+    return bool(actions) or not besides
+
+
+def _is_held(state: RecoveryState, obs: Observation) -> bool:
+    return state.stop is not None and state.stop.acts_at is not None and obs.now < state.stop.acts_at
+
+
+def _is_counted(state: RecoveryState, obs: Observation, ends: Collection[int]) -> bool:
+    """Check whether the ends of these replicas' pods are one failure with a failure that was counted.
+
+    So they are where a back-off is over, and while a generation is stopped, until one of these pods ends again.
+    """
+    stop = state.stop
+    if stop is None:
+        return False
+    return stop.acts_at is not None or not (obs.running or any(replica in stop.ends for replica in ends))
+
+
+def _held_back(state: RecoveryState, obs: Observation, until: float) -> tuple[RecoveryState, list[Action]]:
+    """Restart the processes when their back-off is over. Nothing that happens meanwhile is another failure."""
+    if state.stop is None or obs.now < until:
+        return state, []
+    actions = leaving(obs, set(), state.stop.id) or [Restart()]
+    return replace(state, stop=_with_steps(state.stop, actions, obs, state.stop.fault.node)), actions
+
+
+def _with_steps(incident: StopIncident, actions: Sequence[Action], obs: Observation, node: str) -> StopIncident:
+    """Return the incident with what is being done. ``node``: the failure's own.
+
+    Of several actions against the failures themselves the first is shown, and each node that is left besides.
+    """
+    generation = obs.generation + 1 if obs.running else obs.generation
+    left = [obs.members[action.replica].node for action in actions[1:] if isinstance(action, Replace)]
+    at = obs.members[actions[0].replica].node if isinstance(actions[0], Replace) else node
+    steps = [Step(at=obs.now, what=_step_name(actions[0]), generation=generation, node=at)]
+    steps += [Step(at=obs.now, what="Replace", generation=generation, node=other) for other in left]
+    return replace(incident, done=[*incident.done, *steps][-8:], acts_at=None)
+
+
+def _verdict(
+    obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt], *, counts: bool
+) -> tuple[restart_budget.Verdict, Literal["", "Restart", "Replace", "Lost", "Transient", "Moved"]]:
+    """Return what the budget allows, and what the attempt counts as; "" for what the cluster's owner has done."""
+    if fault.is_lost:
+        if fault.node_not_ready:
+            return "Replace", ""
+        budget = restart_budget.unwitnessed_verdict(attempts, restarts=policy.restarts, replicas=len(obs.members))
+        return budget, "Lost"
+    if fault.cause is Cause.NOT_STARTED:
+        return "Replace", "Moved"
+    if not counts:
+        return "Restart", ""
+    if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
+        return "GiveUp", ""
+    if fault.node_reports and obs.spares.available:
+        return "Replace", ""  # the platform says so, and not the job: no budget of the job's own word
+    by_class = None if fault.node_reports else _verdict_of_class(obs, policy, fault, attempts)
+    if by_class is not None:
+        return by_class
+    verdict = restart_budget.verdict(
+        attempts,
+        node=fault.node,
+        restarts=policy.restarts,
+        program_at_fault=_program_at_fault(obs, fault, policy.judge),
+    )
+    return verdict, "" if verdict == "GiveUp" else verdict
+
+
+def _verdict_of_class(
+    obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt]
+) -> tuple[restart_budget.Verdict, Literal["Replace", "Transient"]] | None:
+    """Return what the class of a failure asks for; None where it asks for nothing, or may not have it.
+
+    A node is left where the class says that the node's hardware is at fault, and where an error of its hardware comes
+    back on the same node. Only the job's own processes say so: within a window they may move as often as for lost
+    nodes, and never while no spare is ready, since a restart may still succeed.
+    """
+    kind = policy.judge.get(fault.error_class)
+    if kind is None:
+        return None
+    if fault.severity is Severity.SEV1 or _comes_back(kind, fault, attempts):
+        moved = sum(attempt.kind == "Replace" and bool(attempt.error_class) for attempt in attempts)
+        allowed = obs.spares.available and moved < policy.restarts + len(obs.members) // 4
+        return ("Replace", "Replace") if allowed else None
+    if kind.transient and not kind.consequence and kind.domain in (Domain.STORAGE, Domain.LINK):
+        since = restart_budget.series_since(attempts, obs.now)
+        return ("Restart", "Transient") if obs.now - since < TRANSIENT_SECONDS else None
+    return None
+
+
+def _comes_back(kind: ErrorClass, fault: Fault, attempts: list[Attempt]) -> bool:
+    """Check whether an error of hardware has come before, on this node and on no other."""
+    nodes = {attempt.node for attempt in attempts if attempt.error_class == kind.name}
+    return kind.blames_hardware and nodes == {fault.node}
+
+
+def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:
+    """Return what a fault asks for; None where restarting the processes is enough."""
+    lost = fault.is_lost
+    if fault.replica in obs.prepared and _pod_fault(obs, fault):
+        return Switch(fault.replica, lost=lost)
+    if lost or replaced or fault.cause is Cause.NOT_STARTED:
+        return Replace(fault.replica, _reason(fault), lost, fault.node_not_ready, incident.id)
+    if _pod_fault(obs, fault):
+        return Recreate(fault.replica, obs.members[fault.replica].node_usable)
+    return None
+
+
+def _step_name(action: Action) -> Literal["Restart", "Recreate", "Replace"]:
+    if isinstance(action, Restart):
+        return "Restart"
+    return "Recreate" if isinstance(action, Recreate) else "Replace"
+
+
+def _pod_fault(obs: Observation, fault: Fault) -> bool:
+    """Check whether the replica needs a new pod."""
+    return (
+        fault.cause in (Cause.POD_LOST, Cause.CONTAINER_FAILED, Cause.NODE_LOST)
+        or obs.members[fault.replica].pod == "Ended"
+    )
+
+
+def _program_at_fault(obs: Observation, fault: Fault, judge: Judge) -> bool:
+    """Check whether no node is to blame.
+
+    So it is where a hang names no node, where a container reached its own limit of memory, and where the program failed
+    by an error of its own, or by its exit code alone before its first iteration. Only an error that one node shows
+    before the first iteration, and no other, may be that node's; and one whose class is a kind of hardware's.
+    """
+    if not fault.node or fault.cause is Cause.OUT_OF_MEMORY:
+        return True
+    if fault.cause in (Cause.POD_LOST, Cause.CONTAINER_FAILED):
+        return fault.of_job
+    if fault.error and fault.error != EARLY_END:
+        return bool(obs.iterations)
+    kind = judge.get(fault.error_class)
+    if kind is not None:
+        return not kind.of_hardware
+    return bool(fault.error) or (fault.cause is Cause.PROCESS_FAILED and not obs.iterations)
+
+
+def _reason(fault: Fault) -> str:
+    said = fault.witness or fault.node_reports
+    return f"{fault.text} ({said})" if said else fault.text
+
+
+def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) -> tuple[RecoveryState, StopIncident]:
+    """Open an incident, or let the fault join the open one."""
+    incident = state.stop
+    if incident is None:
+        hang = state.hang if fault.cause is Cause.HANG else None
+        state = replace(state, incidents=state.incidents + 1) if hang is None else replace(state, hang=None)
+        incident = StopIncident(
+            id=f"{policy.job}-{state.incidents}" if hang is None else hang.id,
+            fault=fault,
+            hang=hang,
+            generation=obs.generation,
+            iterations=obs.iterations,
+            since=_began(obs, fault),
+            detected_at=obs.now,
+        )
+    elif incident.undecided:
+        incident = replace(incident, fault=fault, undecided=False, since=min(incident.since, _began(obs, fault)))
+    elif obs.running and incident.acts_at is None:
+        incident = replace(incident, fault=fault, recurrences=incident.recurrences + 1, detected_at=obs.now)
+    elif fault.severity <= incident.fault.severity:
+        incident = replace(incident, fault=fault)
+    return replace(state, stop=incident), incident
+
+
+def _began(obs: Observation, fault: Fault) -> float:
+    """Return when training stopped (unix seconds): at the process's end, or with the last call that any rank returned.
+
+    A lost node is noticed seconds or minutes after its peers have begun to wait for it.
+    """
+    if fault.ended_at is not None:
+        return min(fault.ended_at, obs.now)
+    silent = [rank.silent_seconds for rank in obs.ranks if rank.tracked and rank.process == "Running"]
+    return obs.now - min(min(silent, default=0.0), obs.running_seconds)
+
+
+def _refine(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Correct the open incident's fault while the old generation stops: a late report may show who failed first."""
+    incident = state.stop
+    if incident is None or incident.fault.ended_at is None or incident.fault.is_lost:
+        return state
+    fault = rank_fault(obs, policy.judge, before=incident.detected_at, uncaught=policy.enforce)
+    if fault is None or fault.ended_at is None:
+        return state
+    if precedence(fault) >= precedence(incident.fault):
+        return state
+    return replace(state, stop=replace(incident, fault=fault, since=min(incident.since, fault.ended_at)))
+
+
+def _close(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    assert state.stop is not None
+    incident = state.stop
+    at = resumed_at(obs)
+    closed = StopClosed(incident=incident, resumed=True, seconds=max(0.0, at - incident.since))
+    overheads = state.overheads
+    if [step.what for step in incident.done] == ["Restart"]:
+        learned = ski_rental.learn(overheads.get(restart_budget.TYPE), max(0.0, at - incident.done[0].at))
+        overheads = {**overheads, restart_budget.TYPE: round(learned, 2)}
+    return replace(state, stop=None, overheads=overheads), [closed]

@@ -1,0 +1,54 @@
+"""Set-up calls that ranks have tried again in place: an incident of SEV3 once the ranks have gone on. Pure.
+
+Nothing is decided here: the shim has tried again by itself, within ``spec.recovery.retries`` (docs/adr/0061). A rank
+for which that did not help ends, and its failure's evidence names the retries.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery.diagnosis.communicator_progress import place
+from falcon_core.recovery.model.observation import Action, Observation, Policy, RankSeen, RetriesClosed
+from falcon_core.recovery.model.remembered import Retried, RetryIncident
+from falcon_core.recovery.model.state import NAMED_RANKS, RecoveryState
+
+ERROR_CLASS = "OtherNetworkError"  # (``errors.table``) an address was not reached; the records do not say why
+GATHER_SECONDS = 5.0  # ranks that failed together are in one incident
+APART_SECONDS = 60.0  # between two incidents, however often ranks try again
+replace = msgspec.structs.replace
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Look at the job once, after the ladders. While a failure is open, what its ranks try again is not over."""
+    ranks = [rank for rank in obs.ranks if rank.sent.retries] if obs.running else []
+    if not ranks or state.stop is not None:
+        return state, []
+    seen = _counted(state.retried, sum(rank.sent.retries for rank in ranks), obs)
+    state = replace(state, retried=seen)
+    waited = min(obs.now - seen.since - GATHER_SECONDS, obs.now - seen.shown_at - APART_SECONDS)
+    if seen.retries == seen.shown or waited < 0 or not all(_went_on(rank, obs.now - seen.since) for rank in ranks):
+        return state, []
+    number = state.incidents + 1
+    incident = RetryIncident(
+        id=f"{policy.job}-{number}",
+        at=seen.since,
+        generation=obs.generation,
+        places=[place(obs, rank) for rank in ranks[:NAMED_RANKS]],
+        ranks=len(ranks),
+        retries=seen.retries - seen.shown,
+    )
+    seen = replace(seen, shown=seen.retries, shown_at=obs.now)
+    return replace(state, incidents=number, retried=seen), [RetriesClosed(incident=incident)]
+
+
+def _counted(before: Retried | None, retries: int, obs: Observation) -> Retried:
+    if before is None or before.generation != obs.generation:
+        return Retried(generation=obs.generation, retries=retries, since=obs.now)
+    return before if retries <= before.retries else replace(before, retries=retries, since=obs.now)
+
+
+def _went_on(rank: RankSeen, seconds: float) -> bool:
+    """Check whether the rank runs, and has returned from a call within these seconds."""
+    has_called = rank.sent.last_call_unix_ns is not None and rank.silent_seconds < seconds
+    return rank.process == "Running" and has_called

@@ -1,0 +1,1 @@
+"""Remember what happened on nodes and in earlier slowdowns, and weigh it."""

@@ -1,0 +1,94 @@
+"""The memory of how long the job's slowdowns lasted, and what it says of the open one: when to act before the price.
+
+Ski-rental waits until the loss equals the price, since it knows nothing of the end. A job that has seen
+``LEAST_SEEN`` slowdowns of the same cause and depth knows something; until then those of the cluster's other jobs
+count as well, a few of each. If by them the rest of this one
+is expected to cost the price or more, the action is due at the share ``EARLY_SHARE`` of its price; otherwise at the
+price, as ever. ``ski_rental.ladder_bound`` says what a wrong expectation may cost.
+
+A slowdown that a replacement or an exchange of roles ended is remembered as censored (``planning.lasting``). One that
+the job's owner, a failure or the job's end cut short is censored in the same way only where its incident is closed by
+the ladder; else it is not remembered. In mode Observe nothing is censored, because nothing is done.
+
+Slow links are remembered like slow ranks, with the cause ``SlowLink``. An exchange that removes a part of a slowdown is
+worth it if that part of the rest costs the price or more.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.model import Cause
+from falcon_core.planning.lasting import expected_rest_seconds
+from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.remembered import Lasted
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+
+EARLY_SHARE = 0.5  # λ: for one action at most 3 × the best in hindsight if the expectation is wrong, 1.5 × if right
+LEAST_SEEN = 10  # of the same cause and depth: a mean of fewer says little
+MOST_DURATIONS = 48  # the newest, of all causes
+# Iteration time ÷ healthy iteration time between two depths: a busy core or a warm device, half of a machine, and
+# what is nearly a failure.
+DEPTHS = (1.5, 3.0)
+replace = msgspec.structs.replace
+
+
+def passed(state: RecoveryState, slow: SlowIncident, now: float) -> RecoveryState:
+    """Return the state after a slowdown that ended by itself, at the time since which its culprit is well."""
+    return _remember(state, slow, now if slow.well_since is None else slow.well_since, censored=False)
+
+
+def cut_short(state: RecoveryState, slow: SlowIncident, now: float) -> RecoveryState:
+    """Return the state after a slowdown that an action ended: it would have lasted longer than until ``now``."""
+    return _remember(state, slow, now, censored=True)
+
+
+def early(candidate: Candidate, state: RecoveryState, slow: SlowIncident, obs: Observation) -> Candidate:
+    """Return the action with the share of its price at which it is due, and what was expected of the slowdown."""
+    depth, cause = _depth(slow), _cause(slow)
+    if depth is None or cause is None:
+        return candidate
+    own = _alike(state.durations, cause, depth)
+    others = [] if len(own) >= LEAST_SEEN else _alike(obs.elsewhere, cause, depth)
+    alike = [*own, *others]
+    if len(alike) < LEAST_SEEN:
+        return candidate
+    ended = [known.seconds for known in alike if not known.censored]
+    censored = [known.seconds for known in alike if known.censored]
+    rest = expected_rest_seconds(max(0.0, obs.now - slow.onset_at), ended, censored)
+    lost_share = 1.0 - (slow.healthy_ns + slow.common_ns) / slow.slow_ns
+    if rest * lost_share * candidate.removed_share < candidate.overhead_seconds:
+        return candidate
+    return replace(candidate, due_share=EARLY_SHARE, rest_seconds=rest, seen=len(alike), seen_elsewhere=len(others))
+
+
+def _alike(durations: list[Lasted], cause: Cause, depth: int) -> list[Lasted]:
+    return [known for known in durations if known.cause is cause and known.depth == depth]
+
+
+def _remember(state: RecoveryState, slow: SlowIncident, end: float, *, censored: bool) -> RecoveryState:
+    depth, cause = _depth(slow), _cause(slow)
+    if cause is None or depth is None or slow.from_start or end <= slow.onset_at:
+        return state  # of a rank that was never well nobody knows since when it is slow
+    lasted = Lasted(cause=cause, depth=depth, seconds=round(end - slow.onset_at, 1), censored=censored)
+    return replace(state, durations=[*state.durations, lasted][-MOST_DURATIONS:])
+
+
+def _cause(slow: SlowIncident) -> Cause | None:
+    """Return what the slowdown is remembered by; None where neither a rank nor a link has a name."""
+    if slow.culprit is not None:
+        return slow.culprit.cause
+    return Cause.SLOW_LINK if slow.link is not None else None
+
+
+def _depth(slow: SlowIncident) -> int | None:
+    """Return the number of the slowdown's depth, as it was when the culprit was named; None where it is not known.
+
+    The depth of then, because in the end the iterations are fast again.
+    """
+    well_ns = slow.healthy_ns + slow.common_ns
+    slow_ns = slow.named_ns or slow.slow_ns
+    if well_ns <= 0 or slow_ns <= 0 or slow.slow_ns <= 0:
+        return None
+    return sum(slow_ns / well_ns >= bound for bound in DEPTHS)

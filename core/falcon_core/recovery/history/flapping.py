@@ -1,0 +1,101 @@
+"""The memory of nodes that were slow and recovered by themselves, so that slowness in pieces is paid for as a whole.
+
+The loss of a slowdown that passed decays with the quiet time since: it halves in each window of ``spec.recovery``, and
+is forgotten when less than a hundredth is left. If a rank on the same node is slow again within a window, that is the
+same incident and not another diagnosis. Of a slowdown that named nobody, the loss is remembered for the node that alone
+stood out in it (``pieces``).
+
+**Work that moves** (a hot expert) makes now this node slow and now that. So what is remembered counts from the third
+time on, and only by how much it exceeds what is remembered of all other nodes: most of it has to stay with the node.
+
+**The bound**, for a node that flaps alone. Take any stretch of time in which it was quiet for no more than a window
+altogether. Each second lost in it still counts at least half at its end, so the node is acted on before the loss in
+such a stretch reaches twice the price (ski-rental without pieces: once the price).
+
+A preparation has hysteresis: it goes on when its culprit recovers, and is given back only if the culprit stays well
+for ``HOLD_SECONDS``. Nobody is switched meanwhile, and after that the next preparation waits as after a failure.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.model.state import Culprit, RecoveryState, Relieved, SlowIncident
+from falcon_core.recovery.strategies.replace_node import RETRY_SECONDS
+
+HOLD_SECONDS = 60.0
+LEAST_TIMES = 2  # that a node was slow before
+MOST_RELIEVED = 8  # nodes; the newest
+_FORGOTTEN_SHARE = 0.01
+replace = msgspec.structs.replace
+
+
+def after_look(slow: SlowIncident, now: float, *, well: bool) -> SlowIncident:
+    """Return the incident with the time since which its culprit is well."""
+    if not well:
+        return replace(slow, well_since=None)
+    return slow if slow.well_since is not None else replace(slow, well_since=now)
+
+
+def is_over(slow: SlowIncident, now: float, hold_seconds: float = 0.0) -> bool:
+    """Check whether a slowdown whose culprit is well at this look is over, or may come back.
+
+    ``hold_seconds``: for how long the culprit has to stay well where nothing is being prepared.
+    """
+    if slow.well_since is None:
+        return False
+    return now - slow.well_since >= (HOLD_SECONDS if slow.phase == "Mitigating" else hold_seconds)
+
+
+def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Policy, *, node: str = "") -> RecoveryState:
+    """Return the state after a slowdown that passed by itself. ``node``: whose it was, if nobody was named."""
+    node = slow.culprit.node if slow.culprit is not None else node
+    if not node:
+        return state
+    known = _of(state, node)
+    before = _decayed_seconds(known, slow.onset_at, policy) if known is not None else 0.0
+    passed = Relieved(
+        id=slow.id or (known.id if known is not None else ""),
+        node=node,
+        at=now,
+        times=known.times + 1 if known is not None and before else 1,
+        loss_seconds=before + slow.loss.seconds - slow.carried_seconds,
+        retry_at=now + RETRY_SECONDS if slow.phase == "Mitigating" else max(slow.retry_at, (known or slow).retry_at),
+    )
+    return replace(state, relieved=[*_others(state, node), passed][-MOST_RELIEVED:])
+
+
+def resume(state: RecoveryState, slow: SlowIncident, culprit: Culprit, now: float, policy: Policy) -> SlowIncident:
+    """Add what is remembered of the culprit's node to an incident that has just found its culprit."""
+    known = _of(state, culprit.node)
+    if known is None:
+        return slow
+    slow = replace(slow, retry_at=max(slow.retry_at, known.retry_at))
+    if known.times >= LEAST_TIMES:
+        others = [_decayed_seconds(relieved, now, policy) for relieved in _others(state, culprit.node)]
+        carried = max(0.0, _decayed_seconds(known, now, policy) - sum(others))
+        loss = replace(slow.loss, seconds=slow.loss.seconds + carried)
+        slow = replace(slow, loss=loss, carried_seconds=carried)
+    if known.id and not slow.id and now - known.at <= policy.window_seconds:
+        slow = replace(slow, id=known.id, named_ns=slow.slow_ns)
+    return slow
+
+
+def forget(state: RecoveryState, node: str) -> RecoveryState:
+    """Return the state after the node was left."""
+    return replace(state, relieved=_others(state, node))
+
+
+def _of(state: RecoveryState, node: str) -> Relieved | None:
+    return next((relieved for relieved in state.relieved if relieved.node == node), None)
+
+
+def _others(state: RecoveryState, node: str) -> list[Relieved]:
+    return [relieved for relieved in state.relieved if relieved.node != node]
+
+
+def _decayed_seconds(relieved: Relieved, now: float, policy: Policy) -> float:
+    """Return what is left of the loss after the quiet time [s]."""
+    left = 0.5 ** (max(0.0, now - relieved.at) / policy.window_seconds)
+    return relieved.loss_seconds * left if left >= _FORGOTTEN_SHARE else 0.0

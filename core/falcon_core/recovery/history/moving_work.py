@@ -1,0 +1,52 @@
+"""Work that moves is told once: another rank that is slow in its turn is no incident, unless it stays for longer.
+
+Where the work may move (``confidence``), nothing at a single moment tells a rank that has more to do from a slow
+device. The first that is slow is named, as an imbalance. If that passes by itself, and then a rank on another node is
+slow, the work has moved, which it does by itself and will do again: to tell each move is to report the job's own habit.
+So another rank is named only if it is slower than those before, or has been slow for half again as long as any of them,
+or for an hour (``habits``). Until then the slowdown is a suspicion, and the stay is remembered when it passes.
+
+A rank that is slow again before another was has stayed: its spells are one. And whatever is evidence against a node (a
+counter, all ranks of the node) names the rank at once. So does a split of micro-batches that is better: it takes no
+node, it pays within seconds, and what is done about a rank is told.
+
+**What this cannot do.** A device that becomes slow in a job whose work moves is named after as long as a move takes.
+Its node would not be taken earlier in any case: that takes twice as long.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.model import Evidence
+from falcon_core.recovery.history import node_fault, reporting_threshold
+from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import adjust_microbatches
+
+replace = msgspec.structs.replace
+
+
+def is_usual(state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation, policy: Policy) -> bool:
+    """Check whether the culprit of a slowdown without a name is slow as others of this job were before it."""
+    evidence, _ = node_fault.evidence_against(state, slow, culprit, obs, policy)
+    if slow.id or evidence is not Evidence.WORK_MAY_MOVE or _can_be_shared(obs, policy):
+        return False
+    usual = reporting_threshold.LONGER * node_fault.usual_iterations(state, culprit, obs, policy)
+    _, seconds = reporting_threshold.lasted(slow, obs)
+    return (
+        seconds <= reporting_threshold.MOST_SECONDS and node_fault.stayed_iterations(state, slow, culprit, obs) <= usual
+    )
+
+
+def _can_be_shared(obs: Observation, policy: Policy) -> bool:
+    """Check whether micro-batches may move, and another split of them is better now."""
+    named = policy.names(adjust_microbatches.TYPE)
+    return (
+        named and not adjust_microbatches.hindrance(obs, policy) and adjust_microbatches.plan(obs, policy) is not None
+    )
+
+
+def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
+    """Return the state after the slowness of a usual culprit has passed: the stay is remembered."""
+    return node_fault.passed(state, replace(slow, culprit=slow.usual), obs)

@@ -1,0 +1,286 @@
+"""Is the node at fault, or its rank's share of the work? An action that takes a node needs more than a diagnosis.
+
+Most slowness is the job's own: of 3 079 production jobs 42 % straggled, and workers explained most of it in 1.7 % of
+those. A hot expert makes a healthy node slow, and the work follows its rank to any spare. So with
+``spec.mitigation.confidence: High`` a node is taken only if the evidence says that the node is slow (``Evidence``; the
+first rule that applies decides):
+
+1. *The role.* The replica was slow on one node, and is slow on another: the node is not why.
+2. *Counters* show why: the container was throttled, or waited for cores that something else had. Where they show that
+   the program's own garbage collections are why, the node is not.
+3. *The whole node.* All ranks of the node, two or more, are slow at once, though they hold different replicas of the
+   model. A share of the work that grew would be the share of one replica.
+4. *A test.* Its machine was measured beside its peers' while all ranks stood still, and is slow by itself.
+5. *Never healthy.* A rank that was never seen well in its place may have had more to do from the beginning.
+6. *It was healthy here.* Where a rank's calls say that its work is the same in each iteration, or that its bytes do not
+   explain the time (``signals.work``), a rank that was well in its place and no longer is has a slow node.
+7. *It stays.* Otherwise the work may move. It is learned for how long slowness stayed with a node of this job before it
+   passed by itself. What stays ``STAY_FACTOR`` times as long as all of that is the node's.
+
+Of rule 7: at least ``LEAST_STAYS`` stays elsewhere have to be known. Were their lengths without memory (exponential),
+the next would last three times as long as the longest of n with a chance of n!·3!/(n+3)!, 5 % for n = 3; lengths that
+are alike leave no such chance. Where the calls themselves say that the work depends on the data, disturbances of a few
+iterations could pass for all that moves, so that less than ``LEAST_ITERATIONS`` prove nothing there. A job whose calls
+are constant is judged by rule 7 as well once its slowness has passed from node to node so many times.
+
+A machine that was as fast as its peers in the test is not at fault by rules 5 and 7, unless its slowness stays. A test
+measures products alone: a rank that waits for its memory or its disk may stand beside a machine that computes well.
+
+A slowdown of a node that comes back before any other node was slow counts as if it had never passed. What is learned
+is forgotten after a day, since work moves in another way by then, and with the node that it was learned of, where its
+replacement helped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from falcon_core.model import Cause, Evidence
+from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.remembered import Stay
+from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.stats.medians import median
+
+LEAST_STAYS = 3
+STAY_FACTOR = 3
+LEAST_ITERATIONS = 1000
+MOST_STAYS = 16
+REMEMBERED_SECONDS = 86_400.0
+_AT_FAULT = frozenset(
+    (
+        Evidence.COUNTER_SHOWS_CAUSE,
+        Evidence.WAS_HEALTHY_HERE,
+        Evidence.STAYED_LONGER,
+        Evidence.WHOLE_NODE,
+        Evidence.TESTED_SLOW,
+    )
+)
+replace = msgspec.structs.replace
+
+
+def suffices(evidence: Evidence | None, policy: Policy) -> bool:
+    """Check whether the evidence is enough for taking the culprit's node; None: not judged yet."""
+    return policy.confidence == "Low" or evidence in _AT_FAULT
+
+
+def judged(
+    state: RecoveryState, slow: SlowIncident, current: Culprit | None, obs: Observation, policy: Policy
+) -> SlowIncident:
+    """Return the incident with the evidence of now, where its culprit is the rank that stands out at this look."""
+    culprit = slow.culprit
+    if culprit is None or current is None or current.rank != culprit.rank:
+        return slow
+    evidence, needed = evidence_against(state, slow, culprit, obs, policy)
+    return replace(slow, evidence=evidence, stay_iterations=needed)
+
+
+def evidence_against(
+    state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation, policy: Policy
+) -> tuple[Evidence, int]:
+    """Return the evidence against a slow rank's node.
+
+    The second value: after how many iterations with its node the slowness is the node's; 0 where that is not known, or
+    not needed. ``slow`` says since when the rank is slow.
+    """
+    stays = _remembered(state.stays, obs.now)
+    evidence = _at_once(state, slow, culprit, stays, obs, policy)
+    is_as_fast = _tested(slow, culprit) == "AsFast"
+    if evidence is not Evidence.WORK_MAY_MOVE:
+        return (Evidence.TESTED_AS_FAST if is_as_fast and evidence is Evidence.SINCE_START else evidence), 0
+    needed = _needed_iterations(stays, culprit)
+    if needed and _stayed_iterations(slow, obs) >= needed:
+        return Evidence.STAYED_LONGER, needed
+    return Evidence.TESTED_AS_FAST if is_as_fast else evidence, needed
+
+
+def _at_once(
+    state: RecoveryState, slow: SlowIncident, culprit: Culprit, stays: Sequence[Stay], obs: Observation, policy: Policy
+) -> Evidence:
+    """Apply all rules but the last."""
+    if any(_shows_the_role(stay, culprit) for stay in stays):
+        return Evidence.FOLLOWS_THE_ROLE
+    if culprit.cause is Cause.GARBAGE_COLLECTION:
+        return Evidence.PROGRAM
+    if culprit.cause not in (Cause.UNKNOWN, Cause.LATE_DATA):  # late data say nothing of who is late
+        return Evidence.COUNTER_SHOWS_CAUSE
+    if _is_whole_node(culprit, obs, policy):
+        return Evidence.WHOLE_NODE
+    if _tested(slow, culprit) == "Slow":
+        return Evidence.TESTED_SLOW
+    if not _was_healthy(state, slow, culprit, policy):
+        return Evidence.SINCE_START
+    if culprit.work != "Hidden" and len(_elsewhere(stays, culprit)) < LEAST_STAYS:
+        return Evidence.WAS_HEALTHY_HERE
+    return Evidence.WORK_MAY_MOVE
+
+
+def _tested(slow: SlowIncident, culprit: Culprit) -> str:
+    """Return what measuring the machine has shown on which the culprit is now; "" where it was not measured there."""
+    probed = slow.probed
+    return probed.found if probed is not None and probed.node and probed.node == culprit.node else ""
+
+
+def _shows_the_role(stay: Stay, culprit: Culprit) -> bool:
+    """Check whether the replica took its slowness along to another node.
+
+    A node that was left for a failure says so only of a replica that has not been well since.
+    """
+    if stay.replica != culprit.replica or stay.node == culprit.node:
+        return False
+    return stay.end == "NotHelped" or (stay.end == "Left" and culprit.healthy_compute_ns is None)
+
+
+def _is_whole_node(culprit: Culprit, obs: Observation, policy: Policy) -> bool:
+    """Check whether all ranks of the culprit's node are slow, and hold more than one replica of the model."""
+    mates = {rank.rank for rank in obs.ranks if rank.replica == culprit.replica}
+    if policy.layout is None or policy.layout.world != len(obs.ranks) or len(mates) == len(obs.ranks):
+        return False
+    layout = policy.layout
+    return mates <= {culprit.rank, *culprit.also} and len({layout.coordinates(rank).data for rank in mates}) > 1
+
+
+def _was_healthy(state: RecoveryState, slow: SlowIncident, culprit: Culprit, policy: Policy) -> bool:
+    """Check whether the rank was seen well, by its agent or in an earlier generation.
+
+    An incident that begins with its generation was found against earlier generations, or against the peers alone. In
+    the second case the job's level is no shorter than the slow iterations. Where sizes vary, an agent holds times
+    against the usual bytes of its own generation, which may be more than those of earlier generations.
+    """
+    if culprit.healthy_compute_ns is not None:
+        return True
+    level = state.level
+    if level is None or slow.onset_iteration > 1 or culprit.work == "InBytes":
+        return False
+    return slow.slow_ns > level.iteration_ns * (1 + policy.verify)
+
+
+def _elsewhere(stays: Sequence[Stay], culprit: Culprit) -> list[Stay]:
+    return [stay for stay in stays if stay.end == "Passed" and not _is_of(stay, culprit)]
+
+
+def _needed_iterations(stays: Sequence[Stay], culprit: Culprit) -> int:
+    """Return after how many iterations with its node a slowness is the node's; 0 while too little is known."""
+    if len(_elsewhere(stays, culprit)) < LEAST_STAYS:
+        return 0
+    longest = max(stay.iterations for stay in stays if stay.end == "Passed")
+    return max(STAY_FACTOR * longest, LEAST_ITERATIONS if culprit.work == "Hidden" else 0)
+
+
+def _stayed_iterations(slow: SlowIncident, obs: Observation) -> int:
+    """Return how long the slowness has stayed; of a generation that began since, only the iterations in that."""
+    return obs.iterations - slow.onset_iteration + 1 if slow.onset_generation == obs.generation else obs.iterations
+
+
+# -- what is learned -------------------------------------------------------------------------------------------------
+
+
+def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
+    """Remember for how long a slowness stayed that has passed by itself."""
+    culprit = slow.culprit
+    if culprit is None or not culprit.node:
+        return state
+    stays = _remembered(state.stays, obs.now)
+    before = _of_before(stays, culprit)
+    if before is not None:
+        stays.pop()
+    stay = Stay(
+        replica=culprit.replica,
+        node=culprit.node,
+        end="Passed",
+        at=obs.now,
+        generation=obs.generation,
+        last=obs.iterations,
+        iterations=_with_stay_before(before, slow, obs),
+        slowdown=max(culprit.slowdown, before.slowdown if before is not None else 0.0),
+    )
+    return replace(state, stays=_bounded([*stays, stay]))
+
+
+def usual_iterations(state: RecoveryState, culprit: Culprit, obs: Observation, policy: Policy) -> int:
+    """Return for how long slowness as large has stayed elsewhere at most before it passed; 0 where none has."""
+    stays = _elsewhere(_remembered(state.stays, obs.now), culprit)
+    as_large = (stay for stay in stays if culprit.slowdown <= stay.slowdown * (1 + policy.verify))
+    return max((stay.iterations for stay in as_large), default=0)
+
+
+def stayed_iterations(state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation) -> int:
+    """Return for how long the slowness has stayed with the culprit's node; until another node is slow it goes on."""
+    return _with_stay_before(_of_before(_remembered(state.stays, obs.now), culprit), slow, obs)
+
+
+def _of_before(stays: Sequence[Stay], culprit: Culprit) -> Stay | None:
+    """Return the newest stay, if it was the culprit's and passed."""
+    return stays[-1] if stays and stays[-1].end == "Passed" and _is_of(stays[-1], culprit) else None
+
+
+def _with_stay_before(before: Stay | None, slow: SlowIncident, obs: Observation) -> int:
+    """Return the iterations of a stay that went on after ``before``."""
+    iterations = max(1, _stayed_iterations(slow, obs))
+    if before is None:
+        return iterations
+    between = obs.iterations - before.last if before.generation == obs.generation else iterations
+    return before.iterations + max(1, between)
+
+
+def left(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
+    """Remember that the culprit's node was left for a failure while it was slow."""
+    return _ended(state, slow, "Left", obs)
+
+
+def helped(state: RecoveryState, slow: SlowIncident) -> RecoveryState:
+    """Forget what was learned of the culprit's replica: it was the node, and the node was left."""
+    culprit = slow.culprit
+    if culprit is None:
+        return state
+    return replace(state, stays=[stay for stay in state.stays if stay.replica != culprit.replica])
+
+
+def stayed_with_role(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
+    """Remember that the culprit's node is well in another role, and whoever has the culprit's role now is slow."""
+    return _ended(state, slow, "NotHelped", obs)
+
+
+def did_not_help(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+    """Remember that the rank is as slow on another node, if that is why the replacement did not help."""
+    culprit = slow.culprit
+    rank = None if culprit is None else next((rank for rank in obs.ranks if rank.rank == culprit.rank), None)
+    if culprit is None or rank is None or not rank.sent.compute_ns:
+        return state
+    reference_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
+    newest_ns = median(rank.sent.compute_ns[-policy.consecutive :])
+    return _ended(state, slow, "NotHelped", obs) if newest_ns > reference_ns * (1 + policy.verify) else state
+
+
+def _ended(
+    state: RecoveryState, slow: SlowIncident, end: Literal["NotHelped", "Left"], obs: Observation
+) -> RecoveryState:
+    culprit = slow.culprit
+    if culprit is None or not culprit.node:
+        return state
+    stay = Stay(
+        replica=culprit.replica,
+        node=culprit.node,
+        end=end,
+        at=obs.now,
+        generation=obs.generation,
+        last=obs.iterations,
+    )
+    return replace(state, stays=_bounded([*_remembered(state.stays, obs.now), stay]))
+
+
+def _is_of(stay: Stay, culprit: Culprit) -> bool:
+    return stay.replica == culprit.replica and stay.node == culprit.node
+
+
+def _remembered(stays: Sequence[Stay], now: float) -> list[Stay]:
+    return [stay for stay in stays if now - stay.at <= REMEMBERED_SECONDS]
+
+
+def _bounded(stays: list[Stay]) -> list[Stay]:
+    """Drop the shortest of the stays that passed, so that disturbances do not push out what work takes to move."""
+    while len(stays) > MOST_STAYS:
+        stays.remove(min(stays, key=lambda stay: (stay.end != "Passed", stay.iterations, stay.at)))
+    return stays

@@ -1,0 +1,112 @@
+"""When a slowdown without a name is an incident: not before it outlasts what explains it, and what the job is used to.
+
+A slowdown begins as a suspicion (phase ``Suspected``): the agents report an onset, and it is judged whether it comes
+from a rank, from a link or from the job itself. Nothing is reported. It ends in silence where it passes, or where the
+job has changed; it becomes an incident at once where a rank or a link is named; and otherwise (``Detected``) only if it
+has lasted for longer than
+
+- **those judgements**: five reports of which no two hold the same iterations, and a minute, in which each rank of a
+  large job has been asked for its detail. A change of the job takes a report in which it has settled, a rank or a link
+  three windows of C iterations;
+- **the job's habit**: half again as long as a slowdown that passed by itself and was as large as this one. Uploads
+  after each checkpoint and cold caches at each epoch come and go without anybody doing anything about it. This holds
+  for ``MOST_SECONDS`` at most: a slowdown that passed after a day does not hide another for a day. The same is said of
+  a rank that stands out while work moves (``imbalance``).
+
+Naming a rank or a link, and a change of the job, do not wait for any of this. And where the work explains the slowness
+there is no incident at all, however long it lasts: a rank whose sizes say how much it has to do (``InBytes``) takes as
+long as it should for its sizes, or has so much more to do than usual, while the other ranks wait for it (a hot expert).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery.diagnosis.job_change import same_size
+from falcon_core.recovery.history import node_fault
+from falcon_core.recovery.model.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
+from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident, Spell
+from falcon_core.stats.medians import median
+from falcon_core.wire.messages import RECENT_ITERATIONS, RankSignals
+
+LEAST_ITERATIONS = 5 * RECENT_ITERATIONS
+LEAST_SECONDS = 60.0
+MOST_SECONDS = 3600.0
+MOST_SPELLS = 8
+LONGER = 1.5  # than the longest known: no two uploads last equally long
+replace = msgspec.structs.replace
+
+
+def after_look(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
+    """Return a slowdown without a name after another look at it: an incident, if it has lasted for that long."""
+    level_ns = obs.iteration_ns(policy.consecutive, fresh=True) or 0.0
+    slow = replace(slow, peak_ns=max(slow.peak_ns, int(level_ns)))
+    if slow.phase != "Suspected":
+        return slow
+    iterations, seconds = lasted(slow, obs)
+    asking = OWN_JUDGEMENT_SECONDS + turns(len(obs.ranks)) * TURN_SECONDS
+    if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
+        return slow
+    if is_usual(state, slow, obs, policy) or _has_more_to_do(slow, obs, policy):
+        return slow
+    return replace(slow, phase="Detected")
+
+
+def is_usual(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether a slowdown has lasted for no longer than the job is used to."""
+    iterations, seconds = lasted(slow, obs)
+    return seconds <= MOST_SECONDS and iterations <= LONGER * _usual_iterations(state, slow, obs, policy)
+
+
+def lasted(slow: SlowIncident, obs: Observation) -> tuple[int, float]:
+    """Return for how many iterations of the present generation and for how many seconds the job has been slow."""
+    before = slow.onset_iteration - 1 if slow.onset_generation == obs.generation else 0
+    return max(0, obs.iterations - before), max(0.0, obs.now - slow.onset_at)
+
+
+def remember(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state after a slowdown without a name has passed."""
+    size = _size(slow)
+    if size <= 1.0 or slow.onset_generation != obs.generation:
+        return state  # another generation began meanwhile: how long it would have lasted is not known
+    iterations, _ = lasted(slow, obs)
+    alike = [spell for spell in state.spells if same_size(spell.size, size, policy)]
+    spell = Spell(
+        size=round(max([size, *(known.size for known in alike)]), 4),
+        iterations=max([iterations, *(known.iterations for known in alike)]),
+    )
+    return replace(state, spells=[*(known for known in state.spells if known not in alike), spell][-MOST_SPELLS:])
+
+
+def _has_more_to_do(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether a rank takes as long as it should for its sizes, though the job is slow: the rest waits for it."""
+    known = [rank.sent for rank in obs.ranks if rank.fresh and rank.sent.detailed and rank.sent.work == "InBytes"]
+    if any(_explained_ns(sent) >= JUDGEMENT.action_share * (slow.slow_ns - slow.healthy_ns) for sent in known):
+        return True
+    return any(
+        sent.onset is None
+        and sent.healthy_iteration_ns
+        and len(sent.iteration_ns) >= RECENT_ITERATIONS
+        and median(sent.iteration_ns) <= sent.healthy_iteration_ns * (1 + policy.verify / 2)
+        for sent in known
+    )
+
+
+def _explained_ns(sent: RankSignals) -> float:
+    """Return by how much a rank's bytes make its computation longer than usual [ns]."""
+    return ((sent.load or 1.0) - 1.0) * (sent.healthy_compute_ns or 0)
+
+
+def _usual_iterations(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
+    """Return how long a slowdown of this size has lasted at most, iterations; 0 where none is known."""
+    size = _size(slow)
+    as_large = [spell.iterations for spell in state.spells if size <= spell.size * (1 + policy.verify)]
+    if slow.usual is not None:
+        as_large.append(node_fault.usual_iterations(state, slow.usual, obs, policy))
+    return max(as_large, default=0)
+
+
+def _size(slow: SlowIncident) -> float:
+    return slow.peak_ns / slow.healthy_ns

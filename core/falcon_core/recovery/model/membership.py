@@ -1,0 +1,327 @@
+"""Which pods make up a job, and what the recovery's actions mean for that: one pure function.
+
+The operator stores the membership before it acts and derives every effect from it; the simulator asks the same function
+who is where. A generation is one life of the job's process group. Its number grows by one each time that a running
+generation is stopped, however many actions ask for it at once. Times are unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal, Protocol
+
+import msgspec
+
+from falcon_core.recovery.model.observation import RESTARTS, Abandon, Action, Prepare, Recreate, Replace, Swap, Switch
+
+replace = msgspec.structs.replace
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of what the operator stores: camelCase, defaults left out."""
+
+
+class Member(_Stored, frozen=True, kw_only=True):
+    """The pod that holds a replica in the present generation."""
+
+    replica: int
+    pod_name: str
+    pod_uid: str = ""  # "" until the pod exists
+    node: str = ""  # "" until it is placed
+    first_rank: int = 0
+    pod_number: int | None = None  # in the names of its pod and host; None: the replica
+
+    @property
+    def number(self) -> int:
+        """Return the number in the names of its pod and host: the replica's own until roles are exchanged."""
+        return self.replica if self.pod_number is None else self.pod_number
+
+
+class Replacement(_Stored, frozen=True, kw_only=True):
+    """A replica's move to another pod; claim and pod are named here before they are made."""
+
+    replica: int
+    pod_name: str
+    pool: str = ""  # "": any free node
+    claim_key: str = ""
+    node: str = ""  # the claimed spare node, or the node that the pod has to return to
+    old_pod_name: str
+    old_pod_uid: str
+    old_node: str
+    prepared: bool  # the new pod is made while training goes on; False: the new pod is a member already
+    at: float
+    pod_number: int | None = None  # in the names of the new pod and its host; None: that of the pod before
+
+
+class StandbyPod(_Stored, frozen=True, kw_only=True):
+    """A pod that holds no replica and is ready to take over any; claim and pod are named here before they are made."""
+
+    number: int  # in the names of its pod and host: no replica's, so that host names stay unique
+    pod_name: str
+    pod_uid: str = ""  # "" until the pod exists
+    pool: str = ""  # "": any free node
+    claim_key: str = ""
+    node: str = ""  # the claimed spare node, then the pod's
+    ready: bool = False  # its launcher waits for a plan
+    at: float
+
+
+class Exclusion(_Stored, frozen=True, kw_only=True):
+    """A node that this job does not use, and how far the test of the node is."""
+
+    node: str
+    reason: str
+    at: float  # when the node was excluded
+    incident: str = ""  # id of the incident that excluded it
+    test: Literal["Pending", "Passed", "Failed", "Unavailable"] = "Pending"
+    test_since: float = 0.0  # when the newest test was asked for; its pod's name derives from this time
+    fenced: bool = False  # for all jobs, by a witness outside the job
+    tainted: bool = False  # the fence has been seen on the node: if the fence is gone, somebody else removed it
+    node_uid: str = ""  # "" until the node has been seen; a new node of the same name is another node
+
+
+class Membership(_Stored, frozen=True, kw_only=True):
+    """The pods of a job, and what the operator has done about them."""
+
+    generation: int = 0  # 0: none yet
+    phase: Literal["Stop", "Run", "Finish"] = "Stop"
+    since: float = 0.0  # of the phase
+    members: list[Member] = []  # by replica; empty while the job holds no pods
+    replacements: list[Replacement] = []
+    standbys: list[StandbyPod] = []
+    exclusions: list[Exclusion] = []
+    lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
+    done: list[int] = []  # replicas of which all ranks ended well by themselves in the running generation
+    pods_made: int = 0  # the names of pods and claims derive from this number
+    restarts: int = 0  # generations that followed another generation
+    replaced: int = 0  # nodes
+
+    def replacement(self, replica: int) -> Replacement | None:
+        """Return the move of a replica that is under way."""
+        return next((move for move in self.replacements if move.replica == replica), None)
+
+    @property
+    def excluded_nodes(self) -> list[str]:
+        """Return the names of the nodes that the job does not use."""
+        return [exclusion.node for exclusion in self.exclusions]
+
+
+class Names(Protocol):
+    """The caller's names for what it makes.
+
+    A name derives from the number alone, so that a caller that makes the same pod or claim twice gets it once.
+    """
+
+    @property
+    def pool(self) -> str:
+        """Return the warm pool from which replacements come; "" for any free node."""
+        ...
+
+    def pod(self, replica: int, number: int) -> str: ...
+
+    def claim(self, number: int) -> str: ...
+
+
+def apply_actions(membership: Membership, actions: Sequence[Action], names: Names, now: float) -> Membership:
+    """Return the membership after the recovery's actions: at most one new generation, however many the actions are."""
+    for action in actions:
+        membership = _applied(membership, action, names, now)
+    stops = any(isinstance(action, RESTARTS) for action in actions)
+    return _next_generation(membership, now) if stops else membership
+
+
+def _applied(membership: Membership, action: Action, names: Names, now: float) -> Membership:
+    match action:
+        case Recreate(replica=replica, stay=stay):
+            return _take_over(_move(membership, names, replica, now, prepared=False, stay=stay), replica)
+        case Replace(replica=replica, reason=reason, lost=lost, incident=incident):
+            uid = membership.members[replica].pod_uid
+            membership = _exclude(membership, replica, reason, incident, now)
+            membership = _take_over(_move(membership, names, replica, now, prepared=False), replica)
+            return _count_replaced(membership, uid if lost else "")
+        case Prepare(replica=replica, reason=reason, incident=incident, exclude=exclude):
+            if exclude:
+                membership = _exclude(membership, replica, reason, incident, now)
+            return _move(membership, names, replica, now, prepared=True)
+        case Switch(replica=replica, lost=lost):
+            return _switch(membership, replica, lost=lost)
+        case Swap(pods_of=pods_of):
+            return _exchange(membership, pods_of)
+        case Abandon(replica=replica):
+            return _abandon(membership, replica)
+        case _:
+            return membership  # an incident's end, or a restart: nobody moves
+
+
+def begin(membership: Membership, names: Names, *, replicas: int, procs: int, now: float) -> Membership:
+    """Return the membership with a new pod for every replica.
+
+    This is the first generation, or the generation after all pods were given up. Excluded nodes stay excluded.
+    """
+    made = membership.pods_made
+    members = [
+        Member(replica=replica, pod_name=names.pod(replica, made + replica + 1), first_rank=replica * procs)
+        for replica in range(replicas)
+    ]
+    return replace(
+        membership,
+        generation=membership.generation + 1,
+        phase="Stop",
+        since=now,
+        members=members,
+        replacements=[],
+        standbys=[],
+        done=[],
+        pods_made=made + replicas,
+    )
+
+
+def release(membership: Membership) -> Membership:
+    """Return the membership without any pods (suspension, or a gang that found no room)."""
+    return replace(membership, phase="Stop", members=[], replacements=[], standbys=[], lost_pods=[], done=[])
+
+
+def _next_generation(membership: Membership, now: float) -> Membership:
+    """Stop the running generation and begin the next; unchanged where no generation runs."""
+    if membership.phase != "Run":
+        return membership  # a generation is being stopped already: its successor's number is still free to use
+    return replace(
+        membership,
+        generation=membership.generation + 1,
+        phase="Stop",
+        since=now,
+        done=[],
+        restarts=membership.restarts + 1,
+    )
+
+
+def _exclude(membership: Membership, replica: int, reason: str, incident: str, now: float) -> Membership:
+    node = membership.members[replica].node
+    if not node or node in membership.excluded_nodes:
+        return membership
+    exclusion = Exclusion(node=node, reason=reason, at=now, incident=incident, test_since=now)
+    return replace(membership, exclusions=[*membership.exclusions, exclusion])
+
+
+def _move(
+    membership: Membership, names: Names, replica: int, now: float, *, prepared: bool, stay: bool = False
+) -> Membership:
+    """Name the replica's new pod, and the claim of a spare for the pod; ``stay``: the pod stays on the present node.
+
+    A standby pod that is ready becomes the new pod.
+    """
+    member = membership.members[replica]
+    move_to = partial(
+        Replacement,
+        replica=replica,
+        old_pod_name=member.pod_name,
+        old_pod_uid=member.pod_uid,
+        old_node=member.node,
+        prepared=prepared,
+        at=now,
+    )
+    standby = None if stay else _ready_standby(membership, member)
+    if standby is not None:
+        move = move_to(
+            pod_name=standby.pod_name,
+            pod_number=standby.number,
+            pool=standby.pool,
+            claim_key=standby.claim_key,
+            node=standby.node,
+        )
+        membership = replace(membership, standbys=[each for each in membership.standbys if each is not standby])
+    else:
+        number = membership.pods_made + 1
+        pool = "" if stay else names.pool
+        move = move_to(
+            pod_name=names.pod(member.number, number),
+            pool=pool,
+            claim_key=names.claim(number) if pool else "",
+            node=member.node if stay else "",
+        )
+        membership = replace(membership, pods_made=number)
+    others = [other for other in membership.replacements if other.replica != replica]
+    return replace(membership, replacements=[*others, move])
+
+
+def _ready_standby(membership: Membership, member: Member) -> StandbyPod | None:
+    unfit = {member.node, *membership.excluded_nodes}
+    return next((each for each in membership.standbys if each.ready and each.node not in unfit), None)
+
+
+def _take_over(membership: Membership, replica: int) -> Membership:
+    """Make the replica's named new pod its member."""
+    move = membership.replacement(replica)
+    assert move is not None  # named by _move, or by the Prepare before a Switch
+    before = membership.members[replica]
+    number = before.number if move.pod_number is None else move.pod_number
+    member = replace(before, pod_name=move.pod_name, pod_uid="", node="", pod_number=_unless_own(number, replica))
+    members = [member if other.replica == replica else other for other in membership.members]
+    return replace(membership, members=members)
+
+
+def _switch(membership: Membership, replica: int, *, lost: bool) -> Membership:
+    """Make the prepared pod take the replica over."""
+    uid = membership.members[replica].pod_uid
+    moves = [replace(move, prepared=False) if move.replica == replica else move for move in membership.replacements]
+    membership = _take_over(replace(membership, replacements=moves), replica)
+    return _count_replaced(membership, uid if lost else "")
+
+
+def _exchange(membership: Membership, pods_of: Sequence[int]) -> Membership:
+    """Give each role the pod of another: ``pods_of``, by replica, the replica whose pod takes its role.
+
+    A pod keeps its names; a pod that is made later in its place gets its number.
+    """
+    before = membership.members
+    members = [
+        replace(
+            before[pods_of[member.replica]],
+            replica=member.replica,
+            first_rank=member.first_rank,
+            pod_number=_unless_own(before[pods_of[member.replica]].number, member.replica),
+        )
+        for member in before
+    ]
+    role_of = {of: replica for replica, of in enumerate(pods_of)}
+    moves = [replace(move, replica=role_of[move.replica]) for move in membership.replacements]
+    return replace(membership, members=members, replacements=moves)
+
+
+def _unless_own(number: int, replica: int) -> int | None:
+    return None if number == replica else number
+
+
+def _count_replaced(membership: Membership, lost_pod: str) -> Membership:
+    """Count a replaced node.
+
+    ``lost_pod``: uid of a pod whose processes count as dead; "": the pod has to acknowledge that they ended.
+    """
+    lost_pods = [*membership.lost_pods, lost_pod] if lost_pod else membership.lost_pods
+    return replace(membership, lost_pods=lost_pods, replaced=membership.replaced + 1)
+
+
+def _abandon(membership: Membership, replica: int) -> Membership:
+    move = membership.replacement(replica)
+    if move is None or not move.prepared:
+        return membership
+    if move.pod_number is not None:
+        membership = replace(membership, standbys=[*membership.standbys, _standing_by(move, move.pod_number)])
+    return replace(
+        membership,
+        replacements=[other for other in membership.replacements if other is not move],
+        exclusions=[exclusion for exclusion in membership.exclusions if exclusion.node != move.old_node],
+    )
+
+
+def _standing_by(move: Replacement, number: int) -> StandbyPod:
+    """Return the standby pod that a given-up move would have used; it is ready again once it has been looked at."""
+    return StandbyPod(
+        number=number,
+        pod_name=move.pod_name,
+        pool=move.pool,
+        claim_key=move.claim_key,
+        node=move.node,
+        at=move.at,
+    )

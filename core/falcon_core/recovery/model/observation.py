@@ -1,0 +1,376 @@
+"""What the recovery sees and may do: plain values, without Kubernetes or etcd.
+
+An observation is a snapshot of the current generation. Ages are computed by the observer from one clock each, so that
+no decision here compares the clocks of two machines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from falcon_core.errors.judge import Judge, shipped_judge
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery.model.pod_end import PodEnd
+from falcon_core.recovery.model.remembered import Lasted, PlannedMove, RetryIncident
+from falcon_core.recovery.model.start_wait import StartWait
+from falcon_core.recovery.model.state import HangIncident, SlowIncident, StopIncident
+from falcon_core.signals.cause import CpuEvidence
+from falcon_core.stats.medians import Floats, Ints, Table, medians
+from falcon_core.stats.order import median_of
+from falcon_core.topology.parallelism import Parallelism
+from falcon_core.wire.messages import RankSignals, ThrottleSignals
+from falcon_core.wire.network import NetworkSignals
+from falcon_core.wire.printed import Printed
+from falcon_core.wire.probe import ProbeReport
+
+ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
+NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
+
+
+class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One rank of the current generation: its process, its agent's newest report, and how old the report is."""
+
+    rank: int
+    replica: int
+    process: Literal["Unknown", "Running", "Ended"] = "Unknown"
+    exit_code: int | None = None
+    signal: int | None = None
+    oom_killed: bool = False
+    last_words: str = ""  # why it failed, by the end of its own output
+    printed: list[Printed] = []  # errors in its output while it ran, oldest first; times by its node's clock
+    # When an exception that nobody caught has ended its program (unix seconds by the operator's clock). The process may
+    # live on; None where no such exception is known.
+    uncaught_at: float | None = None
+    alone: bool = True  # False: its process and output are several ranks' (a launcher of the user's)
+    ended_at: float | None = None  # unix seconds by the operator's clock, as far as it can be told
+    clock_ahead: float = 0.0  # seconds by which the operator's clock is ahead of the node's; 0 where they agree
+    sent: RankSignals = NOTHING_SENT
+    throttle: ThrottleSignals | None = None  # of its container
+    fresh: bool = False  # the report is recent
+    silent_seconds: float = 0.0  # since its newest call returned, as far as that is known
+    quiet_seconds: float = 0.0  # the same when its newest report was made: certainly no call for so long
+    stalled: bool = False  # a fresh report, and no call returned for longer than the learned deadline
+    blocked_seconds: float | None = None  # a thread is in uninterruptible sleep for so long
+
+    @property
+    def tracked(self) -> bool:
+        """Return whether the rank's iterations are seen."""
+        return self.sent.tracking == "Tracking"
+
+    @property
+    def cpu(self) -> CpuEvidence:
+        """Return what the counters say of the rank's computation."""
+        throttle = self.throttle
+        return CpuEvidence(
+            throttled=throttle.throttled_fraction if throttle is not None else None,
+            healthy_throttled=throttle.healthy_throttled_fraction if throttle is not None else None,
+            run_delay=self.sent.run_delay_fraction,
+            healthy_run_delay=self.sent.healthy_run_delay_fraction,
+            collecting=self.sent.collecting_fraction,
+            healthy_collecting=self.sent.healthy_collecting_fraction,
+        )
+
+
+class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node reports of its own hardware: the gravest of its conditions whose class is known."""
+
+    error_class: str
+    text: str  # the condition, for people
+    grave: bool  # SEV1: the node is to be left
+    slows: bool  # it may make computation slow: a device's or the machine's, and no link's
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What says that a replica has to leave its node though nothing has failed.
+
+    ``urgent``: the pod may be ended at any moment. Otherwise the node only takes no further pods.
+    """
+
+    text: str
+    urgent: bool = False
+
+
+class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica's pod."""
+
+    replica: int
+    pod_name: str
+    pod_uid: str = ""  # "" until it exists
+    node: str = ""
+    pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
+    done: bool = False  # all its ranks ended well by themselves: the end of its pod or its node is no failure
+    end: PodEnd = PodEnd()  # why it ended, or is being deleted
+    started: bool = False  # its main containers have begun
+    start: StartWait | None = None  # what it waits for on its node; None: it has started, or has none
+    pinned: bool = False  # an awaited pod that may only run on ``node``
+    alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
+    silent_seconds: float = math.inf  # since its agent is known to be gone
+    agent_ended_seconds: float | None = None  # since the agent's container ended or began again, by the kubelet's word
+    agent_ended: bool = False  # and has not begun again, by the kubelet's word
+    node_ready: bool = True
+    node_usable: bool = True  # ready and not cordoned
+    trouble: NodeTrouble | None = None  # of its node
+    busy: str = ""  # who uses its node's cores, where none is idle and the node's agent says so
+    notice: Notice | None = None
+    network: NetworkSignals | None = None  # of its pod, while a rank is slow
+    signalled: bool = False  # its launcher passes on a signal that ends the pod
+    acknowledged: bool = False  # its launcher has no process of an older generation
+    unacknowledged_seconds: float = 0.0  # since the order to stop
+    stuck: bool = False  # a process survived SIGKILL for 30 s
+    start_error: str = ""  # the command could not be started
+    oom_kills: int | None = None  # in its container since the generation began
+
+
+class PreparedSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that is being prepared to take a replica over."""
+
+    pod_name: str
+    waited_seconds: float = 0.0  # since it was asked for
+    claimed_node: str = ""  # the spare that the pool gave
+    ready: bool = False  # its launcher waits for the plan
+    lost: bool = False  # it ended or was deleted
+    message: str = ""  # what it waits for
+
+
+class ProbeSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod's answer to a probe."""
+
+    report: ProbeReport
+    address: str = ""  # the pod's
+    age_seconds: float = 0.0  # since the operator has it
+
+
+class Spares(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes that a replacement could go to."""
+
+    pool: str = ""  # "": any free node, the scheduler decides
+    available: bool = True
+    message: str = ""  # why not
+    ready: int | None = None  # how many the job may take; None: not known (the scheduler's business)
+    limit: ClaimLimit = ""  # of the pool, which the job has reached
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The job now."""
+
+    now: float  # unix seconds
+    generation: int
+    running: bool  # the generation's plan is Run; otherwise its predecessor is being stopped, and its pods gathered
+    running_seconds: float = 0.0  # since Run was decided
+    standbys_made: bool = False  # beside a rank a standby is being made, or is about to be made
+    members: list[MemberSeen]
+    ranks: list[RankSeen]  # of the generation while it runs, else of its predecessor
+    prepared: dict[int, PreparedSeen] = {}  # by replica
+    spares: Spares = Spares()
+    free_nodes: int = 0  # where another pod might find room: ready spares, and nodes without a pod of the job
+    longest_start_seconds: float = 0.0  # that one of the job's pods took, from its node to its start
+    bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
+    elsewhere: list[Lasted] = []  # how long slowdowns lasted in the cluster's other jobs; only while one is open
+    saves: bool = False  # all ranks can save a checkpoint on demand, that outlives a planned restart (``on_demand``)
+    probes: dict[int, ProbeSeen] = {}  # by replica
+    nonce: str = ""  # new at each look: nobody can guess it
+    saving: bool = False  # they have been asked to, and a planned restart waits for it
+    # When the newest checkpoint was saved from which all ranks can begin again, unix seconds; None: no rank says it.
+    saved_at: float | None = None  # in the same pods
+    outlasting_at: float | None = None  # where a pod is left, and its memory with it
+
+    @cached_property
+    def iterations(self) -> int:
+        """Return how many iterations the generation has completed: the count of the rank that is farthest."""
+        return max((rank.sent.iterations for rank in self.ranks), default=0)
+
+    @cached_property
+    def shared_unevenly(self) -> bool:
+        """Return whether ranks compute more or fewer micro-batches than the even split gives them."""
+        micros = (rank.sent.micro for rank in self.ranks)
+        return any(micro.share != micro.per_rank for micro in micros if micro is not None)
+
+    @cached_property
+    def iteration_times(self) -> Table:
+        """Return each rank's iteration times, ns, in the order of ``ranks``."""
+        return Table([rank.sent.iteration_ns for rank in self.ranks])
+
+    @cached_property
+    def compute_levels(self) -> tuple[Ints, Floats]:
+        """Return the ranks with a recent report of computation, and the median of each rank's newest, ns: [n], [n]."""
+        known = [rank for rank in self.ranks if rank.fresh and rank.sent.iterations and rank.sent.compute_ns]
+        numbers = np.fromiter((rank.rank for rank in known), dtype=np.int64, count=len(known))
+        return numbers, medians([rank.sent.compute_ns for rank in known])
+
+    def iteration_ns(self, newest: int, *, fresh: bool = False) -> float | None:
+        """Return the job's iteration time: the median over the ranks of the median of their newest iterations.
+
+        ``fresh``: of the ranks with recent reports alone. None where no rank has counted an iteration.
+        """
+        timed = self.iteration_times.lengths > 0
+        if fresh:
+            timed &= np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))
+        rows = np.flatnonzero(timed)
+        return median_of(self.iteration_times.medians(newest, rows)) if len(rows) else None
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the job's spec that decisions need."""
+
+    job: str  # prefix of incident ids
+    watch: bool = True  # False: failures are handled, speed is judged by nobody (spec.mitigation.mode: Off)
+    enforce: bool = True
+    confidence: Literal["High", "Low"] = "High"  # what it takes to take a node: evidence against it, or a diagnosis
+    strategies: list[tuple[str, float | None]]  # type and configured price (standstill and redone work), seconds
+    checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)
+    verify: float = 0.10
+    median_factor: float = JUDGEMENT.median_factor
+    suspicion: float = 1.10  # × the median transfers of its kind, from which a group is suspected of a slow link
+    consecutive: int = 5
+    restarts: int = 3
+    window_seconds: float = 3600.0
+    check: str = ""  # a measurement of all machines and links that somebody asks for; each value once
+    pause_budget: float = 0.0  # share of the job's time for which all ranks may stand still to be measured
+    judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
+    start_seconds: float = 600.0  # in which a placed pod has to start (spec.schedulingDeadlineSeconds)
+    grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
+    stages: int = 1  # pipeline stages: ranks of one stage do the same work
+    world_size: int = 1
+    layout: Parallelism | None = None  # None: only communicators of all ranks can be identified
+
+    @property
+    def stage_size(self) -> int:
+        """Return how many ranks a pipeline stage has."""
+        return max(1, self.world_size // max(1, self.stages))
+
+    def names(self, strategy: str) -> bool:
+        """Check whether the spec names a strategy of this type."""
+        return any(name == strategy for name, _ in self.strategies)
+
+    def stage_of(self, rank: int) -> int:
+        """Return the rank's pipeline stage, from 0: the slowest-varying part of a rank's number."""
+        return rank // self.stage_size
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Stop every process and start a new generation in the same pods."""
+
+
+class Recreate(msgspec.Struct, frozen=True):
+    """Make a replica's pod anew (a new name), on its own node where ``stay``; then a new generation."""
+
+    replica: int
+    stay: bool
+
+
+class Replace(msgspec.Struct, frozen=True):
+    """Exclude the replica's node and let a new pod elsewhere take its place, in a new generation at once."""
+
+    replica: int
+    reason: str
+    lost: bool  # its processes count as dead; otherwise they have to acknowledge
+    node_not_ready: bool  # a witness outside the job: the node may be fenced
+    incident: str = ""  # id of the incident that asks for it
+
+
+class Prepare(msgspec.Struct, frozen=True):
+    """Prepare a pod elsewhere while training goes on.
+
+    ``exclude``: the job does not use the replica's node any more. It may where nothing is wrong with the node.
+    """
+
+    replica: int
+    reason: str
+    incident: str = ""  # id of the incident that asks for it
+    exclude: bool = True
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Let the prepared pod take the replica over, in a new generation."""
+
+    replica: int
+    lost: bool = False  # as of Replace
+
+
+class Swap(msgspec.Struct, frozen=True):
+    """Let running pods exchange their roles, in a new generation.
+
+    ``pods_of``: for each replica the one whose pod takes its role, a permutation.
+    """
+
+    pods_of: tuple[int, ...]
+
+
+class Abandon(msgspec.Struct, frozen=True):
+    """Give the prepared pod and its spare back, and let the job use the replica's node again."""
+
+    replica: int
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """The job fails."""
+
+    message: str
+
+
+class SlowClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A slowdown is over."""
+
+    incident: SlowIncident
+    outcome: Literal["Relieved", "Helped", "NotHelped", "Superseded"]
+    iteration_ns: int | None = None
+    cost_seconds: float | None = None
+
+
+class StopClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure is over: training goes on, or the job was given up."""
+
+    incident: StopIncident
+    resumed: bool
+    seconds: float  # since the first sign
+
+
+class HangClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A hang is over: training moves again, or all ranks are started anew."""
+
+    incident: HangIncident
+    moved: bool
+    seconds: float
+
+
+class RetriesClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """Set-up calls were tried again in place, and the ranks went on."""
+
+    incident: RetryIncident
+
+
+class MoveClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """Training goes on after a planned move."""
+
+    incident: PlannedMove
+    seconds: float  # for which training stood still
+
+
+Action = (
+    Restart
+    | Recreate
+    | Replace
+    | Prepare
+    | Switch
+    | Swap
+    | Abandon
+    | GiveUp
+    | SlowClosed
+    | StopClosed
+    | HangClosed
+    | RetriesClosed
+    | MoveClosed
+)
+
+RESTARTS: Final = (Restart, Recreate, Replace, Switch, Swap)  # they end the generation
+
+
+def left_replicas(actions: Iterable[Action]) -> set[int]:
+    """Return the replicas whose nodes these actions leave."""
+    return {action.replica for action in actions if isinstance(action, Replace | Switch)}

@@ -1,0 +1,1 @@
+"""Test machines and links before the job trains on them."""

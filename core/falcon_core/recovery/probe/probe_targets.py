@@ -1,0 +1,235 @@
+"""What is to be measured while training stands still, and whether it may (FALCON §4.3). Pure.
+
+- *Links*, where a link is slow and it is not known which; and where the job has been slow for so long that it is an
+  incident (``habits``), nobody is named, and no rank computes for longer than a healthy iteration lasts. So it is where
+  a generation began with a slow link: its agents have taken slow transfers for healthy. Likewise beside slow ranks
+  whose micro-batches were moved, named or not, if iterations are longer than that explains (``link_beside``). And where
+  all ranks are slow, none computes longer than it did, and that has lasted for longer than the job is used to: then
+  only the network is left. Where it is a mere suspicion that a link is slow, it has to have lost what the pause costs.
+  Once more where an exchange of roles was not enough, since another link may be slow as well.
+  Likewise where a group's transfers have taken longer than those of its kind since a generation began
+  (``sibling_groups``).
+- *Machines*, where a rank is slow, its node would leave its role by now, and nothing shows yet that the node is at
+  fault (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
+- *Both*, where somebody asks for it (``asked``).
+
+**The budget.** Training stands still for ``spec.detection.pauseBudget`` of the job's time at most, and never within
+``APART_SECONDS`` of the last pause. An incident has ``MOST_TRIES``. The budget does not hold for what somebody asks
+for, but counts it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from falcon_core.model import Evidence
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.cost.prices import TAKE_THE_ROLE, next_candidate
+from falcon_core.recovery.diagnosis import slow_links
+from falcon_core.recovery.failslow import concurrent_link
+from falcon_core.recovery.history import reporting_threshold
+from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.probe import Measured, Probe, Probed
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.preflight.link_test import LEAST_MACHINES
+from falcon_core.recovery.strategies import swap_for_link
+from falcon_core.wire.messages import MAX_DETAILED
+
+EXPECTED_SECONDS: Final = 3.0  # that a pause takes, before any was measured
+APART_SECONDS: Final = 60.0
+MOST_TRIES: Final = 3  # of an incident
+GROWN: Final = 2.0  # × what an iteration took longer when links were alike: another link may have become slow
+MOST_RANKS: Final = MAX_DETAILED
+_UNNAMED: Final = "unnamed"  # no id is like it
+_DOUBTED: Final = (Evidence.SINCE_START, Evidence.WORK_MAY_MOVE, Evidence.TESTED_AS_FAST)
+replace = msgspec.structs.replace
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What is to be measured. ``incident``: that it is for; "" where somebody has asked for it."""
+
+    measures: Measured
+    incident: str = ""
+
+
+def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | None:
+    """Return what is to be measured under a pause; None: nothing."""
+    if state.check is not None and state.check.state == "Waiting":
+        return Target("Both" if len(obs.members) >= LEAST_MACHINES else "Machines")
+    slow = state.slow
+    if slow is None:
+        return None
+    if _needs_links(state, slow, obs, policy):
+        return Target("Links", key(slow))
+    link = state.link_beside
+    if link is not None and _link_beside_is_unknown(state, link):
+        return Target("Links", key(link))
+    return Target("Machines", slow.id) if slow.id and _would_be_replaced(state, slow, obs, policy) else None
+
+
+def key(slow: SlowIncident) -> str:
+    """Return what stands for the open incident in a probe: its id, if it has any."""
+    return slow.id or _UNNAMED
+
+
+def incident_of(state: RecoveryState, name: str) -> SlowIncident | None:
+    """Return the incident with that ``key``; None where it is over."""
+    return next((slow for slow in (state.slow, state.link_beside) if slow is not None and key(slow) == name), None)
+
+
+def with_incident(state: RecoveryState, before: SlowIncident, after: SlowIncident) -> RecoveryState:
+    """Return the state with an incident that has changed: the first one, or the link's beside it."""
+    return replace(state, slow=after) if state.slow is before else replace(state, link_beside=after)
+
+
+def _link_beside_is_unknown(state: RecoveryState, link: SlowIncident) -> bool:
+    if _may_be_another(link):
+        return True
+    return is_unknown_link(link) and (link.is_incident or _has_paid(state, link))
+
+
+def _may_be_another(slow: SlowIncident) -> bool:
+    """Check whether an exchange of roles against a link was not enough, and links were not measured since."""
+    swapped, measured_at = slow.swapped, slow.probed.at if slow.probed is not None else 0.0
+    if slow.link is None or not slow.unexplained or swapped is None or not swapped.failed:
+        return False
+    return measured_at < (slow.switched_at or swapped.failed_at)
+
+
+def _needs_links(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    if is_unknown_link(slow) or is_suspected_group(slow) or _may_be_another(slow):
+        return True
+    if is_unnamed(slow, obs, policy) or _is_left_to_the_network(state, slow, obs, policy):
+        return True
+    if not _is_nameless(slow) or not obs.shared_unevenly or not _has_paid(state, slow):
+        return False
+    return concurrent_link.is_beyond_shares(state, slow, obs, policy)
+
+
+def _is_left_to_the_network(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether a slowdown that nobody is named for has paid for a pause, and its ranks compute as they did."""
+    if not _is_nameless(slow) or slow.usual is not None or slow.onset_generation != obs.generation:
+        return False
+    if not _has_paid(state, slow) or reporting_threshold.is_usual(state, slow, obs, policy):
+        return False
+    return not obs.shared_unevenly and slow_links.is_of_the_network(obs, policy)
+
+
+def _has_paid(state: RecoveryState, slow: SlowIncident) -> bool:
+    """Check whether a slowdown has lost what a pause costs."""
+    return slow.loss.seconds >= _expected_seconds(state)
+
+
+def _expected_seconds(state: RecoveryState) -> float:
+    """Return for how long the next pause will stop training."""
+    return max(EXPECTED_SECONDS, state.pauses.longest_seconds)
+
+
+def _is_nameless(slow: SlowIncident) -> bool:
+    return slow.unexplained and not slow.id and slow.link is None
+
+
+def is_unnamed(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether the job is slow, nobody is named, and what all ranks compute would fit into a healthy iteration."""
+    if slow.id or slow.phase != "Detected" or slow.usual is not None or len(obs.compute_levels[0]) < policy.world_size:
+        return False
+    longest_ns = float(obs.compute_levels[1].max(initial=0.0))
+    return longest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify) < slow.slow_ns
+
+
+def is_unknown_link(slow: SlowIncident) -> bool:
+    """Check whether a link is slow, or suspected, and it is not known which."""
+    return slow.link is not None and slow.unexplained and not swap_for_link.has_ends(slow.link)
+
+
+def is_suspected_group(slow: SlowIncident) -> bool:
+    """Check whether a slowdown is the mere suspicion that a group's transfers are slow (``sibling_groups``)."""
+    return slow.link is not None and not slow.is_incident
+
+
+def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
+    """Check whether a rank is slow, and nothing shows whether its node is at fault or its share of the work."""
+    return slow.phase == "Located" and policy.confidence == "High" and slow.evidence in _DOUBTED
+
+
+def _would_be_replaced(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether the slow rank's node would leave its role now, were it known to be at fault."""
+    if not is_doubted_machine(slow, policy):
+        return False
+    strategy = next_candidate(state, slow, obs, policy)
+    if strategy is None or strategy.name not in TAKE_THE_ROLE:
+        return False
+    return ski_rental.due(strategy, slow.loss)
+
+
+def hindrance(target: Target, state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return why that is not measured now, apart from the budget; "" if it can be."""
+    if target.incident:
+        slow = incident_of(state, target.incident)
+        tries = slow.probed.tries if slow is not None and slow.probed is not None else 0
+        why = forbidden(policy) or (f"{MOST_TRIES} times it has shown nothing" if tries >= MOST_TRIES else "")
+        if why:
+            return why
+    return never(target, obs, policy) or not_now(state, obs, policy)
+
+
+def forbidden(policy: Policy) -> str:
+    """Return why the policy allows no pause that nobody has asked for; "" if it allows some."""
+    if not policy.enforce:
+        return "mode Observe stops no rank"
+    return "" if policy.pause_budget else "spec.detection.pauseBudget allows no pause"
+
+
+def never(target: Target, obs: Observation, policy: Policy) -> str:
+    """Return why that can never be measured in this job; "" if it can be."""
+    if target.measures == "Links" and len(obs.members) < LEAST_MACHINES:
+        return "with two pods there is one link"
+    if len(obs.members) < 2:
+        return "one pod has no peer to be compared with"
+    return f"more than {MOST_RANKS} ranks are not paused" if policy.world_size > MOST_RANKS else ""
+
+
+def not_now(state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return what is in the way at this moment; "" if nothing is."""
+    if state.stop is not None or state.hang is not None or state.move is not None or obs.saving:
+        return "something else is going on"
+    return "" if obs.running and len(obs.ranks) == policy.world_size else "not all ranks run"
+
+
+def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return why the probe that is on is wanted no more; "" if it is."""
+    if probe.incident:
+        slow = incident_of(state, probe.incident)
+        if slow is None:
+            return "it is over"
+        # Of a suspicion without a name nothing is sure before the links are measured: it is enough that it lasts.
+        if probe.measures == "Links" and not (_needs_links(state, slow, obs, policy) or _is_nameless(slow)):
+            return "no link is slow whose ends are not known"
+        if probe.measures == "Machines" and not is_doubted_machine(slow, policy):
+            return "no rank is slow whose node is in doubt"
+        if why := forbidden(policy):
+            return why
+    return never(Target(probe.measures, probe.incident), obs, policy) or not_now(state, obs, policy)
+
+
+def allowed_at(state: RecoveryState, slow: SlowIncident | None, policy: Policy) -> float:
+    """Return from when on the next probe for an incident is allowed (unix seconds).
+
+    ``slow``: None where somebody has asked for the probe. Then the budget does not matter; else it is more than
+    nothing.
+    """
+    pauses = state.pauses
+    apart = pauses.last_at + APART_SECONDS if pauses.last_at else 0.0
+    if slow is None:
+        return apart
+    earned = pauses.since + (pauses.seconds + _expected_seconds(state)) / policy.pause_budget
+    return max(apart, earned, _again_at(slow))
+
+
+def _again_at(slow: SlowIncident) -> float:
+    """Return from when on an incident is measured again: at once if it has grown since links were found alike."""
+    probed = slow.probed or Probed()
+    grown = slow.slow_ns - slow.healthy_ns >= GROWN * (probed.slow_ns - slow.healthy_ns)
+    return 0.0 if probed.found == "Alike" and grown else probed.again_at

@@ -1,0 +1,154 @@
+"""S3: running pods exchange their roles, so that a slow link carries the lightest traffic (FALCON §5.3, algorithm 1).
+
+It applies where a link is named and the two nodes at its ends are known, or the one node whose adapter is slow, while
+another assignment of pods to roles puts fewer bytes on it. No pod is made and no spare is taken: all ranks restart in
+their pods, as other ranks. So the price is a restart's, without a spare; where all ranks can save a checkpoint on
+demand that outlives the exchange, no work is done again.
+
+**The model** is ``planning.placement``'s. Only what a slow link adds counts: B bytes of the slow communicator on that
+link take E seconds longer than healthy ones, so b bytes in its place are taken to add b/B · E. Where a measurement
+alone has named the link (record 101), no communicator has grown slow: then E is all that iterations take longer, and B
+all that crosses the link. What a link carries is what the ranks report of an iteration's calls (``signals.traffic``).
+Everything else stays as long as it is. E is the least of the newest windows (``links``), so that the gain is rather
+larger than the model says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from falcon_core.planning import placement
+from falcon_core.planning.placement_model import Roles, links
+from falcon_core.recovery.diagnosis.communicator_progress import Names, communicators
+from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.remembered import Exchanged, SlowPair, Swapped
+from falcon_core.recovery.model.state import RecoveryState, SlowLink
+from falcon_core.recovery.strategies import link_traffic
+
+TYPE = "SwapNodes"
+DEFAULT_OVERHEAD_SECONDS = 13.0  # a guess of the standstill; the first exchange measures the job's own
+LEAST_PODS: Final = 3  # with fewer there is a single link
+MIN_GAIN: Final = 0.03  # of an iteration: below it an exchange is not worth a restart, and has not helped
+MOST_NAMED: Final = 8  # pods of an exchange that are named
+NO_GAIN = "no other assignment of pods to roles would be faster"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A better assignment."""
+
+    pods_of: tuple[int, ...]  # for each replica the one whose pod takes its role
+    before_ns: int  # iteration time
+    expected_ns: int
+    removed_share: float  # of what the slowdown costs
+
+
+def hindrance(state: RecoveryState, link: SlowLink, obs: Observation, policy: Policy) -> str:
+    """Return why roles cannot be exchanged against a slow link now; "" if they can."""
+    if state.leaving or state.move is not None or obs.prepared:
+        return "a pod is about to be moved to another node"
+    if any(member.pod != "Present" or not member.node for member in obs.members):
+        return "not all pods run"
+    if not _ends(link, obs):
+        return f"the link is one of several between {link.members} ranks, and it is not known which"
+    names = communicators(obs, policy)
+    why = link_traffic.hindrance(obs, names)
+    if why:
+        return why
+    return "" if _slow_bytes(link, obs, names) else "it is not known how much the slow link carries"
+
+
+def has_ends(link: SlowLink) -> bool:
+    """Check whether it is known which link it is, or whose."""
+    is_one = len(link.ranks) == link.members and len({place.node for place in link.ranks}) <= 2
+    return bool(link.node or link.pair) or is_one
+
+
+def end_nodes(link: SlowLink) -> frozenset[str]:
+    """Return the nodes at the ends of the slow link: one for a node's own adapter; none where it is not known."""
+    if not has_ends(link):
+        return frozenset()
+    return frozenset({link.node} if link.node else {place.node for place in link.pair or link.ranks})
+
+
+def _ends(link: SlowLink, obs: Observation) -> tuple[int, ...]:
+    """Return the replicas at the ends of the slow link: one for a node's own adapter; none where it is not known."""
+    return link_traffic.replicas_on(end_nodes(link), obs, is_adapter=bool(link.node))
+
+
+def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
+    """Return what the slow communicator puts on a link in an iteration; of several, the one that puts most.
+
+    Where none is known: all that crosses the link, of communicators of one kind the one that puts most.
+    """
+    if link.comm:
+        puts = (
+            put for rank in obs.ranks for name, put in link_traffic.by_collectives(rank, names) if name in link.comm
+        )
+        return max(puts, default=0)
+    ends, most = set(_ends(link, obs)), defaultdict[str, int](int)
+    for communicator in link_traffic.traffic(obs, names):
+        if any(ends <= set(pair) for pair in links(communicator)):
+            most[communicator.kind] = max(most[communicator.kind], round(communicator.bytes_per_link))
+    return sum(most.values())
+
+
+def seconds_per_byte(link: SlowLink, obs: Observation, policy: Policy) -> float:
+    """Return what each byte costs that crosses the slow link in an iteration [s]; 0: it is not known."""
+    return _seconds_per_byte(link, obs, communicators(obs, policy))
+
+
+def _seconds_per_byte(link: SlowLink, obs: Observation, names: Names) -> float:
+    slow_bytes = _slow_bytes(link, obs, names)
+    return link.excess_ns / 1e9 / slow_bytes if slow_bytes else 0.0
+
+
+def plan(
+    link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy, known: Sequence[SlowPair] = ()
+) -> Plan | None:
+    """Return the best assignment of the running pods to roles; None where today's is as good, all but noise.
+
+    There is no ``hindrance``. ``healthy_ns``: iteration time. ``known``: further slow links (``slow_pairs``).
+    """
+    level = obs.iteration_ns(policy.consecutive)
+    names = communicators(obs, policy)
+    rate, count = _seconds_per_byte(link, obs, names), len(obs.members)
+    if level is None or level <= healthy_ns or not rate:
+        return None
+    roles = Roles(
+        cells=(((0, 0),),) * count,  # whoever plays a role computes equally fast
+        stage_seconds=(level / 1e9,),
+        microbatches=(1,),
+        communicators=tuple(link_traffic.traffic(obs, names)),
+        ranks_per_role=max(1, policy.world_size // count),
+    )
+    slow = [(_ends(link, obs), rate), *link_traffic.slow_ends(known, obs, otherwise=rate)]
+    cluster = link_traffic.cluster_of((1.0,) * count, slow)
+    found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))
+    gained_ns = 1e9 * (found.current_seconds - found.seconds)
+    if not found.moved_roles or gained_ns < MIN_GAIN * level:
+        return None
+    return Plan(
+        pods_of=found.nodes,
+        before_ns=round(level),
+        expected_ns=round(max(healthy_ns, level - gained_ns)),
+        removed_share=min(1.0, gained_ns / (level - healthy_ns)),
+    )
+
+
+def described(found: Plan, obs: Observation) -> Swapped:
+    """Return what is remembered of an exchange: who moves, and what it is expected to bring."""
+    moved = [(of, role) for role, of in enumerate(found.pods_of) if of != role]
+    pods = [
+        Exchanged(pod_name=obs.members[of].pod_name, node=obs.members[of].node, role=of, next_role=role)
+        for of, role in sorted(moved)
+    ]
+    return Swapped(pods=pods[:MOST_NAMED], total=len(pods), before_ns=found.before_ns, expected_ns=found.expected_ns)
+
+
+def did_not_help(swapped: Swapped, after_ns: float) -> bool:
+    """Check whether iterations are hardly shorter than before."""
+    return after_ns > swapped.before_ns * (1 - MIN_GAIN)

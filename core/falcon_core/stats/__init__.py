@@ -1,0 +1,1 @@
+"""Compute medians and other order statistics of small arrays."""

@@ -1,0 +1,87 @@
+"""What came of a replacement: each is judged by the figures of its own rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.recovery.model.observation import Action, Observation, SlowClosed
+from tests.unit.recovery.failslow.test_incidents import RANKS, prepares, second, seen, step
+from tests.unit.recovery.incidents import located
+from tests.unit.recovery.seen import MS, NOW, member, rank
+
+CHECKING = located(phase="Checking", switched_at=NOW - 12, replaced_by="spare-2")
+CHECKED = second(phase="Checking", switched_at=NOW - 12, replaced_by="spare-4")
+
+
+def after(compute_ms: dict[int, int], iterations: int = 12, **fields: Any) -> Observation:
+    """Return the next generation, whose agents take its level for healthy."""
+    level_ms = 50 + max([200, *compute_ms.values()])
+    ranks = [
+        rank(
+            number,
+            iterations=iterations,
+            iteration_ns=[level_ms * MS] * min(16, iterations),
+            compute_ns=[compute_ms.get(number, 200) * MS] * min(16, iterations),
+            healthy_iteration_ns=level_ms * MS,
+            healthy_compute_ns=compute_ms.get(number, 200) * MS,
+        )
+        for number in range(RANKS)
+    ]
+    members = [member(number) for number in range(RANKS)]
+    return seen(**{"members": members, "ranks": ranks, "generation": 2, "running_seconds": 8.0, **fields})
+
+
+def outcomes(actions: list[Action]) -> dict[str, str]:
+    return {action.incident.id: action.outcome for action in actions if isinstance(action, SlowClosed)}
+
+
+def test_both_replacements_helped() -> None:
+    state, actions = step(after({}), CHECKING, CHECKED)
+    assert outcomes(actions) == {"gpt2-1": "Helped", "gpt2-2": "Helped"}
+    costs = [action.cost_seconds for action in actions if isinstance(action, SlowClosed)]
+    assert costs == [pytest.approx(9.0), None], "of one restart"
+    assert (state.slow, state.beside) == (None, [])
+
+
+def test_each_replacement_is_judged_by_its_own_figures() -> None:
+    state, actions = step(after({4: 500}), CHECKING, CHECKED)
+    assert actions == [], "it may yet come"
+    assert state.slow is not None
+    _, actions = step(after({4: 500}, 100, now=NOW + 70, running_seconds=78.0), state.slow, *state.beside)
+    assert outcomes(actions) == {"gpt2-1": "Helped", "gpt2-2": "NotHelped"}
+
+
+def test_a_second_that_was_left_does_not_speak_against_the_first_replacement() -> None:
+    state, actions = step(after({4: 500}), CHECKING, second())
+    assert outcomes(actions) == {"gpt2-1": "Helped"}
+    assert state.slow is not None
+    assert (state.slow.id, state.slow.loss.seconds, state.beside) == ("gpt2-2", 20.0, [])
+    state, actions = step(after({4: 500}, 16), state.slow)
+    assert state.slow is not None
+    assert state.slow.loss.seconds == pytest.approx(20.0 + 16 * 0.3), "its loss goes on, in the new generation"
+    assert [action.replica for action in prepares(actions)] == [4], (
+        "by what it computed before: the agents know no more"
+    )
+
+
+def test_a_second_that_appears_during_the_check_does_not_speak_against_it_either() -> None:
+    _, actions = step(after({4: 500}), CHECKING)
+    assert outcomes(actions) == {"gpt2-1": "Helped"}
+
+
+def test_a_replacement_whose_own_rank_is_slow_did_not_help() -> None:
+    state, actions = step(after({2: 600}), CHECKING)
+    assert actions == []
+    assert state.slow is not None
+    _, actions = step(after({2: 600}, 100, now=NOW + 70, running_seconds=78.0), state.slow)
+    assert outcomes(actions) == {"gpt2-1": "NotHelped"}
+
+
+def test_a_job_that_is_slow_though_nobody_stands_out_was_not_helped() -> None:
+    everybody = dict.fromkeys(range(RANKS), 400)
+    state, _ = step(after(everybody), CHECKING, CHECKED)
+    assert state.slow is not None
+    _, actions = step(after(everybody, 100, now=NOW + 70, running_seconds=78.0), state.slow, *state.beside)
+    assert outcomes(actions) == {"gpt2-1": "NotHelped", "gpt2-2": "NotHelped"}

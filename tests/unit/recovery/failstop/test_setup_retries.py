@@ -1,0 +1,102 @@
+"""Set-up calls that ranks have tried again in place: when they are told, and when they are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from falcon_core.errors.judge import shipped_judge
+from falcon_core.recovery import machine
+from falcon_core.recovery.failstop import setup_retries
+from falcon_core.recovery.failstop.faults import rank_fault
+from falcon_core.recovery.failstop.setup_retries import APART_SECONDS, ERROR_CLASS, GATHER_SECONDS
+from falcon_core.recovery.model.observation import Action, Observation, RetriesClosed
+from falcon_core.recovery.model.remembered import Place
+from falcon_core.recovery.model.state import RecoveryState
+from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
+
+CALLED = {"last_call_unix_ns": int(NOW * 1e9), "silent_seconds": 0.1}
+ONCE = {1: {"retries": 1, **CALLED}}
+
+
+def at(seconds: float, ranks: dict[int, dict[str, Any]], **fields: Any) -> Observation:
+    """Return what is seen so many seconds after the first look."""
+    return seen(ranks=ranks, now=NOW + seconds, **fields)
+
+
+def told(*looks: Observation, state: RecoveryState | None = None) -> tuple[RecoveryState, list[list[Action]]]:
+    """Return the state after these looks, and what each of them told."""
+    state = RecoveryState() if state is None else state
+    actions = []
+    for obs in looks:
+        state, made = setup_retries.step(state, obs, POLICY)
+        actions.append(made)
+    return state, actions
+
+
+def test_ranks_that_went_on_are_told_once_and_together() -> None:
+    both = {0: {"retries": 2, **CALLED}, **ONCE}
+    state, (first, second, third, fourth) = told(
+        at(0, ONCE), at(2, both), at(GATHER_SECONDS + 1, both), at(GATHER_SECONDS + 2, both)
+    )
+    assert (first, second, third) == ([], [], []), "rank 0 has just joined them"
+    (closed,) = fourth
+    assert isinstance(closed, RetriesClosed)
+    incident = closed.incident
+    assert (incident.id, incident.retries, incident.ranks, incident.at) == ("gpt2-1", 3, 2, NOW + 2)
+    assert incident.places[1] == Place(rank=1, pod_name="gpt2-1", node="node-1")
+    assert state.incidents == 1
+    assert told(at(90, both), state=state)[1] == [[]]
+
+
+def test_nothing_is_told_before_the_rank_has_called_again() -> None:
+    waiting = {1: {"retries": 1, "last_call_unix_ns": None}}
+    earlier = {1: {"retries": 1, "last_call_unix_ns": int(NOW * 1e9), "silent_seconds": 60.0}}
+    for ranks in (waiting, earlier):
+        assert told(at(0, ranks), at(30, ranks))[1] == [[], []]
+
+
+def test_a_failure_speaks_for_its_retries_itself() -> None:
+    failed = {1: {"retries": 2, "comm_error": 6, **ended(exit_code=1)}}
+    fault = rank_fault(seen(ranks=failed), shipped_judge())
+    assert fault is not None
+    assert fault.signs == (
+        "rank 1 had tried set-up calls 2 times again in place; NCCL had told rank 1 ncclRemoteError (RemoteError)"
+    )
+    state, actions = machine.step(RecoveryState(), at(0, failed), POLICY)
+    assert state.stop is not None
+    assert not any(isinstance(action, RetriesClosed) for action in actions)
+    assert told(at(0, ONCE), at(30, ONCE), state=state)[1] == [[], []], "told when the failure is over"
+    assert len(told(at(0, ONCE), at(30, ONCE), state=replace(state, stop=None))[1][1]) == 1
+
+
+def test_the_whole_machine_tells_it() -> None:
+    state, _ = machine.step(RecoveryState(), at(0, ONCE), POLICY)
+    assert state.is_well
+    _, actions = machine.step(state, at(GATHER_SECONDS, ONCE), POLICY)
+    assert [type(action) for action in actions] == [RetriesClosed]
+
+
+def test_however_often_ranks_try_again_incidents_are_apart() -> None:
+    state, _ = told(at(0, ONCE), at(GATHER_SECONDS, ONCE))
+    more = {1: {"retries": 5, **CALLED}}
+    looks = [at(GATHER_SECONDS + seconds, more) for seconds in (1, 30, APART_SECONDS - 1, APART_SECONDS)]
+    _, actions = told(*looks, state=state)
+    assert actions[:3] == [[], [], []]
+    (closed,) = actions[3]
+    assert isinstance(closed, RetriesClosed)
+    assert closed.incident.retries == 4
+
+
+def test_another_generation_counts_anew() -> None:
+    state, _ = told(at(0, ONCE), at(GATHER_SECONDS, ONCE))
+    _, actions = told(at(100, ONCE, generation=2), at(100 + GATHER_SECONDS, ONCE, generation=2), state=state)
+    assert [len(made) for made in actions] == [0, 1]
+
+
+def test_a_count_that_falls_is_an_agents_that_began_again() -> None:
+    state, _ = told(at(0, {1: {"retries": 3, **CALLED}}), at(GATHER_SECONDS, {1: {"retries": 3, **CALLED}}))
+    assert told(at(90, ONCE), at(120, ONCE), state=state)[1] == [[], []]
+
+
+def test_its_class_is_in_the_table() -> None:
+    assert shipped_judge().get(ERROR_CLASS) is not None

@@ -1,0 +1,105 @@
+"""A program that has ended with an exception, and whose process lives on: known at once, acted on when it has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.model import Cause
+from falcon_core.recovery.failstop import restart_ladder
+from falcon_core.recovery.idle import is_quiet
+from falcon_core.recovery.model.observation import Observation, Policy, Restart
+from falcon_core.recovery.model.resumption import training
+from falcon_core.recovery.model.state import RecoveryState, StopIncident
+from falcon_core.times import RAISED_SECONDS
+from falcon_core.wire.printed import Printed
+from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
+
+BAD = "ValueError: bad shape (train.py:40 in step)"
+PEER_GONE = "RuntimeError: [pair.cc:525] Connection closed by peer [10.0.0.3]:27189 (train.py:75 in main)"
+FRESH = RecoveryState()
+
+
+def uncaught(text: str = BAD, at: float = NOW - 0.1) -> dict[str, Any]:
+    """Return a rank whose program ended with an exception at this time (unix seconds)."""
+    last_call_ns = int((at - 0.2) * 1e9)
+    printed = [Printed(int(at * 1e9), text, "", True)]
+    return {"uncaught_at": at, "printed": printed, "last_call_unix_ns": last_call_ns, "silent_seconds": 0.3}
+
+
+def look(
+    ranks: dict[int, dict[str, Any]], state: RecoveryState = FRESH, *, after: float = 0.0, policy: Policy = POLICY
+) -> tuple[RecoveryState, list[Any]]:
+    return restart_ladder.step(state, seen(ranks=ranks, now=NOW + after), policy)
+
+
+def incident(state: RecoveryState) -> StopIncident:
+    assert state.stop is not None
+    return state.stop
+
+
+def test_it_is_an_incident_at_once_and_the_restart_comes_with_the_end_of_the_process() -> None:
+    state, actions = look({1: uncaught()})
+    stop = incident(state)
+    assert actions == []
+    assert (stop.fault.rank, stop.fault.cause, stop.undecided) == (1, Cause.PROCESS_FAILED, True)
+    assert stop.fault.text == f"raised an error that nobody caught: {BAD}"
+    assert stop.since == pytest.approx(NOW - 0.1)
+    assert state.attempts == []
+    gone = {**uncaught(), **ended(exit_code=1, at=NOW + 0.5), "last_words": BAD}
+    state, actions = look({1: gone}, state, after=0.6)
+    stop = incident(state)
+    assert actions == [Restart()]
+    assert (stop.undecided, stop.recurrences, stop.since) == (False, 0, pytest.approx(NOW - 0.1))
+    assert stop.fault.text == f"exited with code 1: {BAD}"
+    assert len(state.attempts) == 1
+
+
+def test_a_process_that_does_not_end_is_not_waited_for_long() -> None:
+    state, _ = look({1: uncaught()})
+    state, actions = look({1: uncaught()}, state, after=RAISED_SECONDS - 0.1)
+    assert actions == []
+    state, actions = look({1: uncaught()}, state, after=RAISED_SECONDS)
+    assert actions == [Restart()]
+    assert not incident(state).undecided
+    assert incident(state).fault.text == f"raised an error and does not end: {BAD}"
+
+
+def test_the_first_cause_is_the_one_whose_process_has_yet_to_end() -> None:
+    """Its communicators are closed when it cleans up: peers that lose their connection may end before it."""
+    peer = {**ended(exit_code=1, at=NOW + 0.2), "last_words": PEER_GONE}
+    state, actions = look({0: peer, 1: uncaught()}, after=0.3)
+    assert actions == []
+    assert incident(state).fault.rank == 1
+
+
+def test_what_a_peer_says_while_it_is_waited_for_may_be_the_cause() -> None:
+    state, _ = look({0: uncaught(PEER_GONE)})
+    assert incident(state).fault.rank == 0
+    killed = ended(signal=9, at=NOW - 0.3)
+    state, actions = look({0: uncaught(PEER_GONE), 1: killed}, state, after=0.2)
+    assert actions == [Restart()]
+    assert (incident(state).fault.rank, incident(state).recurrences) == (1, 0)
+
+
+def test_a_job_with_such_a_rank_neither_trains_nor_is_quiet() -> None:
+    obs: Observation = seen(ranks={1: uncaught()})
+    assert not training(obs, seen_before=True)
+    assert not is_quiet(FRESH, obs)
+    assert training(seen(), seen_before=True)
+
+
+def test_a_failure_of_the_next_generation_is_a_recurrence() -> None:
+    state, _ = look({1: ended(exit_code=1)})
+    again = seen(ranks={1: {**uncaught(), "iterations": 0}}, generation=2)
+    state, actions = restart_ladder.step(state, again, POLICY)
+    assert (actions, incident(state).recurrences, incident(state).undecided) == ([], 1, True)
+    gone = seen(ranks={1: {**ended(exit_code=1), "iterations": 0}}, generation=2, now=NOW + 1)
+    state, _ = restart_ladder.step(state, gone, POLICY)
+    assert (incident(state).recurrences, incident(state).undecided) == (1, False)
+
+
+def test_where_falcon_only_observes_a_process_that_lives_is_left_alone() -> None:
+    observe = replace(POLICY, enforce=False)
+    assert look({1: uncaught()}, policy=observe) == (FRESH, [])

@@ -1,0 +1,122 @@
+"""A node that is slow again and again: one incident with a memory, and one price."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.history import flapping
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from tests.unit.recovery.incidents import located, named
+from tests.unit.recovery.seen import NOW, POLICY, replace
+from tests.unit.recovery.series import Job, Times, only
+
+WINDOW = POLICY.window_seconds
+
+
+def relieved(*losses: float, node: str = "node-2", state: RecoveryState | None = None) -> RecoveryState:
+    """Return the state after slowdowns of a node that each passed at once, all of them at ``NOW``."""
+    state = state or RecoveryState(incidents=1)
+    for seconds in losses:
+        slow = located(loss=Loss(seconds=seconds), culprit=replace(named(located()), node=node), onset_at=NOW)
+        state = flapping.remember(state, slow, NOW, POLICY)
+    return state
+
+
+def again(state: RecoveryState, seconds: float, node: str = "node-2") -> SlowIncident:
+    """Return the incident that opens so much later, for a loss of one second."""
+    slow = located(id="", loss=Loss(seconds=1.0))
+    return flapping.resume(state, slow, replace(named(slow), node=node), NOW + seconds, POLICY)
+
+
+def test_the_loss_halves_with_each_quiet_window() -> None:
+    state = relieved(3.0, 5.0)
+    assert again(state, 0.0).loss.seconds == pytest.approx(9.0)
+    assert again(state, WINDOW).loss.seconds == pytest.approx(5.0)
+    assert again(state, 3 * WINDOW).loss.seconds == pytest.approx(2.0)
+    assert again(state, 10 * WINDOW).loss.seconds == 1.0, "forgotten"
+
+
+def test_what_is_remembered_counts_from_the_third_time_on() -> None:
+    assert again(relieved(8.0), 0.0).loss.seconds == 1.0
+    assert again(relieved(8.0, 1.0), 0.0).loss.seconds == pytest.approx(10.0)
+
+
+def test_slowness_that_moves_from_node_to_node_is_held_against_none() -> None:
+    moves = relieved(2.0, 2.0, node="node-1", state=relieved(3.0, node="node-0", state=relieved(4.0, 5.0)))
+    assert again(moves, 0.0).loss.seconds == pytest.approx(1.0 + 9.0 - 4.0 - 3.0)
+    assert again(moves, 0.0, "node-1").loss.seconds == 1.0
+
+
+def test_what_was_carried_is_not_remembered_twice() -> None:
+    state = relieved(3.0, 5.0)
+    slow = again(state, 0.0)
+    state = flapping.remember(state, replace(slow, onset_at=NOW), NOW, POLICY)
+    assert [(known.loss_seconds, known.times) for known in state.relieved] == [(pytest.approx(9.0), 3)]
+
+
+def test_within_a_window_it_is_the_same_incident_and_of_another_node_it_never_is() -> None:
+    state = relieved(4.4)
+    assert [again(state, seconds).id for seconds in (5.0, WINDOW, WINDOW + 1)] == ["gpt2-1", "gpt2-1", ""]
+    assert (again(state, 5.0, "node-1").id, again(state, 5.0, "node-1").loss.seconds) == ("", 1.0)
+
+
+def test_the_memory_is_bounded() -> None:
+    state = RecoveryState()
+    for number in range(20):
+        state = relieved(1.0, node=f"node-{number}", state=state)
+    assert [known.node for known in state.relieved] == [f"node-{number}" for number in range(12, 20)]
+
+
+def test_a_node_that_was_left_is_forgotten() -> None:
+    assert flapping.forget(relieved(4.0), "node-2").relieved == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_less_than_twice_the_price_is_lost_in_a_window_of_quiet_time(seed: int) -> None:
+    """Check the bound of the docstring on random lengths of slow and quiet times."""
+    chance, price = random.Random(seed), 13.0
+    state, now = RecoveryState(incidents=1), NOW
+    pieces: list[tuple[float, float]] = []  # (loss, quiet seconds after it)
+    for _ in range(1000):
+        lost = chance.expovariate(1.0)
+        slow = located(loss=Loss(seconds=lost), onset_at=now)
+        slow = flapping.resume(state, slow, named(slow), now, POLICY)
+        if slow.loss.seconds >= price:
+            break  # acted on
+        quiet = chance.expovariate(1.0 / chance.choice((10.0, 300.0, 3000.0)))
+        pieces.append((lost, quiet))
+        state, now = flapping.remember(state, slow, now, POLICY), now + quiet
+    for begin in range(len(pieces)):
+        loss, quiet = 0.0, 0.0
+        for lost, rest in pieces[begin:]:
+            loss += lost
+            assert loss < 2 * price
+            quiet += rest
+            if quiet > WINDOW:
+                break
+    assert math.isfinite(now)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_node_that_is_slow_for_a_third_of_the_time_is_replaced_in_the_end(seed: int) -> None:
+    def work(iteration: int) -> float | Times:
+        return only(3, 1.7) if iteration > 200 and iteration % 50 < 17 else 1.0
+
+    job = Job(work, seed=seed).run(900)
+    assert [replica for replica, _ in job.prepared] == [3]
+    incidents = {look.state.slow.id for look in job.looks if look.state.slow is not None and look.state.slow.id}
+    assert incidents == {"gpt2-1"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_load_that_moves_between_ranks_takes_no_node(seed: int) -> None:
+    """Check a hot expert that moves every 40 iterations: each rank that has it is slow for a while."""
+    places, hot = random.Random(seed), [0]
+    for _ in range(30):
+        hot.append((hot[-1] + places.randrange(1, 8)) % 8)
+    job = Job(lambda iteration: only(hot[iteration // 40], 1.6) if iteration > 200 else 1.0, seed=seed).run(1200)
+    assert job.prepared == []

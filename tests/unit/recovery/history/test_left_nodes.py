@@ -1,0 +1,140 @@
+"""Nodes that a job has left: their price before, their tests and their return after, and the last resort."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery import machine
+from falcon_core.recovery.cost import prices
+from falcon_core.recovery.failslow import mitigation_ladder
+from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.observation import Abandon, Prepare, Replace, Spares
+from falcon_core.recovery.model.state import Departure, Exposure, RecoveryState
+from tests.unit.recovery.incidents import located
+from tests.unit.recovery.seen import NOW, POLICY, STRAGGLER, replace, seen
+
+HOUR = 3600.0
+FAILING = RecoveryState(exposure=Exposure(since=NOW - 240 * HOUR, lost=120))  # three nodes, a loss every two hours
+
+
+def away(node: str = "node-2", **fields: Any) -> RecoveryState:
+    return RecoveryState(departures=[Departure(**{"node": node, "left_at": NOW, "slowdown": 3.0, **fields})])
+
+
+def the(state: RecoveryState) -> Departure:
+    (departure,) = state.departures
+    return departure
+
+
+def test_the_last_spare_has_a_price_where_nodes_die() -> None:
+    def price(state: RecoveryState, ready: int | None) -> float:
+        return left_nodes.spare_seconds(state, seen(spares=Spares(pool="spares", ready=ready)))
+
+    prices = [price(FAILING, ready) for ready in (1, 2, 3, 10)]
+    assert prices == sorted(prices, reverse=True)
+    assert prices[0] > 120 > 1 > prices[3]
+    assert price(RecoveryState(), 1) < 5, "no failure seen, three nodes: hardly anything"
+    assert price(FAILING, None) == price(FAILING, 0) == 0, "the count of spares is unknown, or no spare is ready"
+
+
+def test_slow_nodes_that_do_not_come_back_raise_the_spares_price() -> None:
+    obs = seen(spares=Spares(pool="spares", ready=1))
+    gone = replace(FAILING, departures=[Departure(node="x", left_at=NOW - 20 * HOUR, slowdown=2.0)])
+    quick = replace(
+        FAILING, departures=[Departure(node="x", left_at=NOW - 20 * HOUR, slowdown=2.0, back_at=NOW - 19.9 * HOUR)]
+    )
+    assert left_nodes.spare_seconds(gone, obs) > left_nodes.spare_seconds(FAILING, obs)
+    assert left_nodes.spare_seconds(quick, obs) < left_nodes.spare_seconds(FAILING, obs)
+
+
+def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
+    obs = seen(ranks=STRAGGLER, spares=Spares(pool="spares", ready=1))
+    slow = located(loss=Loss(seconds=20.0, generation=1, counted_iterations=100))
+    calm = replace(RecoveryState(healthy_ns=slow.healthy_ns, slow=slow))
+    state, actions = mitigation_ladder.step(calm, obs, POLICY)
+    assert [type(action) for action in actions] == [Prepare]
+    assert state.slow is not None
+    acted = state.slow.applied[-1]
+    assert acted.overhead_seconds == pytest.approx(13 + acted.spare_seconds)
+    failing = replace(calm, exposure=FAILING.exposure)
+    assert mitigation_ladder.step(failing, obs, POLICY)[1] == []
+    plenty = replace(obs, spares=Spares(pool="spares", ready=12))
+    assert mitigation_ladder.step(failing, plenty, POLICY)[1] != []
+    step = prices.next_step(failing, obs, POLICY)
+    assert step is not None
+    assert step.spare_seconds > 120
+
+
+def test_the_machine_remembers_whom_it_left_and_what_was_lost() -> None:
+    slow = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
+    begin = RecoveryState(healthy_ns=slow.healthy_ns, slow=slow)
+    state, actions = machine.step(begin, seen(ranks=STRAGGLER), POLICY)
+    assert [type(action) for action in actions] == [Prepare]
+    assert (the(state).node, the(state).slowdown, state.exposure) == ("node-2", 3.0, Exposure(since=NOW, lost=0))
+    assert left_nodes.record(state, [Abandon(2)], seen()).departures == []
+    lost = left_nodes.record(RecoveryState(), [Replace(1, "its lease is lost", True, True)], seen())
+    assert (the(lost).node, the(lost).slowdown, lost.exposure.lost) == ("node-1", 0.0, 1)
+
+
+def test_what_is_remembered_is_bounded_and_keeps_who_is_away() -> None:
+    state = RecoveryState()
+    for number in range(3 * left_nodes.REMEMBERED):
+        members = {1: {"node": f"n{number}"}}
+        state = left_nodes.record(state, [Replace(1, "", True, True)], seen(members=members))
+        if number:
+            state = left_nodes.back(state, f"n{number}", NOW)
+    assert len(state.departures) == left_nodes.REMEMBERED
+    assert state.departures[0].node == "n0"
+
+
+def test_a_pause_is_not_watched() -> None:
+    state = left_nodes.paused(FAILING, 3, NOW)
+    assert state.exposure == Exposure(since=None, node_seconds=720 * HOUR, lost=120)
+    assert left_nodes.paused(state, 3, NOW + HOUR).exposure == state.exposure
+    later = left_nodes.record(state, [], seen(now=NOW + HOUR))
+    assert later.exposure == Exposure(since=NOW + HOUR, node_seconds=720 * HOUR, lost=120)
+
+
+def test_a_failed_test_is_repeated_at_growing_distances() -> None:
+    state, at, distances = away(), NOW + 60, []
+    for _ in range(6):
+        state = left_nodes.tested(state, "node-2", at, passed=False)
+        distances.append(left_nodes.retest_at(the(state)) - at)
+        at += distances[-1]
+    assert distances == [600, 1200, 2400, 3600, 3600, 3600]
+    well = left_nodes.tested(state, "node-2", at, passed=True)
+    assert (the(well).failed, left_nodes.returns_at(the(well))) == (0, at), "its probation is long over"
+    assert left_nodes.tested(state, "node-1", at, passed=True) == state
+
+
+def test_the_probation_doubles_with_each_departure() -> None:
+    state, lengths = RecoveryState(), []
+    for _ in range(10):
+        state = left_nodes.record(state, [Replace(2, "", False, False)], seen())
+        state = left_nodes.tested(state, "node-2", NOW + 20, passed=True)
+        lengths.append(left_nodes.returns_at(the(state)) - NOW)
+        state = left_nodes.back(state, "node-2", NOW)
+    assert lengths[:3] == [600, 1200, 2400]
+    assert lengths[-1] == 86_400
+
+
+def resort(state: RecoveryState, stood_still: float, usable: tuple[str, ...] = ("node-2", "node-3")) -> str:
+    return left_nodes.last_resort(state, usable, stood_still_seconds=stood_still, replacement_seconds=13.0)
+
+
+def test_the_least_slow_node_is_the_last_resort_once_standing_still_has_paid_for_it() -> None:
+    slow = [Departure(node=f"node-{n}", left_at=NOW, slowdown=factor) for n, factor in ((2, 3.0), (3, 2.0), (4, 1.2))]
+    state = RecoveryState(departures=slow)
+    assert resort(state, 25.0) == ""
+    assert resort(state, 26.0) == "node-3", "13 s at half the speed; node-4 is not usable"
+    assert resort(state, 1e6, ()) == ""
+
+
+def test_a_node_left_for_a_failure_is_no_last_resort_and_a_node_well_again_is_a_last_resort_at_once() -> None:
+    assert resort(away(slowdown=0.0), 1e6) == ""
+    assert resort(away(slowdown=0.0, back_at=NOW), 0.0) == "node-2"
+    assert resort(away(), 38.0) == ""
+    assert resort(away(), 39.0) == "node-2"

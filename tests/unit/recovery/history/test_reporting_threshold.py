@@ -1,0 +1,144 @@
+"""What is an incident and what is only suspected: what passes, recurs or is explained by the work is not reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from falcon_core.recovery.failslow import mitigation_ladder
+from falcon_core.recovery.history import reporting_threshold
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.state import RecoveryState, SlowIncident, Spell
+from tests.unit.recovery.seen import FAST, MS, ONSET, POLICY, replace, seen
+from tests.unit.recovery.series import Job, Times, only
+
+SEEDS = range(2)
+NOISES = [(0.015, 0.0), (0.04, 0.05)]  # of each rank, and of all together
+RANKS = 8
+FIRST = ONSET.iteration
+
+
+def slowly(lasted: int, seconds: float, **fields: Any) -> Observation:
+    """Return a job that has been slow for so long, with nobody standing out."""
+    ranks: dict[int, dict[str, Any]] = {number: {**FAST, "iterations": FIRST + lasted - 1} for number in range(3)}
+    ranks[2] |= fields
+    return seen(ranks=ranks, now=ONSET.unix_ns / 1e9 + seconds)
+
+
+def watched(state: RecoveryState, *looks: Observation) -> RecoveryState:
+    for obs in looks:
+        state, _ = mitigation_ladder.step(state, obs, POLICY)
+    return state
+
+
+def phase(state: RecoveryState) -> str:
+    assert state.slow is not None
+    return state.slow.phase
+
+
+LONG = reporting_threshold.LEAST_ITERATIONS + 1
+
+
+def test_a_slowdown_is_reported_when_it_outlasts_what_would_explain_it() -> None:
+    state = watched(RecoveryState(), slowly(11, 6.0), slowly(12, 6.6), slowly(LONG - 1, 90.0))
+    assert phase(state) == "Suspected"
+    assert phase(watched(state, slowly(LONG, reporting_threshold.LEAST_SECONDS))) == "Suspected", (
+        "iterations alone do not count"
+    )
+    assert phase(watched(state, slowly(LONG, 90.0))) == "Detected"
+
+
+def test_a_slowdown_like_one_that_passed_is_not_reported_until_it_lasts_longer() -> None:
+    known = RecoveryState(spells=[Spell(size=2.6, iterations=100)])
+    state = watched(known, slowly(11, 6.0), slowly(LONG, 90.0), slowly(150, 120.0))
+    assert phase(state) == "Suspected"
+    assert phase(watched(state, slowly(151, 120.0))) == "Detected"
+    assert phase(watched(state, slowly(150, reporting_threshold.MOST_SECONDS + 1))) == "Detected"
+    smaller = RecoveryState(spells=[Spell(size=2.0, iterations=100)])
+    assert phase(watched(smaller, slowly(11, 6.0), slowly(12, 6.6), slowly(LONG, 90.0))) == "Detected"
+
+
+def test_what_the_work_of_a_rank_explains_is_not_reported() -> None:
+    busy: dict[str, Any] = {"work": "InBytes", "onset": None, "iteration_ns": [250 * MS] * 16}
+    looks = [slowly(11, 6.0, **busy), slowly(12, 6.6, **busy), slowly(5 * LONG, 900.0, **busy)]
+    assert phase(watched(RecoveryState(), *looks)) == "Suspected"
+    slow_too = {**busy, "iteration_ns": [400 * MS] * 16}
+    assert phase(watched(RecoveryState(), *looks[:2], slowly(5 * LONG, 900.0, **slow_too))) == "Detected"
+
+
+def test_slowdowns_that_pass_are_remembered_by_size() -> None:
+    base = watched(RecoveryState(), slowly(11, 6.0)).slow
+    assert base is not None
+
+    def passed(state: RecoveryState, size: float, lasted: int) -> RecoveryState:
+        slow: SlowIncident = replace(base, peak_ns=round(size * base.healthy_ns))
+        return reporting_threshold.remember(state, slow, slowly(lasted, 60.0), POLICY)
+
+    state = passed(passed(RecoveryState(), 1.3, 20), 1.25, 30)
+    assert state.spells == [Spell(size=1.3, iterations=30)]
+    for number in range(2 * reporting_threshold.MOST_SPELLS):
+        state = passed(state, 2.0 * 1.2**number, 10)
+    assert len(state.spells) == reporting_threshold.MOST_SPELLS
+    assert reporting_threshold.remember(state, base, slowly(20, 60.0), POLICY) == state, "its size was never seen"
+
+
+def uploads(seed: int) -> list[Times]:
+    """Return by upload what each rank's computation is multiplied by: all are slower, some more than others."""
+    random = np.random.default_rng(seed)
+    return [1 + 0.25 * random.uniform(0.6, 1.4, RANKS) for _ in range(20)]
+
+
+def incidents(job: Job) -> list[int]:
+    """Return the looks at which there is an incident."""
+    return [look.iteration for look in job.looks if look.state.slow is not None and look.state.slow.is_incident]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("noise", "common_noise"), NOISES)
+def test_unequal_uploads_are_no_incident(noise: float, common_noise: float, seed: int) -> None:
+    shares = uploads(seed)
+
+    def work(iteration: int) -> float | Times:
+        return shares[iteration // 100] if iteration > 100 and iteration % 100 < 15 else 1.0
+
+    job = Job(work, noise=noise, common_noise=common_noise, seed=seed).run(900)
+    assert (job.named, incidents(job)) == ([], [])
+    assert job.state.spells
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("noise", "common_noise"), NOISES)
+@pytest.mark.parametrize(("ranks", "stages", "procs"), [(8, 1, 1), (16, 4, 2), (16, 8, 1)])
+def test_cold_caches_that_fade_unequally_are_no_incident(
+    ranks: int, stages: int, procs: int, noise: float, common_noise: float, seed: int
+) -> None:
+    """Check data-parallel jobs and pipelines: the ranks of a node are slower alike, the nodes are not."""
+    random = np.random.default_rng(seed)
+    epochs = [np.repeat(0.6 * random.uniform(0.5, 1.5, ranks // procs), procs) for _ in range(6)]
+
+    def work(iteration: int) -> float | Times:
+        left = 1 - iteration % 200 / 30
+        return 1 + left * epochs[iteration // 200] if iteration >= 200 and left > 0 else 1.0
+
+    job = Job(work, ranks=ranks, stages=stages, procs=procs, noise=noise, common_noise=common_noise, seed=seed).run(
+        1150
+    )
+    assert (job.named, incidents(job)) == ([], [])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("since", [303, 350])
+def test_a_straggler_beside_uploads_is_named(since: int, seed: int) -> None:
+    """Check a rank that becomes slow within an upload and between two: its excess lies outside of their scatter."""
+    shares = uploads(seed)
+
+    def work(iteration: int) -> float | Times:
+        own = only(5, 1.5) if iteration > since else np.ones(RANKS)
+        return own * shares[iteration // 100] if iteration > 100 and iteration % 100 < 15 else own
+
+    job = Job(work, seed=seed).run(since + 60)
+    assert [rank for rank, _ in job.named] == [5]
+    ((_, iteration),) = job.named
+    assert iteration <= since + 24
