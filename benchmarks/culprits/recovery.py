@@ -14,7 +14,8 @@ import time
 import msgspec
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy, RankSeen
+from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, PairSignals, RankSignals, ThrottleSignals

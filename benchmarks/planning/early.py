@@ -16,7 +16,8 @@ from benchmarks.planning.measure import table
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate, Loss, due
 from falcon_core.recovery.history import durations
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 
 Draw = Callable[[np.random.Generator, int], float]  # the duration [s] of the job's slowdown number n
 SEEDS = 100

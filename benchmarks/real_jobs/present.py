@@ -6,18 +6,9 @@ from benchmarks.real_jobs import fields
 from benchmarks.real_jobs.outcome import Facts, Order, Said, Seen, said_of
 from benchmarks.real_jobs.worker import main
 from falcon_core.recovery import machine
-from falcon_core.recovery.model.observation import (
-    Abandon,
-    MemberSeen,
-    Observation,
-    Policy,
-    Prepare,
-    PreparedSeen,
-    RankSeen,
-    Replace,
-    Spares,
-    Switch,
-)
+from falcon_core.recovery.model.actions import Abandon, Prepare, Replace, Switch
+from falcon_core.recovery.model.observation import MemberSeen, Observation, PreparedSeen, RankSeen, Spares
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 
 

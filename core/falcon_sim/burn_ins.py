@@ -10,7 +10,8 @@ import math
 from collections.abc import Collection
 
 from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.state import Departure, RecoveryState
+from falcon_core.recovery.model.failure import Departure
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_sim.machines import Machines
 
 SLOWER = 1.5  # of the operator's fencing: a test slower than that fails, and fences the node

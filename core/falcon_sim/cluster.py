@@ -13,17 +13,9 @@ from collections.abc import Collection
 import msgspec
 
 from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.actions import Action, Recreate, Restart
 from falcon_core.recovery.model.membership import Membership, apply_actions, begin
-from falcon_core.recovery.model.observation import (
-    Action,
-    MemberSeen,
-    Observation,
-    PreparedSeen,
-    RankSeen,
-    Recreate,
-    Restart,
-    Spares,
-)
+from falcon_core.recovery.model.observation import MemberSeen, Observation, PreparedSeen, RankSeen, Spares
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.messages import RankSignals
 from falcon_sim.agents import Agents

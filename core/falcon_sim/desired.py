@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_sim.machines import Machines

@@ -18,8 +18,10 @@ import numpy as np
 from falcon_core.planning.goodput import Activity
 from falcon_core.recovery import machine
 from falcon_core.recovery.cost import prices
-from falcon_core.recovery.model.observation import Action, GiveUp, Observation, Replace, Swap, Switch
-from falcon_core.recovery.model.state import Exposure, RecoveryState, SlowIncident
+from falcon_core.recovery.model.actions import Action, GiveUp, Replace, Swap, Switch
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import Exposure, RecoveryState
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.signals.level import SETTLED_ITERATIONS
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents

@@ -17,7 +17,7 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.state import SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_sim import rungs
 from falcon_sim.agents import Agents
 from falcon_sim.model import JobModel

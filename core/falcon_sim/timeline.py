@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning.goodput import Activity, Goodput, Segment, account
-from falcon_core.recovery.model.observation import (
+from falcon_core.recovery.model.actions import (
     Abandon,
     Action,
     GiveUp,

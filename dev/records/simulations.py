@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.model.observation import Action, Observation, Policy
+from falcon_core.recovery.model.actions import Action
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_sim.engine import Engine
 from falcon_sim.report import report

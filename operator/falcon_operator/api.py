@@ -12,9 +12,11 @@ import msgspec
 
 from falcon_core.errors.table import JobRule
 from falcon_core.recovery.checkpoint_on_demand import Demand
+from falcon_core.recovery.model.failure import HangIncident, RetryIncident, StopIncident
 from falcon_core.recovery.model.membership import Exclusion, Replacement, StandbyPod
-from falcon_core.recovery.model.remembered import PlannedMove, RetryIncident
-from falcon_core.recovery.model.state import HangIncident, RecoveryState, SlowIncident, StopIncident
+from falcon_core.recovery.model.planned_move import PlannedMove
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.preflight.machine_test import Preflight
 from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_operator.checkpoint_spec import CheckpointSpec

@@ -12,11 +12,13 @@ are about to be named without an onset (``from_start``, ``without_onset``), and 
 
 from __future__ import annotations
 
+from falcon_core.recovery.cost import unexplained
 from falcon_core.recovery.diagnosis import slow_from_start, slow_without_onset
-from falcon_core.recovery.failslow import concurrent_link, node_swap
+from falcon_core.recovery.failslow import node_swap
 from falcon_core.recovery.failstop import output_evidence
 from falcon_core.recovery.model.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
-from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import group_comparison
 from falcon_core.wire.messages import MAX_DETAILED
@@ -34,7 +36,7 @@ def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> lis
             group_comparison.asked(state, obs, policy),
         )
         return sorted({*output_evidence.asked(obs)}.union(*slower))
-    beside = state.link_beside is not None or concurrent_link.is_suspected(state, obs, policy)
+    beside = state.link_beside is not None or unexplained.is_suspected(state, obs, policy)
     if slow.culprit is not None and not beside and not node_swap.needs_traffic(state, obs, policy):
         return sorted(culprit.rank for culprit in state.culprits)
     if obs.now - slow.onset_at < OWN_JUDGEMENT_SECONDS:

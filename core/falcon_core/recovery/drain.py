@@ -18,17 +18,10 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.failstop.node_health import leaving
-from falcon_core.recovery.model.observation import (
-    Abandon,
-    Action,
-    MemberSeen,
-    MoveClosed,
-    Observation,
-    Policy,
-    Prepare,
-    Switch,
-)
-from falcon_core.recovery.model.remembered import LeavingNode, PlannedMove
+from falcon_core.recovery.model.actions import Abandon, Action, MoveClosed, Prepare, Switch
+from falcon_core.recovery.model.observation import MemberSeen, Observation
+from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.resumption import resumed_at, training
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import replace_node

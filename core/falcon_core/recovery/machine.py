@@ -15,17 +15,9 @@ from falcon_core.recovery.failslow import incidents, mitigation_ladder, rebalanc
 from falcon_core.recovery.failstop import hangs, restart_ladder, setup_retries
 from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.observation import (
-    RESTARTS,
-    Action,
-    GiveUp,
-    Observation,
-    Policy,
-    Recreate,
-    Replace,
-    Switch,
-    left_replicas,
-)
+from falcon_core.recovery.model.actions import RESTARTS, Action, GiveUp, Recreate, Replace, Switch, left_replicas
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import probe_controller
 

@@ -20,9 +20,9 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.actions import Action, Replace
+from falcon_core.recovery.model.failure import Departure
 from falcon_core.recovery.model.membership import Exclusion, Member
-from falcon_core.recovery.model.observation import Action, Replace
-from falcon_core.recovery.model.state import Departure
 from falcon_operator.api import TAINT_FENCED, NodeVerdict, TrainingJob
 from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.intent import observe

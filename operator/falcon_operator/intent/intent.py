@@ -15,7 +15,8 @@ from falcon_core.recovery.checkpoint_on_demand import Demand
 from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.model import membership as members
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.preflight.machine_test import Preflight
 from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_operator.api import ClosedIncident, End, Gang, NodeVerdict, TrainingJob, WarmPool

@@ -20,9 +20,10 @@ import msgspec
 
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.model.actions import Recreate
+from falcon_core.recovery.model.failure import Step
 from falcon_core.recovery.model.membership import Exclusion, Member, Replacement, apply_actions
-from falcon_core.recovery.model.observation import Policy, Recreate
-from falcon_core.recovery.model.state import Step
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.strategies import replace_node
 from falcon_operator.api import TAINT_SPARE
 from falcon_operator.intent import exclusion, observe

@@ -17,12 +17,12 @@ from falcon_core.recovery.model.observation import (
     NOTHING_SENT,
     MemberSeen,
     Observation,
+    PodEnd,
     PreparedSeen,
     ProbeSeen,
     RankSeen,
     Spares,
 )
-from falcon_core.recovery.model.pod_end import PodEnd
 from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.messages import RankSignals, Summary

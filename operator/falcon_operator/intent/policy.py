@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_core.errors.judge import ErrorRules, usable_judge
-from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_operator.api import ANNOTATION_CHECK, TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.instrument import PodSettings, grace_seconds

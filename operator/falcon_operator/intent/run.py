@@ -14,7 +14,8 @@ import msgspec
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api import (
     API_VERSION,
     LABEL_JOB,

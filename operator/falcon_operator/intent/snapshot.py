@@ -10,7 +10,7 @@ import msgspec
 
 from falcon_core.errors.judge import Judge, platform_judge, usable_judge
 from falcon_core.recovery.model.membership import Membership
-from falcon_core.recovery.model.remembered import Lasted
+from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.wire.messages import Summary
 from falcon_operator.api import LABEL_ROLE, ROLE_TRAINER, TrainingJob, WarmPool
 from falcon_operator.intent.intent import Intent

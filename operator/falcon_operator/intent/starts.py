@@ -9,7 +9,7 @@ from typing import Final
 from falcon_core.errors.judge import Judge
 from falcon_core.recovery.failstop.late_starts import limit_seconds
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.start_wait import StartWait
+from falcon_core.recovery.model.observation import StartWait
 from falcon_core.text import clean, clip
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.pod_ends import native_sidecars, over, said_class

@@ -16,18 +16,18 @@ from falcon_core.recovery.cost.prices import next_step
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.failstop.liveness import assess_liveness
 from falcon_core.recovery.idle import is_quiet
-from falcon_core.recovery.model.membership import Member, Membership, Replacement, StandbyPod, apply_actions
-from falcon_core.recovery.model.observation import (
+from falcon_core.recovery.model.actions import (
     Action,
     GiveUp,
     HangClosed,
     MoveClosed,
-    Observation,
-    Policy,
     RetriesClosed,
     SlowClosed,
     StopClosed,
 )
+from falcon_core.recovery.model.membership import Member, Membership, Replacement, StandbyPod, apply_actions
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Probe
 from falcon_core.recovery.probe import probe_controller
 from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS

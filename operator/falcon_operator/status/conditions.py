@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery.model.membership import StandbyPod
-from falcon_core.recovery.model.state import JobChange
+from falcon_core.recovery.model.slowdown import JobChange
 from falcon_operator.api import Condition, TrainingJobStatus, WarmPoolStatus
 from falcon_operator.intent import last_resort, observe, standbys, starts
 from falcon_operator.status.moves import moving_words

@@ -15,10 +15,11 @@ from falcon_core.model import Cause, Severity
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.diagnosis.culprit_timing import named_for_ns
 from falcon_core.recovery.failstop import setup_retries
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.remembered import RetryIncident
-from falcon_core.recovery.model.stack_samples import Sampled
-from falcon_core.recovery.model.state import Culprit, Fault, RecoveryState, SlowIncident, Step, StopIncident
+from falcon_core.recovery.model.evidence import Sampled
+from falcon_core.recovery.model.failure import Fault, RetryIncident, Step, StopIncident
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.causes import cause_words

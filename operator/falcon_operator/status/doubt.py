@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from falcon_core.model import Cause, Evidence
 from falcon_core.recovery.history.node_fault import suffices
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.state import Culprit, SlowIncident
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.strategies import replace_node
 from falcon_operator.status.probes import may_be_tested
 

@@ -12,7 +12,7 @@ import msgspec
 
 from falcon_core.model import Cause
 from falcon_core.recovery.checkpoint_on_demand import Demand
-from falcon_core.recovery.model.observation import Abandon, Action, Swap
+from falcon_core.recovery.model.actions import Abandon, Action, Swap
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.effects import Event
 from falcon_operator.intent.intent import Intent

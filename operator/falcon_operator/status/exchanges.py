@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from falcon_core.planning.ski_rental import Candidate, due_seconds
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.remembered import Swapped
-from falcon_core.recovery.model.state import Applied, SlowIncident
-from falcon_core.recovery.model.treatments import newest
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident, newest
+from falcon_core.recovery.model.treatments import Swapped
 from falcon_core.recovery.strategies import ignore, swap_for_link
 from falcon_operator.api import DoneStep
 from falcon_operator.status.early import why_early

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery.failstop.hangs import doing, due_at
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.state import Awaited, HangFinding, HangIncident
+from falcon_core.recovery.model.failure import Awaited, HangFinding, HangIncident
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import PATIENCE_SECONDS
 from falcon_operator.api import DiagnosisStatus
 from falcon_operator.status.words import listed, op_name, place, size

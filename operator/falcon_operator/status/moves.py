@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from falcon_core.model import Cause
 from falcon_core.recovery import drain
-from falcon_core.recovery.model.remembered import LeavingNode, PlannedMove
+from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api import DiagnosisStatus, DoneStep
 from falcon_operator.status.words import listed

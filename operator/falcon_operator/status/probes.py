@@ -6,9 +6,10 @@ from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.cost.prices import TAKE_THE_ROLE
-from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Check, Measured, Probed
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.preflight.link_test import LEAST_MACHINES
 from falcon_core.recovery.probe import probe_targets
 from falcon_core.recovery.strategies import replace_node

@@ -6,8 +6,10 @@ import msgspec
 
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.failslow import link_swap
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident, StopIncident
+from falcon_core.recovery.model.failure import StopIncident
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection

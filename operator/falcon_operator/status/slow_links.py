@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.model.network_counters import NetworkSeen
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.state import SlowIncident, SlowLink
+from falcon_core.recovery.model.evidence import NetworkSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
 from falcon_operator.api import DiagnosisStatus
 from falcon_operator.status.exchanges import link_done, link_next
 from falcon_operator.status.probes import probe_evidence

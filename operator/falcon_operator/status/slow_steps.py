@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.state import Applied, SlowIncident
-from falcon_core.recovery.model.treatments import newest
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident, newest
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_for_link
 from falcon_operator.api import DoneStep
 from falcon_operator.status.doubt import doubt_words, is_kept

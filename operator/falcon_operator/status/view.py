@@ -12,7 +12,8 @@ import msgspec
 from falcon_core.recovery.diagnosis import communicator_progress
 from falcon_core.recovery.failstop import hangs
 from falcon_core.recovery.failstop.liveness import Liveness
-from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import BLIND_SECONDS
 from falcon_operator.intent import observe
 from falcon_operator.intent.gang import Gathering

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from falcon_core.model import Cause
-from falcon_core.recovery.model.remembered import Place
-from falcon_core.recovery.model.state import Fault, JobChange, SlowIncident, SlowLink
+from falcon_core.recovery.model.failure import Fault
+from falcon_core.recovery.model.slowdown import JobChange, SlowIncident, SlowLink
+from falcon_core.recovery.model.stored import Place
 from falcon_core.text import clip
 from falcon_core.wire.ring import Op
 from falcon_operator.restore import Restore

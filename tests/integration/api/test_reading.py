@@ -10,7 +10,8 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.model.membership import Exclusion
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.level import Level
 from falcon_operator.api import (
     ClosedIncident,

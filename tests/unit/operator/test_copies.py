@@ -9,8 +9,10 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.remembered import Outlook, Place, SlowPair
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.stored import Place
+from falcon_core.recovery.model.treatments import Outlook, SlowPair
 from falcon_core.recovery.strategies.known_slow_links import KEPT_SECONDS
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.messages import Summary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_core.model import Cause
-from falcon_core.recovery.model.remembered import Lasted
+from falcon_core.recovery.model.suspects import Lasted
 from falcon_operator.job.elsewhere import MOST_ALIKE, MOST_JOBS, Elsewhere
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.recovery.model.remembered import Place
-from falcon_core.recovery.model.state import Awaited, HangFinding, HangIncident
+from falcon_core.recovery.model.failure import Awaited, HangFinding, HangIncident
+from falcon_core.recovery.model.stored import Place
 from falcon_core.wire.ring import Op
 from falcon_operator.status.hang_diagnosis import describe_hang, finding_words
 from falcon_operator.status.words import op_name, size

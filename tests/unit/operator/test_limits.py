@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from falcon_core.recovery.model.state import Culprit
+from falcon_core.recovery.model.slowdown import Culprit
 from falcon_operator.api import Condition, DiagnosisStatus, DoneStep, TrainingJobStatus
 from falcon_operator.ports import Rejected
 from falcon_operator.status import limits

@@ -6,7 +6,7 @@ import pytest
 
 from falcon_core.model import Evidence
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.model.observation import Policy
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.status.probes import probe_next

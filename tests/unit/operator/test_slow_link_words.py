@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.recovery.model.state import SlowLink
+from falcon_core.recovery.model.slowdown import SlowLink
 from falcon_core.wire.ring import Op
 from falcon_operator.status.slow_links import describe_link
 from tests.unit.recovery.seen import MS, replace

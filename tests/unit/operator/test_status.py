@@ -9,9 +9,10 @@ import pytest
 
 from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Candidate, Loss
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.stack_samples import Sampled, SampledPlace
-from falcon_core.recovery.model.state import Applied, Culprit, JobChange, RecoveryState, SlowIncident
+from falcon_core.recovery.model.evidence import Sampled, SampledPlace
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, Culprit, JobChange, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api import ClosedIncident, Condition, DoneStep, NodeVerdict, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import job_changed, set_condition

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from falcon_core.model import Cause
-from falcon_core.recovery.model.remembered import Lasted
+from falcon_core.recovery.model.suspects import Lasted
 from falcon_operator.api import TAINT_FENCED, ClaimLimits, NamespaceClaims
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.times import timestamp

@@ -12,8 +12,9 @@ from falcon_core.recovery.diagnosis.shared_growth import MAX_STAGES
 from falcon_core.recovery.diagnosis.slow_from_start import MOST_SUSPECTS
 from falcon_core.recovery.history.flapping import MOST_RELIEVED
 from falcon_core.recovery.model.membership import Exclusion, Member, Membership, Replacement
-from falcon_core.recovery.model.remembered import Grown, SinceStart
-from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState, Relieved
+from falcon_core.recovery.model.slowdown import Relieved
+from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState
+from falcon_core.recovery.model.suspects import Grown, SinceStart
 from falcon_operator.api import ClosedIncident, ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.intent.intent import Intent, close_open_incidents, remember
 from falcon_operator.intent.run import build_run, decode, encode, lasting, read_run

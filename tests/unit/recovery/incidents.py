@@ -6,9 +6,12 @@ from typing import Any
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.observation import Action, Observation, Policy
-from falcon_core.recovery.model.remembered import Stay
-from falcon_core.recovery.model.state import Applied, Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.actions import Action
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Stay
 from falcon_core.signals.level import Level
 from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, replace, seen
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.model.observation import Observation, Policy, ProbeSeen
+from falcon_core.recovery.model.observation import Observation, ProbeSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses
-from falcon_core.recovery.model.remembered import Place
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.probe import probe_controller
 from falcon_core.wire.check_links import LinkReport, LinksReport
 from falcon_core.wire.probe import ChannelStart, ProbeReport, RankStart

@@ -9,8 +9,9 @@ import msgspec
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.shared_growth import common
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of, stragglers
-from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy, RankSeen
-from falcon_core.recovery.model.state import Culprit, SlowIncident
+from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.wire.messages import Onset, RankSignals, ThrottleSignals
 

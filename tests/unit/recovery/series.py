@@ -15,19 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.model.observation import (
-    Abandon,
-    Action,
-    Observation,
-    Policy,
-    Prepare,
-    PreparedSeen,
-    RankSeen,
-    SlowClosed,
-    Spares,
-    Switch,
-)
-from falcon_core.recovery.model.state import JobChange, RecoveryState, SlowIncident
+from falcon_core.recovery.model.actions import Abandon, Action, Prepare, SlowClosed, Switch
+from falcon_core.recovery.model.observation import Observation, PreparedSeen, RankSeen, Spares
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import JobChange, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.changepoint import ChangeDetector, Reference
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals, Work
 from tests.unit.recovery.seen import MS, NOW, member, replace

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.remembered import Moved, Sharing
-from falcon_core.recovery.model.state import Applied, SlowIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident
+from falcon_core.recovery.model.treatments import Moved, Sharing
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.microbatches import MicroShare

@@ -10,9 +10,11 @@ import pytest
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.model.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.remembered import SlowPair
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import MAX_DETAILED, RankSignals
 from tests.unit.recovery.seen import member

@@ -6,7 +6,8 @@ import msgspec
 
 from falcon_core.recovery import machine
 from falcon_core.recovery.drain import MOST_LEAVING, SETTLE_SECONDS, WHY_LENGTH
-from falcon_core.recovery.model.observation import Abandon, Notice, Observation, Prepare, PreparedSeen, Spares, Switch
+from falcon_core.recovery.model.actions import Abandon, Prepare, Switch
+from falcon_core.recovery.model.observation import Notice, Observation, PreparedSeen, Spares
 from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import NOW, POLICY, member, seen
 

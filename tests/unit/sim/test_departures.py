@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.recovery.model.state import Departure, RecoveryState
+from falcon_core.recovery.model.failure import Departure
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_sim.burn_ins import TEST_SECONDS, BurnIns
 from falcon_sim.engine import Engine
 from falcon_sim.machines import Machines

@@ -8,8 +8,9 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis.culprit_timing import excess_ns, named_for_ns
 from falcon_core.recovery.diagnosis.shared_growth import Common
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.state import Culprit, SlowIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.wire.messages import RECENT_ITERATIONS
 

@@ -7,9 +7,10 @@ from typing import Final
 from falcon_core.planning import ski_rental
 from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery.history import durations, left_nodes
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.state import Applied, RecoveryState, SlowIncident
-from falcon_core.recovery.model.treatments import in_force, only, was_applied
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident, in_force, only, was_applied
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_for_link
 
 _DEFAULT_OVERHEADS = {

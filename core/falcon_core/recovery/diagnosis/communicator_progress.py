@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.remembered import Place
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.stored import Place
 from falcon_core.signals.calls import Flags, Ints
 from falcon_core.signals.communicators import Communicator, Seat, Seats, find_communicators, name_communicators
 from falcon_core.signals.hang import Progress

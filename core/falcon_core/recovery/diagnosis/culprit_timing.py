@@ -12,8 +12,9 @@ import msgspec
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.stragglers import reference_ns
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.state import Culprit, SlowIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.stats.medians import median
 
 REFRESH_SECONDS = 3.0  # the culprit's figures are taken anew this often until an action is under way

@@ -37,9 +37,11 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, stragglers
 from falcon_core.recovery.diagnosis.workload_check import Straggler
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.remembered import Suspect
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Suspect
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
 _MOST_BEGINNINGS = 3

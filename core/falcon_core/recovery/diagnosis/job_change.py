@@ -33,8 +33,10 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.diagnosis.shared_growth import Common, common, stage, stages
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.state import JobChange, OtherWork, RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import JobChange, OtherWork, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.level import SETTLED_ITERATIONS, Level, same_work
 from falcon_core.stats.medians import Floats, median
 from falcon_core.stats.order import median_of, medians_of

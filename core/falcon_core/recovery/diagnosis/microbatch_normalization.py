@@ -21,7 +21,8 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.stats.medians import median
 
 _MOST_FIXED: Final = 0.9

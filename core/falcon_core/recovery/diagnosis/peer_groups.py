@@ -12,7 +12,8 @@ import numpy as np
 
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, peer_groups
 from falcon_core.recovery.diagnosis.workload_check import Straggler
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.signals.level import SETTLED_ITERATIONS
 from falcon_core.signals.outliers import Outlier
 from falcon_core.stats.medians import medians

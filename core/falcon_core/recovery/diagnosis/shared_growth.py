@@ -22,7 +22,8 @@ import msgspec
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.stats.medians import Floats, Ints
 from falcon_core.stats.order import median_of, medians_of
 

@@ -39,10 +39,12 @@ from falcon_core.recovery.diagnosis.peer_groups import (
     settled_groups,
 )
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.remembered import SinceStart
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.resumption import resumed_at
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import SinceStart
 from falcon_core.signals.culprits import median_of_others
 from falcon_core.signals.level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
 from falcon_core.signals.reference import MEAN_SAMPLES

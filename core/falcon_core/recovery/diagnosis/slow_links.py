@@ -24,9 +24,10 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.communicator_progress import Names, communicators, place
 from falcon_core.recovery.diagnosis.stragglers import comparable
-from falcon_core.recovery.model.network_counters import NetworkSeen
-from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy, RankSeen
-from falcon_core.recovery.model.state import NAMED_RANKS, SlowIncident, SlowLink
+from falcon_core.recovery.model.evidence import NetworkSeen
+from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import NAMED_RANKS, SlowIncident, SlowLink
 from falcon_core.signals.cause import explain
 from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
 from falcon_core.stats.medians import Floats, medians

@@ -34,9 +34,11 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.culprit_timing import held_against
 from falcon_core.recovery.diagnosis.peer_groups import LEAST_GROUP, Group, held_against_peers, settled_groups
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.remembered import Grown
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Grown
 from falcon_core.signals.culprits import median_of_others
 from falcon_core.stats.medians import Floats, median, medians
 from falcon_core.wire.messages import RECENT_ITERATIONS

@@ -14,9 +14,10 @@ from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.workload_check import Straggler, waited_for
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.stack_samples import sampled
-from falcon_core.recovery.model.state import NAMED_RANKS, Culprit, SlowIncident
+from falcon_core.recovery.model.evidence import sampled
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.signals.culprits import least_excess_ns, median_of_others
 from falcon_core.signals.outliers import Outlier, Series, outliers

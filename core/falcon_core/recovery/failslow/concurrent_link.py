@@ -18,99 +18,30 @@ Where an exchange was not enough, all links are measured once more: another link
 
 from __future__ import annotations
 
-import math
-from statistics import median
-
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
+from falcon_core.recovery.cost.unexplained import is_suspected, moved_windows
 from falcon_core.recovery.diagnosis.communicator_progress import place
 from falcon_core.recovery.diagnosis.culprit_timing import excess_ns, named_for_ns
 from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.failslow import incidents
 from falcon_core.recovery.history import durations
-from falcon_core.recovery.model.observation import Action, Observation, Policy, SlowClosed
-from falcon_core.recovery.model.state import NAMED_RANKS, Culprit, RecoveryState, SlowIncident, SlowLink
-from falcon_core.recovery.model.treatments import only, without
+from falcon_core.recovery.model.actions import Action, SlowClosed
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident, SlowLink, only, without
+from falcon_core.recovery.model.state import RecoveryState, numbered
 from falcon_core.recovery.strategies import adjust_microbatches
-from falcon_core.wire.messages import RECENT_ITERATIONS
 
-MOVED_SECONDS = 10.0  # since micro-batches were moved, before links are suspected; a window of C iterations at least
 EXCHANGED_WINDOWS = 2  # of C iterations since an exchange of roles, before it counts as not enough
+
+
 NOT_ENOUGH = "iterations take longer than their ranks explain"
+
+
 replace = msgspec.structs.replace
-
-
-def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
-    """Check whether the named ranks explain less than half of the slowdown in each of the newest windows.
-
-    Not once a link is named beside them.
-    """
-    slow = state.slow
-    if state.link_beside is not None:
-        return False  # it has its name already
-    if slow is None or slow.culprit is None or slow.phase != "Located":
-        return False
-    if obs.shared_unevenly:
-        return is_beyond_shares(state, slow, obs, policy)
-    if slow.from_start or slow.without_onset:
-        return False
-    width = policy.consecutive
-    return all(_unexplained(state, slow, obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
-
-
-def is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    """Check whether moved micro-batches explain less than half of what iterations take longer, since they are moved."""
-    sharing, width = state.sharing, policy.consecutive
-    if slow.moved is None or sharing is None or sharing.generation != obs.generation or not sharing.taken_iteration:
-        return False
-    done, windows = obs.iterations - sharing.taken_iteration, _moved_windows(obs, width)
-    if done < windows * width or adjust_microbatches.hindrance(obs, policy):
-        return False
-    left_ns, well_ns = adjust_microbatches.left_ns(obs, policy), slow.healthy_ns + slow.common_ns
-    for window in range(1, windows + 1):
-        level = _level(obs, width, window)
-        lost_ns = 0.0 if level is None else level - well_ns
-        if lost_ns <= policy.verify * well_ns or left_ns >= JUDGEMENT.action_share * lost_ns:
-            return False
-    return True
-
-
-def _moved_windows(obs: Observation, width: int) -> int:
-    """Return how many of the newest windows are looked at where micro-batches are moved: as many as are reported."""
-    level_ns = obs.iteration_ns(width) or 0.0
-    wanted = math.ceil(MOVED_SECONDS * 1e9 / (width * level_ns)) if level_ns else 1
-    return max(1, min(RECENT_ITERATIONS // width, wanted))
-
-
-def _window(width: int, window: int) -> slice:
-    """Return which iterations a window has, counted from the newest."""
-    return slice(-window * width, None if window == 1 else -(window - 1) * width)
-
-
-def _level(obs: Observation, width: int, window: int) -> float | None:
-    windows = [rank.sent.iteration_ns[_window(width, window)] for rank in obs.ranks if rank.fresh]
-    levels = [median(times) for times in windows if len(times) == width]
-    return median(levels) if levels else None
-
-
-def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, width: int, window: int) -> bool:
-    """Check one of the windows, counted from the newest."""
-    level = _level(obs, width, window)
-    if level is None:
-        return False
-    lost_ns, newest = level - slow.healthy_ns - slow.common_ns, _window(width, window)
-    own_ns = max((_window_excess(culprit, obs, newest, width) for culprit in state.culprits), default=0.0)
-    return lost_ns > 0 and own_ns < JUDGEMENT.action_share * lost_ns
-
-
-def _window_excess(culprit: Culprit, obs: Observation, newest: slice, width: int) -> float:
-    """Return what a named rank computed longer in a window than while it was well [ns]; infinite where not known."""
-    rank = next((rank for rank in obs.ranks if rank.rank == culprit.rank and rank.fresh), None)
-    times = rank.sent.compute_ns[newest] if rank is not None else []
-    well_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
-    return median(times) - well_ns if len(times) == width else float("inf")
 
 
 def look(
@@ -129,7 +60,7 @@ def look(
             return state, []
         link = _somewhere(own_ns, obs)
     width = policy.consecutive
-    iterations = (JUDGEMENT.lasting_windows if is_named else _moved_windows(obs, width)) * width
+    iterations = (JUDGEMENT.lasting_windows if is_named else moved_windows(obs, width)) * width
     first = max(1, obs.iterations - iterations + 1)
     found = SlowIncident(
         id="",
@@ -146,7 +77,7 @@ def look(
         link=link,
     )
     if is_named:
-        state, found = incidents.numbered(state, found, policy)
+        state, found = numbered(state, found, policy)
     return replace(state, link_beside=found), []
 
 

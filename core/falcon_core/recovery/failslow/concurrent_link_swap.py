@@ -13,9 +13,11 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import link_swap
-from falcon_core.recovery.model.observation import Action, Observation, Policy, Swap
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
-from falcon_core.recovery.model.treatments import was_applied
+from falcon_core.recovery.model.actions import Action, Swap
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink, was_applied
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import known_slow_links, swap_for_link, swap_for_nodes
 
 replace = msgspec.structs.replace

@@ -24,8 +24,10 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.failslow import rebalance
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.sudden import NEWEST, is_suddenly_slow, long_ns
 from falcon_core.wire.microbatches import MAX_SHARES
 

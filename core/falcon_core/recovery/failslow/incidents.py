@@ -36,18 +36,11 @@ from falcon_core.recovery.diagnosis.culprit_timing import (
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprits_of, each_straggler, no_longer_slow
 from falcon_core.recovery.history import durations, flapping, left_nodes, node_fault
-from falcon_core.recovery.model.observation import (
-    Abandon,
-    Action,
-    Observation,
-    Policy,
-    Prepare,
-    PreparedSeen,
-    SlowClosed,
-    Switch,
-)
-from falcon_core.recovery.model.state import MOST_BESIDE, Applied, Culprit, RecoveryState, SlowIncident
-from falcon_core.recovery.model.treatments import in_force, newest, without
+from falcon_core.recovery.model.actions import Abandon, Action, Prepare, SlowClosed, Switch
+from falcon_core.recovery.model.observation import Observation, PreparedSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident, in_force, newest, without
+from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState, numbered
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
@@ -64,9 +57,6 @@ def first_of(state: RecoveryState) -> SlowIncident:
     """Return the incident that the others stand beside."""
     assert state.slow is not None
     return state.slow
-
-
-# -- who is slow -------------------------------------------------------------------------------------------------------
 
 
 def find(state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None) -> list[Culprit]:
@@ -170,15 +160,6 @@ def _opened(
     if not slow.id:
         state, slow = numbered(state, slow, policy)
     return replace(state, beside=[*state.beside, slow])
-
-
-def numbered(state: RecoveryState, slow: SlowIncident, policy: Policy) -> tuple[RecoveryState, SlowIncident]:
-    """Give an incident that names somebody for the first time its id."""
-    state = replace(state, incidents=state.incidents + 1)
-    return state, replace(slow, id=f"{policy.job}-{state.incidents}", named_ns=slow.slow_ns)
-
-
-# -- who is replaced ---------------------------------------------------------------------------------------------------
 
 
 def may_be_replaced(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
@@ -337,9 +318,6 @@ def without_failed(state: RecoveryState, obs: Observation) -> tuple[RecoveryStat
             actions.append(Abandon(culprit(slow).replica))
         beside.append(slow)
     return replace(state, beside=beside), actions
-
-
-# -- what came of it ---------------------------------------------------------------------------------------------------
 
 
 def passed(

@@ -18,10 +18,12 @@ from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis import slow_links
 from falcon_core.recovery.failslow import rebalance, replacement_check
 from falcon_core.recovery.history import durations
-from falcon_core.recovery.model.observation import Action, Observation, Policy, SlowClosed, Swap
-from falcon_core.recovery.model.remembered import Outlook
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
-from falcon_core.recovery.model.treatments import was_applied
+from falcon_core.recovery.model.actions import Action, SlowClosed, Swap
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink, was_applied
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import Outlook
 from falcon_core.recovery.strategies import adjust_microbatches, known_slow_links, swap_for_link
 
 CHECK_ITERATIONS = 3  # × consecutive: before it is judged

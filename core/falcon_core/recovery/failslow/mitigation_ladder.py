@@ -49,16 +49,11 @@ from falcon_core.recovery.failslow import (
     replacement_check,
 )
 from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold
-from falcon_core.recovery.model.observation import (
-    Abandon,
-    Action,
-    Observation,
-    Policy,
-    Prepare,
-    Switch,
-)
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
-from falcon_core.recovery.model.treatments import was_applied
+from falcon_core.recovery.model.actions import Abandon, Action, Prepare, Switch
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, was_applied
+from falcon_core.recovery.model.state import RecoveryState, numbered
 from falcon_core.recovery.probe import group_comparison, probe_controller, probe_targets
 from falcon_core.recovery.strategies import adjust_microbatches, replace_node, swap_for_link
 from falcon_core.signals.level import SETTLED_ITERATIONS, same_work
@@ -195,7 +190,7 @@ def _watch(
     if not found and link is None and not slow.id and (change := job_change.found(state, slow, obs, policy, shared)):
         return replace(state, slow=None, change=change, healthy_ns=change.after_ns), []
     if link is not None and not slow.id:
-        state, slow = incidents.numbered(state, replace(slow, phase="Detected"), policy)
+        state, slow = numbered(state, replace(slow, phase="Detected"), policy)
     return link_swap.climb(state, replace(slow, link=link), obs, policy)
 
 
@@ -235,7 +230,7 @@ def _blame(
     state, slow = concurrent_link.put_beside(state, slow, culprit)
     slow = flapping.resume(state, loss.of_named(slow, culprit), culprit, obs.now, policy)
     if not slow.id:
-        state, slow = incidents.numbered(state, slow, policy)
+        state, slow = numbered(state, slow, policy)
     slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=obs.now)
     state = replace(intermittent.named(state, culprit, slow, obs, policy), slow=slow)
     each = incidents.find(state, obs, policy, shared)

@@ -16,10 +16,12 @@ import msgspec
 from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before
 from falcon_core.recovery.failslow import incidents, link_swap, replacement_check
 from falcon_core.recovery.history import durations, node_fault
-from falcon_core.recovery.model.observation import Action, Observation, Policy, SlowClosed, Swap
-from falcon_core.recovery.model.remembered import Outlook, Swapped
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
-from falcon_core.recovery.model.treatments import in_force
+from falcon_core.recovery.model.actions import Action, SlowClosed, Swap
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowIncident, in_force
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import Outlook, Swapped
 from falcon_core.recovery.strategies import known_slow_links, swap_for_link, swap_for_nodes
 
 NOT_FASTER = "iterations are no shorter"

@@ -15,8 +15,10 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis import slow_from_start
 from falcon_core.recovery.failslow import early_rebalance, rebalance
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.messages import Onset
 
 replace = msgspec.structs.replace

@@ -35,11 +35,13 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
-from falcon_core.recovery.model.observation import RESTARTS, Action, Observation, Policy, Swap, left_replicas
-from falcon_core.recovery.model.remembered import Moved, Sharing
+from falcon_core.recovery.model.actions import RESTARTS, Action, Swap, left_replicas
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.resumption import resumed_at
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
-from falcon_core.recovery.model.treatments import only, without
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, only, without
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import Moved, Sharing
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.signals.level import SETTLED_ITERATIONS
 from falcon_core.signals.sudden import NEWEST

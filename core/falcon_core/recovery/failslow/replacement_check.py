@@ -11,9 +11,12 @@ from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, is
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, each_straggler
 from falcon_core.recovery.failslow import incidents as together
 from falcon_core.recovery.history import durations, flapping, node_fault
-from falcon_core.recovery.model.observation import Action, Observation, Policy, SlowClosed
+from falcon_core.recovery.model.actions import Action, SlowClosed
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.resumption import resumed_at
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import replace_node
 
 CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged

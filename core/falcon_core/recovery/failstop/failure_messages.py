@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from falcon_core.model import Cause
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.state import Fault, StopIncident
+from falcon_core.recovery.model.failure import Fault, StopIncident
+from falcon_core.recovery.model.policy import Policy
 
 
 def farewell(incident: StopIncident, policy: Policy) -> str:

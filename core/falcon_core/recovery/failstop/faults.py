@@ -13,8 +13,9 @@ from falcon_core.errors.table import ErrorClass
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.failstop.output_evidence import has_ended, printed_at, raised, words
-from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy, RankSeen
-from falcon_core.recovery.model.state import Fault
+from falcon_core.recovery.model.failure import Fault
+from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import RAISED_SECONDS
 
 # Of a rank that raised an error and lives: an end like exit code 1.

@@ -21,16 +21,12 @@ from falcon_core.planning.restart_price import RestartPrice, restart_price
 from falcon_core.recovery.diagnosis.communicator_progress import Counts, nobody_waits, place, progress
 from falcon_core.recovery.failstop import restart_budget
 from falcon_core.recovery.failstop.output_evidence import could_answer, raised, said_last
-from falcon_core.recovery.model.observation import Action, HangClosed, Observation, Policy
-from falcon_core.recovery.model.state import (
-    NAMED_RANKS,
-    Awaited,
-    Fault,
-    HangFinding,
-    HangIncident,
-    RecoveryState,
-    StackGroup,
-)
+from falcon_core.recovery.model.actions import Action, HangClosed
+from falcon_core.recovery.model.failure import Awaited, Fault, HangFinding, HangIncident, StackGroup
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import NAMED_RANKS
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy
-from falcon_core.recovery.model.start_wait import StartWait
-from falcon_core.recovery.model.state import StopIncident
+from falcon_core.recovery.model.failure import StopIncident
+from falcon_core.recovery.model.observation import MemberSeen, Observation, StartWait
+from falcon_core.recovery.model.policy import Policy
 
 PATIENCE = 3.0  # × the longest start of the job's other pods: images are pulled, volumes attached, data fetched
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.errors.taxonomy import classify_exit
+from falcon_core.recovery.model.failure import StopIncident
 from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
-from falcon_core.recovery.model.state import StopIncident
 from falcon_core.times import ALIVE_SECONDS, KUBELET_SECONDS
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.model import Cause, Severity
-from falcon_core.recovery.model.observation import Action, MemberSeen, Observation, Recreate, Replace
-from falcon_core.recovery.model.state import Fault
+from falcon_core.recovery.model.actions import Action, Recreate, Replace
+from falcon_core.recovery.model.failure import Fault
+from falcon_core.recovery.model.observation import MemberSeen, Observation
 
 replace = msgspec.structs.replace
 

@@ -9,10 +9,9 @@ from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.failstop.late_starts import late_starts, limit_seconds
 from falcon_core.recovery.failstop.liveness import Liveness
-from falcon_core.recovery.model.observation import MemberSeen, Observation, Policy
-from falcon_core.recovery.model.pod_end import PodEnd
-from falcon_core.recovery.model.start_wait import StartWait
-from falcon_core.recovery.model.state import Fault, StopIncident
+from falcon_core.recovery.model.failure import Fault, StopIncident
+from falcon_core.recovery.model.observation import MemberSeen, Observation, PodEnd, StartWait
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
 _UNKNOWN = PodEnd()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from falcon_core.recovery.model.state import Attempt
+from falcon_core.recovery.model.failure import Attempt
 
 TYPE = "RestartProcesses"
 DEFAULT_OVERHEAD_SECONDS = 10.0  # a guess of the standstill; the first restart measures the job's own

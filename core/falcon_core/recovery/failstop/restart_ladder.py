@@ -32,19 +32,12 @@ from falcon_core.recovery.failstop.faults import (
 from falcon_core.recovery.failstop.liveness import assess_liveness
 from falcon_core.recovery.failstop.node_health import explained, leaving
 from falcon_core.recovery.failstop.pod_faults import member_faults
-from falcon_core.recovery.model.observation import (
-    Action,
-    GiveUp,
-    Observation,
-    Policy,
-    Recreate,
-    Replace,
-    Restart,
-    StopClosed,
-    Switch,
-)
+from falcon_core.recovery.model.actions import Action, GiveUp, Recreate, Replace, Restart, StopClosed, Switch
+from falcon_core.recovery.model.failure import Attempt, Fault, Step, StopIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.resumption import resumed_at, training
-from falcon_core.recovery.model.state import Attempt, Awaiting, Fault, RecoveryState, Step, StopIncident
+from falcon_core.recovery.model.state import Awaiting, RecoveryState
 from falcon_core.times import OBSTINATE_SECONDS, RAISED_SECONDS
 
 TRANSIENT_SECONDS = 900.0  # for so long, failures of a storage or network that is away do not count

@@ -9,9 +9,12 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery.diagnosis.communicator_progress import place
-from falcon_core.recovery.model.observation import Action, Observation, Policy, RankSeen, RetriesClosed
-from falcon_core.recovery.model.remembered import Retried, RetryIncident
-from falcon_core.recovery.model.state import NAMED_RANKS, RecoveryState
+from falcon_core.recovery.model.actions import Action, RetriesClosed
+from falcon_core.recovery.model.failure import Retried, RetryIncident
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import NAMED_RANKS
+from falcon_core.recovery.model.state import RecoveryState
 
 ERROR_CLASS = "OtherNetworkError"  # (``errors.table``) an address was not reached; the records do not say why
 GATHER_SECONDS = 5.0  # ranks that failed together are in one incident

@@ -22,8 +22,9 @@ from falcon_core.model import Cause
 from falcon_core.planning.lasting import expected_rest_seconds
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.remembered import Lasted
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Lasted
 
 EARLY_SHARE = 0.5  # λ: for one action at most 3 × the best in hindsight if the expectation is wrong, 1.5 × if right
 LEAST_SEEN = 10  # of the same cause and depth: a mean of fewer says little

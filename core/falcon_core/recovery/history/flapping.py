@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.model.observation import Policy
-from falcon_core.recovery.model.state import Culprit, RecoveryState, Relieved, SlowIncident
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, Relieved, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies.replace_node import RETRY_SECONDS
 
 HOLD_SECONDS = 60.0

@@ -19,8 +19,10 @@ import msgspec
 
 from falcon_core.planning import spare_price
 from falcon_core.planning.ski_rental import Choice, wait_or_drop
-from falcon_core.recovery.model.observation import Abandon, Action, Observation, Prepare, Recreate, Replace, Switch
-from falcon_core.recovery.model.state import Departure, RecoveryState
+from falcon_core.recovery.model.actions import Abandon, Action, Prepare, Recreate, Replace, Switch
+from falcon_core.recovery.model.failure import Departure
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.state import RecoveryState
 
 RETEST_SECONDS = 600.0  # from a failed test to the next, doubled each time
 RETEST_AT_MOST_SECONDS = 3600.0

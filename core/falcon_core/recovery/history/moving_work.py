@@ -20,8 +20,10 @@ import msgspec
 
 from falcon_core.model import Evidence
 from falcon_core.recovery.history import node_fault, reporting_threshold
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
 
 replace = msgspec.structs.replace

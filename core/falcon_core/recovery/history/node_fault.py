@@ -39,9 +39,11 @@ from typing import Literal
 import msgspec
 
 from falcon_core.model import Cause, Evidence
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.remembered import Stay
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Stay
 from falcon_core.stats.medians import median
 
 LEAST_STAYS = 3

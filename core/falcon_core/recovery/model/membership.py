@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from falcon_core.recovery.model.observation import RESTARTS, Abandon, Action, Prepare, Recreate, Replace, Swap, Switch
+from falcon_core.recovery.model.actions import RESTARTS, Abandon, Action, Prepare, Recreate, Replace, Swap, Switch
 
 replace = msgspec.structs.replace
 

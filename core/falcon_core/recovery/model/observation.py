@@ -1,35 +1,59 @@
-"""What the recovery sees and may do: plain values, without Kubernetes or etcd.
+"""Describe what one look at a job shows: plain values, without Kubernetes or etcd.
 
 An observation is a snapshot of the current generation. Ages are computed by the observer from one clock each, so that
-no decision here compares the clocks of two machines.
+no decision compares the clocks of two machines.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import cached_property
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
 
-from falcon_core.errors.judge import Judge, shipped_judge
-from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.model.pod_end import PodEnd
-from falcon_core.recovery.model.remembered import Lasted, PlannedMove, RetryIncident
-from falcon_core.recovery.model.start_wait import StartWait
-from falcon_core.recovery.model.state import HangIncident, SlowIncident, StopIncident
+from falcon_core.model import Cause
+from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.stats.medians import Floats, Ints, Table, medians
 from falcon_core.stats.order import median_of
-from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RankSignals, ThrottleSignals
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.printed import Printed
 from falcon_core.wire.probe import ProbeReport
 
+Owner = Literal["Job", "Falcon", "Cluster", ""]
+
+
+class PodEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a pod, told by the container that failed first.
+
+    ``owner``: whose doing it is. Job: a container of the user's failed, or the pod exceeded a limit that its own spec
+    sets, and so no node is to blame. Cluster: Kubernetes took the pod away for reasons of its own, which no budget
+    counts. Falcon: a container of Falcon's failed. "": nothing says it, and the node may be at fault.
+    """
+
+    text: str = ""  # for people
+    cause: Cause = Cause.POD_LOST
+    container: str = ""  # that failed first, if it is not the one that trains
+    owner: Owner = ""
+    error_class: str = ""  # of what was said about it; empty where the table knows nothing
+
+
+class StartWait(msgspec.Struct, frozen=True, kw_only=True):
+    """What a placed pod waits for, as its kubelet says it."""
+
+    text: str = ""  # for people; empty: the kubelet says nothing
+    error_class: str = ""  # of these words
+    failing: bool = False  # they are an error
+    working: bool = False  # an init container of the user's runs there
+    seconds: float = 0.0  # since it has its node
+
+
 ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
+
+
 NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
 
 
@@ -213,164 +237,3 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             timed &= np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))
         rows = np.flatnonzero(timed)
         return median_of(self.iteration_times.medians(newest, rows)) if len(rows) else None
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the job's spec that decisions need."""
-
-    job: str  # prefix of incident ids
-    watch: bool = True  # False: failures are handled, speed is judged by nobody (spec.mitigation.mode: Off)
-    enforce: bool = True
-    confidence: Literal["High", "Low"] = "High"  # what it takes to take a node: evidence against it, or a diagnosis
-    strategies: list[tuple[str, float | None]]  # type and configured price (standstill and redone work), seconds
-    checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)
-    verify: float = 0.10
-    median_factor: float = JUDGEMENT.median_factor
-    suspicion: float = 1.10  # × the median transfers of its kind, from which a group is suspected of a slow link
-    consecutive: int = 5
-    restarts: int = 3
-    window_seconds: float = 3600.0
-    check: str = ""  # a measurement of all machines and links that somebody asks for; each value once
-    pause_budget: float = 0.0  # share of the job's time for which all ranks may stand still to be measured
-    judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
-    start_seconds: float = 600.0  # in which a placed pod has to start (spec.schedulingDeadlineSeconds)
-    grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
-    stages: int = 1  # pipeline stages: ranks of one stage do the same work
-    world_size: int = 1
-    layout: Parallelism | None = None  # None: only communicators of all ranks can be identified
-
-    @property
-    def stage_size(self) -> int:
-        """Return how many ranks a pipeline stage has."""
-        return max(1, self.world_size // max(1, self.stages))
-
-    def names(self, strategy: str) -> bool:
-        """Check whether the spec names a strategy of this type."""
-        return any(name == strategy for name, _ in self.strategies)
-
-    def stage_of(self, rank: int) -> int:
-        """Return the rank's pipeline stage, from 0: the slowest-varying part of a rank's number."""
-        return rank // self.stage_size
-
-
-class Restart(msgspec.Struct, frozen=True):
-    """Stop every process and start a new generation in the same pods."""
-
-
-class Recreate(msgspec.Struct, frozen=True):
-    """Make a replica's pod anew (a new name), on its own node where ``stay``; then a new generation."""
-
-    replica: int
-    stay: bool
-
-
-class Replace(msgspec.Struct, frozen=True):
-    """Exclude the replica's node and let a new pod elsewhere take its place, in a new generation at once."""
-
-    replica: int
-    reason: str
-    lost: bool  # its processes count as dead; otherwise they have to acknowledge
-    node_not_ready: bool  # a witness outside the job: the node may be fenced
-    incident: str = ""  # id of the incident that asks for it
-
-
-class Prepare(msgspec.Struct, frozen=True):
-    """Prepare a pod elsewhere while training goes on.
-
-    ``exclude``: the job does not use the replica's node any more. It may where nothing is wrong with the node.
-    """
-
-    replica: int
-    reason: str
-    incident: str = ""  # id of the incident that asks for it
-    exclude: bool = True
-
-
-class Switch(msgspec.Struct, frozen=True):
-    """Let the prepared pod take the replica over, in a new generation."""
-
-    replica: int
-    lost: bool = False  # as of Replace
-
-
-class Swap(msgspec.Struct, frozen=True):
-    """Let running pods exchange their roles, in a new generation.
-
-    ``pods_of``: for each replica the one whose pod takes its role, a permutation.
-    """
-
-    pods_of: tuple[int, ...]
-
-
-class Abandon(msgspec.Struct, frozen=True):
-    """Give the prepared pod and its spare back, and let the job use the replica's node again."""
-
-    replica: int
-
-
-class GiveUp(msgspec.Struct, frozen=True):
-    """The job fails."""
-
-    message: str
-
-
-class SlowClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """A slowdown is over."""
-
-    incident: SlowIncident
-    outcome: Literal["Relieved", "Helped", "NotHelped", "Superseded"]
-    iteration_ns: int | None = None
-    cost_seconds: float | None = None
-
-
-class StopClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure is over: training goes on, or the job was given up."""
-
-    incident: StopIncident
-    resumed: bool
-    seconds: float  # since the first sign
-
-
-class HangClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """A hang is over: training moves again, or all ranks are started anew."""
-
-    incident: HangIncident
-    moved: bool
-    seconds: float
-
-
-class RetriesClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """Set-up calls were tried again in place, and the ranks went on."""
-
-    incident: RetryIncident
-
-
-class MoveClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """Training goes on after a planned move."""
-
-    incident: PlannedMove
-    seconds: float  # for which training stood still
-
-
-Action = (
-    Restart
-    | Recreate
-    | Replace
-    | Prepare
-    | Switch
-    | Swap
-    | Abandon
-    | GiveUp
-    | SlowClosed
-    | StopClosed
-    | HangClosed
-    | RetriesClosed
-    | MoveClosed
-)
-
-RESTARTS: Final = (Restart, Recreate, Replace, Switch, Swap)  # they end the generation
-
-
-def left_replicas(actions: Iterable[Action]) -> set[int]:
-    """Return the replicas whose nodes these actions leave."""
-    return {action.replica for action in actions if isinstance(action, Replace | Switch)}

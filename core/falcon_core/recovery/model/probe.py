@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
+from falcon_core.recovery.model.stored import Stored
 
 Measured = Literal["Links", "Machines", "Both"]
 
 
-class _State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base: camelCase, defaults left out; unknown fields of a newer version are ignored."""
-
-
-class RingSeat(_State, frozen=True, kw_only=True):
+class RingSeat(Stored, frozen=True, kw_only=True):
     """A pod's place in the ring whose links are measured."""
 
     replica: int
@@ -21,7 +17,7 @@ class RingSeat(_State, frozen=True, kw_only=True):
     port: int
 
 
-class Probe(_State, frozen=True, kw_only=True):
+class Probe(Stored, frozen=True, kw_only=True):
     """The probe that is on. Times are unix seconds."""
 
     number: int
@@ -39,7 +35,7 @@ class Probe(_State, frozen=True, kw_only=True):
     calls_before: dict[int, int] = {}  # by rank: calls of its only channel before that
 
 
-class Pauses(_State, frozen=True, kw_only=True):
+class Pauses(Stored, frozen=True, kw_only=True):
     """The pauses of a job's life, which have a budget."""
 
     since: float = 0.0  # when the job was first seen to train; 0: not yet
@@ -50,7 +46,7 @@ class Pauses(_State, frozen=True, kw_only=True):
     last_at: float = 0.0  # when the newest ended
 
 
-class Probed(_State, frozen=True, kw_only=True):
+class Probed(Stored, frozen=True, kw_only=True):
     """What probes have found for an incident."""
 
     tries: int = 0
@@ -65,7 +61,7 @@ class Probed(_State, frozen=True, kw_only=True):
     slow_ns: int = 0  # what iterations took when links were found alike
 
 
-class Check(_State, frozen=True, kw_only=True):
+class Check(Stored, frozen=True, kw_only=True):
     """A measurement of all machines and links that somebody has asked for. Times are unix seconds."""
 
     asked: str  # the annotation's value

@@ -18,8 +18,8 @@ import msgspec
 
 from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause
+from falcon_core.recovery.model.failure import StopIncident
 from falcon_core.recovery.model.membership import Membership
-from falcon_core.recovery.model.state import StopIncident
 from falcon_core.recovery.preflight.machine_test import MOST_NAMED, Found, Machine, counted_after, judge
 
 SICK_FACTOR: Final = 2.0  # the others' median to the machine's own rate, in its best tenth of a second

@@ -27,9 +27,11 @@ from falcon_core.recovery.diagnosis import slow_from_start
 from falcon_core.recovery.diagnosis.communicator_progress import communicators, place
 from falcon_core.recovery.diagnosis.slow_links import network_seen
 from falcon_core.recovery.diagnosis.stragglers import no_longer_slow
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.remembered import Compared
-from falcon_core.recovery.model.state import NAMED_RANKS, RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import NAMED_RANKS, SlowIncident, SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Compared
 from falcon_core.recovery.probe import probe_targets
 from falcon_core.signals.communicators import Communicator
 from falcon_core.signals.level import SETTLED_ITERATIONS

@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.failslow import incidents
-from falcon_core.recovery.model.observation import Observation, Policy, ProbeSeen
+from falcon_core.recovery.model.observation import Observation, ProbeSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses, Probe, Probed, RingSeat
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import RecoveryState, numbered
 from falcon_core.recovery.preflight.link_test import TRANSFER_MS
 from falcon_core.recovery.preflight.machine_test import Machine
 from falcon_core.recovery.probe import probe_targets, probe_verdicts, user_check
@@ -241,7 +241,7 @@ def _judged(
     if link is None:
         return probe_targets.with_incident(state, slow, replace(slow, probed=probed))
     found = replace(slow, phase="Detected", probed=probed, link=link)
-    state, found = incidents.numbered(state, found, policy)
+    state, found = numbered(state, found, policy)
     state = replace(state, probe=replace(probe, incident=found.id))
     return probe_targets.with_incident(state, slow, found)
 

@@ -26,13 +26,15 @@ import msgspec
 
 from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
+from falcon_core.recovery.cost import unexplained
 from falcon_core.recovery.cost.prices import TAKE_THE_ROLE, next_candidate
 from falcon_core.recovery.diagnosis import slow_links
-from falcon_core.recovery.failslow import concurrent_link
 from falcon_core.recovery.history import reporting_threshold
-from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Measured, Probe, Probed
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.preflight.link_test import LEAST_MACHINES
 from falcon_core.recovery.strategies import swap_for_link
 from falcon_core.wire.messages import MAX_DETAILED
@@ -105,7 +107,7 @@ def _needs_links(state: RecoveryState, slow: SlowIncident, obs: Observation, pol
         return True
     if not _is_nameless(slow) or not obs.shared_unevenly or not _has_paid(state, slow):
         return False
-    return concurrent_link.is_beyond_shares(state, slow, obs, policy)
+    return unexplained.is_beyond_shares(state, slow, obs, policy)
 
 
 def _is_left_to_the_network(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:

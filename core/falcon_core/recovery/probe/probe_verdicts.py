@@ -16,9 +16,8 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.communicator_progress import place
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.probe import Probed
-from falcon_core.recovery.model.remembered import Place
-from falcon_core.recovery.model.state import NAMED_RANKS, Culprit, SlowIncident, SlowLink
-from falcon_core.recovery.model.treatments import without
+from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident, SlowLink, without
+from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.preflight.link_test import KNOWN_FACTOR, LINK_FACTOR, judge_links
 from falcon_core.recovery.preflight.machine_test import SLOW_FACTOR, Found, Machine, judge
 from falcon_core.recovery.strategies import swap_for_link

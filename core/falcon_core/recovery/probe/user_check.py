@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Check
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import probe_targets

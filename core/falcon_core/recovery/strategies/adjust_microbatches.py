@@ -27,8 +27,9 @@ import numpy.typing as npt
 
 from falcon_core.planning.microbatch import MIN_GAIN, predict
 from falcon_core.planning.microbatch import plan as share_out
-from falcon_core.recovery.model.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.model.remembered import Moved
+from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.treatments import Moved
 from falcon_core.stats.medians import Floats, Ints, medians
 from falcon_core.wire.microbatches import MAX_SHARES, MicroShare
 

@@ -11,9 +11,11 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.remembered import SlowPair
-from falcon_core.recovery.model.state import RecoveryState, SlowLink
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies.swap_for_link import end_nodes, seconds_per_byte
 
 KEPT_SECONDS: Final = 3600.0

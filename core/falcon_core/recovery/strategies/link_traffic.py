@@ -14,7 +14,7 @@ from typing import Final
 from falcon_core.planning.placement_model import Cluster, Communicator
 from falcon_core.recovery.diagnosis.communicator_progress import Names
 from falcon_core.recovery.model.observation import Observation, RankSeen
-from falcon_core.recovery.model.remembered import SlowPair
+from falcon_core.recovery.model.treatments import SlowPair
 
 _SLOW: Final = 1e6  # times a healthy link's seconds a byte, for the slowest link
 

@@ -8,7 +8,7 @@ guess of the standstill for a small job; the first replacement measures the job'
 from __future__ import annotations
 
 from falcon_core.recovery.model.observation import PreparedSeen, Spares
-from falcon_core.recovery.model.state import Culprit
+from falcon_core.recovery.model.slowdown import Culprit
 
 TYPE = "ReplaceNode"
 DEFAULT_OVERHEAD_SECONDS = 13.0

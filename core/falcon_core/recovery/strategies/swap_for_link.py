@@ -24,9 +24,11 @@ import msgspec
 from falcon_core.planning import placement
 from falcon_core.planning.placement_model import Roles, links
 from falcon_core.recovery.diagnosis.communicator_progress import Names, communicators
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.remembered import Exchanged, SlowPair, Swapped
-from falcon_core.recovery.model.state import RecoveryState, SlowLink
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import Exchanged, SlowPair, Swapped
 from falcon_core.recovery.strategies import link_traffic
 
 TYPE = "SwapNodes"

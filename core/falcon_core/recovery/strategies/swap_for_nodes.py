@@ -28,9 +28,11 @@ import numpy as np
 from falcon_core.planning import placement
 from falcon_core.planning.placement_model import Roles, predict
 from falcon_core.recovery.diagnosis.communicator_progress import communicators
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.remembered import SlowPair
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies import link_traffic
 from falcon_core.recovery.strategies.swap_for_link import MIN_GAIN, Plan
 from falcon_core.stats.medians import median

@@ -11,7 +11,8 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis import intermittent
 from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import MS, NOW, POLICY, member, rank, replace
 from tests.unit.recovery.series import Job, only
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from falcon_core.recovery.diagnosis.microbatch_normalization import evened
-from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.seen import MS, POLICY, four_pods, rank, replace

@@ -14,8 +14,9 @@ from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.diagnosis import slow_from_start
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.remembered import SinceStart
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import SinceStart
 from falcon_core.signals.level import Level
 from tests.unit.recovery.seen import MS, replace
 from tests.unit.recovery.series import LOOK_ITERATIONS, Job, Times, only

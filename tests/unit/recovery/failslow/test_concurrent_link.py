@@ -10,8 +10,9 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.failslow import concurrent_link
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.probe import Probed
-from falcon_core.recovery.model.remembered import Moved, Sharing, Swapped
-from falcon_core.recovery.model.state import Applied, RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import Moved, Sharing, Swapped
 from falcon_core.recovery.probe import probe_targets
 from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.incidents import located

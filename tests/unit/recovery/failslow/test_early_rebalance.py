@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from falcon_core.recovery.failslow import onset, rebalance
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.remembered import Sharing
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import Sharing
 from falcon_core.signals.sudden import NEWEST, is_suddenly_slow
 from falcon_core.wire.messages import RankSignals
 from falcon_core.wire.microbatches import MicroShare

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from falcon_core.recovery.model.actions import Recreate, Swap
 from falcon_core.recovery.model.membership import Member, Membership, Replacement, apply_actions
-from falcon_core.recovery.model.observation import Recreate, Swap
 from tests.unit.recovery.seen import NOW, replace
 
 

@@ -11,19 +11,10 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.failslow import incidents, mitigation_ladder
 from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.observation import (
-    Abandon,
-    Action,
-    NodeTrouble,
-    Observation,
-    Prepare,
-    PreparedSeen,
-    Replace,
-    SlowClosed,
-    Spares,
-    Switch,
-)
-from falcon_core.recovery.model.state import MOST_BESIDE, Applied, RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.actions import Abandon, Action, Prepare, Replace, SlowClosed, Switch
+from falcon_core.recovery.model.observation import NodeTrouble, Observation, PreparedSeen, Spares
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
+from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState
 from tests.unit.recovery.incidents import located, named
 from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, member, rank, replace, unnamed
 

@@ -10,13 +10,11 @@ from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.observation import (
-    Policy,
-    Prepare,
-    SlowClosed,
-    Spares,
-)
-from falcon_core.recovery.model.state import Applied, RecoveryState, SlowIncident
+from falcon_core.recovery.model.actions import Prepare, SlowClosed
+from falcon_core.recovery.model.observation import Spares
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.signals.level import Level
 from tests.unit.recovery.incidents import SETTLED, UNPRICED, incident, late_start, located, named, step

@@ -8,18 +8,12 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.failslow import onset, rebalance
-from falcon_core.recovery.model.observation import (
-    Action,
-    Observation,
-    Policy,
-    Recreate,
-    Replace,
-    Restart,
-    Swap,
-    Switch,
-)
-from falcon_core.recovery.model.remembered import Moved, Sharing
-from falcon_core.recovery.model.state import RecoveryState, SlowLink
+from falcon_core.recovery.model.actions import Action, Recreate, Replace, Restart, Swap, Switch
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import Moved, Sharing
 from falcon_core.recovery.strategies import adjust_microbatches
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
 from tests.unit.recovery.shared_out import LADDER, MOVED, ORDERED, S2, applied, hybrid, job, slow

@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.model.observation import (
-    Abandon,
-    Observation,
-    PreparedSeen,
-    SlowClosed,
-    Switch,
-)
-from falcon_core.recovery.model.state import Applied, RecoveryState
+from falcon_core.recovery.model.actions import Abandon, SlowClosed, Switch
+from falcon_core.recovery.model.observation import Observation, PreparedSeen
+from falcon_core.recovery.model.slowdown import Applied
+from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.incidents import CHECKING, after, incident, located, step
 from tests.unit.recovery.seen import MS, NOW, STRAGGLER, differing, replace, seen
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery.model.observation import Action, Observation, SlowClosed
+from falcon_core.recovery.model.actions import Action, SlowClosed
+from falcon_core.recovery.model.observation import Observation
 from tests.unit.recovery.failslow.test_incidents import RANKS, prepares, second, seen, step
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, member, rank

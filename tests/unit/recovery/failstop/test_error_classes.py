@@ -12,8 +12,10 @@ from falcon_core.errors.table import JobRule
 from falcon_core.model import Severity
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import rank_fault
-from falcon_core.recovery.model.observation import Action, GiveUp, NodeTrouble, Observation, Replace, Restart, Spares
-from falcon_core.recovery.model.state import Fault, RecoveryState
+from falcon_core.recovery.model.actions import Action, GiveUp, Replace, Restart
+from falcon_core.recovery.model.failure import Fault
+from falcon_core.recovery.model.observation import NodeTrouble, Observation, Spares
+from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered (train.py:75 in main)"

@@ -11,7 +11,8 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.diagnosis.communicator_progress import nobody_waits
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.hangs import due, explain, step
-from falcon_core.recovery.model.observation import GiveUp, Policy, Restart, StopClosed
+from falcon_core.recovery.model.actions import GiveUp, Restart, StopClosed
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 from falcon_core.topology.parallelism import Parallelism

@@ -12,8 +12,10 @@ from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.failstop import hangs, restart_ladder
 from falcon_core.recovery.failstop.faults import raised_fault, rank_fault
 from falcon_core.recovery.idle import is_quiet
-from falcon_core.recovery.model.observation import Observation, Replace, Restart, Spares
-from falcon_core.recovery.model.state import Fault, RecoveryState
+from falcon_core.recovery.model.actions import Replace, Restart
+from falcon_core.recovery.model.failure import Fault
+from falcon_core.recovery.model.observation import Observation, Spares
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, IDLE_SECONDS, RAISED_SECONDS
 from falcon_core.wire.messages import CommSignals

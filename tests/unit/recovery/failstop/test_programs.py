@@ -9,13 +9,10 @@ import pytest
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import others_may_follow, rank_fault
-from falcon_core.recovery.model.observation import (
-    GiveUp,
-    Observation,
-    Restart,
-    StopClosed,
-)
-from falcon_core.recovery.model.state import Awaiting, Fault, RecoveryState
+from falcon_core.recovery.model.actions import GiveUp, Restart, StopClosed
+from falcon_core.recovery.model.failure import Fault
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.state import Awaiting, RecoveryState
 from tests.unit.recovery.failstop.test_restart_ladder import FRESH, patiently, step
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 

@@ -12,18 +12,10 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.failstop.restart_budget import SERIES_SECONDS, back_off_seconds, recent, verdict
-from falcon_core.recovery.model.observation import (
-    Action,
-    GiveUp,
-    Observation,
-    Recreate,
-    Replace,
-    Restart,
-    SlowClosed,
-    StopClosed,
-)
-from falcon_core.recovery.model.pod_end import PodEnd
-from falcon_core.recovery.model.state import Attempt, RecoveryState, StopIncident
+from falcon_core.recovery.model.actions import Action, GiveUp, Recreate, Replace, Restart, SlowClosed, StopClosed
+from falcon_core.recovery.model.failure import Attempt, StopIncident
+from falcon_core.recovery.model.observation import Observation, PodEnd
+from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 

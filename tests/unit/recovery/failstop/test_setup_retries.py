@@ -9,9 +9,10 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.failstop import setup_retries
 from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.failstop.setup_retries import APART_SECONDS, ERROR_CLASS, GATHER_SECONDS
-from falcon_core.recovery.model.observation import Action, Observation, RetriesClosed
-from falcon_core.recovery.model.remembered import Place
+from falcon_core.recovery.model.actions import Action, RetriesClosed
+from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.stored import Place
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
 CALLED = {"last_call_unix_ns": int(NOW * 1e9), "silent_seconds": 0.1}

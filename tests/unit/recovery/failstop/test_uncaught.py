@@ -9,9 +9,12 @@ import pytest
 from falcon_core.model import Cause
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.idle import is_quiet
-from falcon_core.recovery.model.observation import Observation, Policy, Restart
+from falcon_core.recovery.model.actions import Restart
+from falcon_core.recovery.model.failure import StopIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.resumption import training
-from falcon_core.recovery.model.state import RecoveryState, StopIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.times import RAISED_SECONDS
 from falcon_core.wire.printed import Printed
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen

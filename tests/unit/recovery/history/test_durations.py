@@ -11,9 +11,10 @@ from falcon_core.planning.ski_rental import Candidate, Loss
 from falcon_core.recovery.failslow import incidents
 from falcon_core.recovery.history import durations
 from falcon_core.recovery.history.durations import EARLY_SHARE, LEAST_SEEN, MOST_DURATIONS
-from falcon_core.recovery.model.observation import Prepare
-from falcon_core.recovery.model.remembered import Lasted
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.actions import Prepare
+from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Lasted
 from tests.unit.recovery.incidents import incident, located, named, step
 from tests.unit.recovery.seen import NOW, STRAGGLER, replace, seen
 

@@ -9,7 +9,8 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.history import flapping
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.incidents import located, named
 from tests.unit.recovery.seen import NOW, POLICY, replace
 from tests.unit.recovery.series import Job, Times, only

@@ -11,8 +11,10 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.observation import Abandon, Prepare, Replace, Spares
-from falcon_core.recovery.model.state import Departure, Exposure, RecoveryState
+from falcon_core.recovery.model.actions import Abandon, Prepare, Replace
+from falcon_core.recovery.model.failure import Departure
+from falcon_core.recovery.model.observation import Spares
+from falcon_core.recovery.model.state import Exposure, RecoveryState
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import NOW, POLICY, STRAGGLER, replace, seen
 

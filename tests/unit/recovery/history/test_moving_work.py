@@ -8,8 +8,10 @@ import pytest
 from falcon_core.model import Evidence
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.history import moving_work, reporting_threshold
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.wire.messages import Work
 from falcon_core.wire.microbatches import MicroShare

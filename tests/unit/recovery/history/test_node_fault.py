@@ -11,9 +11,12 @@ from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import machine
 from falcon_core.recovery.history import node_fault
-from falcon_core.recovery.model.observation import Observation, Policy, Prepare
-from falcon_core.recovery.model.remembered import Stay
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.actions import Prepare
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Stay
 from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import Work

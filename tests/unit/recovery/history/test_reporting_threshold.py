@@ -10,7 +10,8 @@ import pytest
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.history import reporting_threshold
 from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.state import RecoveryState, SlowIncident, Spell
+from falcon_core.recovery.model.slowdown import SlowIncident, Spell
+from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import FAST, MS, ONSET, POLICY, replace, seen
 from tests.unit.recovery.series import Job, Times, only
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery.diagnosis.slow_links import network_seen
-from falcon_core.recovery.model.network_counters import NetworkSeen
+from falcon_core.recovery.model.evidence import NetworkSeen
 from falcon_core.recovery.model.observation import MemberSeen
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.network import NetworkSignals

@@ -7,8 +7,8 @@ import pytest
 
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause, Component, Severity
+from falcon_core.recovery.model.failure import Fault, StopIncident
 from falcon_core.recovery.model.membership import Membership
-from falcon_core.recovery.model.state import Fault, StopIncident
 from falcon_core.recovery.preflight.machine_test import Machine
 from falcon_core.recovery.preflight.smoke_test import (
     HOLD_SECONDS,

@@ -8,10 +8,11 @@ import pytest
 
 from falcon_core.recovery import detail_requests
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses, Probed
-from falcon_core.recovery.model.remembered import Compared
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.suspects import Compared
 from falcon_core.recovery.probe import group_comparison, probe_controller
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import CommSignals, Onset

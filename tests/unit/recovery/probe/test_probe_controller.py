@@ -10,7 +10,8 @@ from falcon_core.model import Evidence
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.cost import loss
 from falcon_core.recovery.model.probe import Pauses, Probe, Probed
-from falcon_core.recovery.model.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import probe_controller, probe_targets
 from falcon_core.recovery.strategies import swap_for_link
 from falcon_core.wire.check import CheckReport

@@ -9,8 +9,9 @@ import pytest
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.probe import Probed
-from falcon_core.recovery.model.remembered import Place, Swapped
-from falcon_core.recovery.model.state import Applied, SlowIncident, Spell
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident, Spell
+from falcon_core.recovery.model.stored import Place
+from falcon_core.recovery.model.treatments import Swapped
 from falcon_core.recovery.probe import probe_controller, probe_targets
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.wire.messages import Onset

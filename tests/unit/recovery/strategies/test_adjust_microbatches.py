@@ -9,7 +9,8 @@ import pytest
 
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis.stragglers import no_longer_slow
-from falcon_core.recovery.model.observation import Observation, Policy
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.wire.microbatches import MicroShare

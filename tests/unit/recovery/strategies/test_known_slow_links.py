@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from falcon_core.recovery.model.observation import Observation, Policy
-from falcon_core.recovery.model.remembered import Place, SlowPair
-from falcon_core.recovery.model.state import RecoveryState, SlowLink
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.stored import Place
+from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies import known_slow_links
 from tests.unit.recovery.seen import NOW, four_pods, rank, replace
 

@@ -13,16 +13,15 @@ from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.failslow import link_swap
 from falcon_core.recovery.history.durations import EARLY_SHARE, LEAST_SEEN
-from falcon_core.recovery.model.observation import (
-    Action,
-    Observation,
-    Policy,
-    PreparedSeen,
-    SlowClosed,
-    Swap,
-)
-from falcon_core.recovery.model.remembered import Lasted, LeavingNode, Outlook, Place
-from falcon_core.recovery.model.state import Applied, RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.model.actions import Action, SlowClosed, Swap
+from falcon_core.recovery.model.observation import Observation, PreparedSeen
+from falcon_core.recovery.model.planned_move import LeavingNode
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.stored import Place
+from falcon_core.recovery.model.suspects import Lasted
+from falcon_core.recovery.model.treatments import Outlook
 from falcon_core.recovery.strategies import swap_for_link
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import CommSignals, Onset

@@ -9,9 +9,13 @@ import pytest
 from falcon_core.model import Evidence
 from falcon_core.recovery.failslow import node_swap
 from falcon_core.recovery.history import node_fault
-from falcon_core.recovery.model.observation import Observation, Policy, PreparedSeen, RankSeen, SlowClosed, Swap
-from falcon_core.recovery.model.remembered import LeavingNode, SlowPair
-from falcon_core.recovery.model.state import Applied, Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.model.actions import SlowClosed, Swap
+from falcon_core.recovery.model.observation import Observation, PreparedSeen, RankSeen
+from falcon_core.recovery.model.planned_move import LeavingNode
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies import swap_for_link, swap_for_nodes
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import MicroShare

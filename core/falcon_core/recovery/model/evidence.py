@@ -1,10 +1,21 @@
-"""The samples of a slow rank's stack, as they are remembered: objects, where the wire has arrays (``wire.samples``)."""
+"""Keep the evidence that explains a slowdown: network counters of a link's pods, and samples of a rank's stack."""
 
 from __future__ import annotations
 
 import msgspec
 
 from falcon_core.wire.samples import StackSamples
+
+
+class NetworkSeen(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The pod whose network differs most from what it was: of the members' pods, while the link is slow."""
+
+    pod_name: str
+    node: str
+    again_ppm: int  # TCP segments sent again, of a million
+    healthy_again_ppm: int = -1  # while training was healthy; -1: unknown
+    congested: int = 0  # congestion notices of RDMA adapters, a second, of the pod with most
+    faulty: int = 0  # likewise, packets that were lost or out of order
 
 
 class SampledPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

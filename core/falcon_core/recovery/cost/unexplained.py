@@ -1,0 +1,87 @@
+"""Compute the part of a slowdown that its named ranks, or the micro-batches moved away from them, do not explain."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+MOVED_SECONDS = 10.0  # since micro-batches were moved, before links are suspected; a window of C iterations at least
+
+
+def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether the named ranks explain less than half of the slowdown in each of the newest windows.
+
+    Not once a link is named beside them.
+    """
+    slow = state.slow
+    if state.link_beside is not None:
+        return False  # it has its name already
+    if slow is None or slow.culprit is None or slow.phase != "Located":
+        return False
+    if obs.shared_unevenly:
+        return is_beyond_shares(state, slow, obs, policy)
+    if slow.from_start or slow.without_onset:
+        return False
+    width = policy.consecutive
+    return all(_unexplained(state, slow, obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
+
+
+def is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether moved micro-batches explain less than half of what iterations take longer, since they are moved."""
+    sharing, width = state.sharing, policy.consecutive
+    if slow.moved is None or sharing is None or sharing.generation != obs.generation or not sharing.taken_iteration:
+        return False
+    done, windows = obs.iterations - sharing.taken_iteration, moved_windows(obs, width)
+    if done < windows * width or adjust_microbatches.hindrance(obs, policy):
+        return False
+    left_ns, well_ns = adjust_microbatches.left_ns(obs, policy), slow.healthy_ns + slow.common_ns
+    for window in range(1, windows + 1):
+        level = _level(obs, width, window)
+        lost_ns = 0.0 if level is None else level - well_ns
+        if lost_ns <= policy.verify * well_ns or left_ns >= JUDGEMENT.action_share * lost_ns:
+            return False
+    return True
+
+
+def moved_windows(obs: Observation, width: int) -> int:
+    """Return how many of the newest windows are looked at where micro-batches are moved: as many as are reported."""
+    level_ns = obs.iteration_ns(width) or 0.0
+    wanted = math.ceil(MOVED_SECONDS * 1e9 / (width * level_ns)) if level_ns else 1
+    return max(1, min(RECENT_ITERATIONS // width, wanted))
+
+
+def _window(width: int, window: int) -> slice:
+    """Return which iterations a window has, counted from the newest."""
+    return slice(-window * width, None if window == 1 else -(window - 1) * width)
+
+
+def _level(obs: Observation, width: int, window: int) -> float | None:
+    windows = [rank.sent.iteration_ns[_window(width, window)] for rank in obs.ranks if rank.fresh]
+    levels = [median(times) for times in windows if len(times) == width]
+    return median(levels) if levels else None
+
+
+def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, width: int, window: int) -> bool:
+    """Check one of the windows, counted from the newest."""
+    level = _level(obs, width, window)
+    if level is None:
+        return False
+    lost_ns, newest = level - slow.healthy_ns - slow.common_ns, _window(width, window)
+    own_ns = max((_window_excess(culprit, obs, newest, width) for culprit in state.culprits), default=0.0)
+    return lost_ns > 0 and own_ns < JUDGEMENT.action_share * lost_ns
+
+
+def _window_excess(culprit: Culprit, obs: Observation, newest: slice, width: int) -> float:
+    """Return what a named rank computed longer in a window than while it was well [ns]; infinite where not known."""
+    rank = next((rank for rank in obs.ranks if rank.rank == culprit.rank and rank.fresh), None)
+    times = rank.sent.compute_ns[newest] if rank is not None else []
+    well_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
+    return median(times) - well_ns if len(times) == width else float("inf")

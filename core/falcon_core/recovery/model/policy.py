@@ -1,0 +1,49 @@
+"""Describe what the job's spec allows the recovery to do."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from falcon_core.errors.judge import Judge, shipped_judge
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.topology.parallelism import Parallelism
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the job's spec that decisions need."""
+
+    job: str  # prefix of incident ids
+    watch: bool = True  # False: failures are handled, speed is judged by nobody (spec.mitigation.mode: Off)
+    enforce: bool = True
+    confidence: Literal["High", "Low"] = "High"  # what it takes to take a node: evidence against it, or a diagnosis
+    strategies: list[tuple[str, float | None]]  # type and configured price (standstill and redone work), seconds
+    checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)
+    verify: float = 0.10
+    median_factor: float = JUDGEMENT.median_factor
+    suspicion: float = 1.10  # × the median transfers of its kind, from which a group is suspected of a slow link
+    consecutive: int = 5
+    restarts: int = 3
+    window_seconds: float = 3600.0
+    check: str = ""  # a measurement of all machines and links that somebody asks for; each value once
+    pause_budget: float = 0.0  # share of the job's time for which all ranks may stand still to be measured
+    judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
+    start_seconds: float = 600.0  # in which a placed pod has to start (spec.schedulingDeadlineSeconds)
+    grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
+    stages: int = 1  # pipeline stages: ranks of one stage do the same work
+    world_size: int = 1
+    layout: Parallelism | None = None  # None: only communicators of all ranks can be identified
+
+    @property
+    def stage_size(self) -> int:
+        """Return how many ranks a pipeline stage has."""
+        return max(1, self.world_size // max(1, self.stages))
+
+    def names(self, strategy: str) -> bool:
+        """Check whether the spec names a strategy of this type."""
+        return any(name == strategy for name, _ in self.strategies)
+
+    def stage_of(self, rank: int) -> int:
+        """Return the rank's pipeline stage, from 0: the slowest-varying part of a rank's number."""
+        return rank // self.stage_size
