@@ -31,6 +31,7 @@ from tests.unit.chain.pods import Operator as Decider
 
 AGENT = Path(__file__).parents[3] / "agent"
 ITERATION_SECONDS = 0.3
+LAST_WORDS = 4000  # characters of a pod's output that a failed test shows
 TOKEN = "0123456789abcdef" * 2
 NAME, UID = "gpt2", "3c9a1d52-7b0e-4c4e-9a55-3f6a1f0f5f11"
 
@@ -121,11 +122,15 @@ class Ring:
     async def finish(self) -> None:
         """Let the ranks end after their next step, with success."""
         (self.folder / "goal").write_text("1")
-        for launcher in self.launchers:
-            await asyncio.to_thread(launcher.wait, 60, state="Exited")
-            status = launcher.status()
-            assert status is not None
-            assert [rank.exit_code for rank in status.ranks] == [0]
+        ended = [await asyncio.to_thread(launcher.wait, 60, state="Exited") for launcher in self.launchers]
+        codes = [[rank.exit_code for rank in status.ranks] for status in ended]
+        assert codes == [[0]] * self.size, "\n".join(map(self._last_words, range(self.size)))
+
+    def _last_words(self, place: int) -> str:
+        """Return what a pod shows after its end: the launcher's status, the newest output, the agent's newest log."""
+        launcher, log = self.launchers[place], self.folder / f"agent-{place}.log"
+        output = launcher.tail(0).decode(errors="replace")[-LAST_WORDS:]
+        return f"pod {place}: {launcher.status()}\noutput:\n{output}\nagent:\n{log.read_text()[-LAST_WORDS:]}"
 
     def summaries(self) -> dict[str, Summary]:
         """Return the newest report of each pod, by uid."""
