@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,51 +32,83 @@ class Rank(msgspec.Struct, frozen=True):
     stderr: Path | None = None
 
 
+class _Zygote:
+    """The process of this test process from which all ranks are forked. It ends when this process does."""
+
+    def __init__(self) -> None:
+        if not PYTHON.is_file():
+            pytest.fail("PyTorch is not installed: run the tests through make test-integration")
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [str(PYTHON), "-W", "ignore", str(FORKED), str(theirs.fileno())]
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+
+    def fork(self, training: object, pipe: int) -> int:
+        """Begin a training; return its process id. ``pipe``: where it writes the exit codes of its ranks."""
+        socket.send_fds(self._socket, [msgspec.json.encode(training, enc_hook=str)], [pipe, 2])
+        return int(self._socket.recv(20))
+
+
+_zygote = functools.cache(_Zygote)
+
+
 class Ranks:
     """The ranks of one training on this machine; where they meet is known to them.
 
-    ``environment``: what else they have in common.
+    ``environment``: what else they have in common. What a process reads before it runs a program, as LD_PRELOAD and the
+    variables of OpenMP, has no effect.
     """
 
     def __init__(self, command: Sequence[str], ranks: Sequence[Rank], environment: Mapping[str, str]) -> None:
-        if not PYTHON.is_file():
-            pytest.fail("PyTorch is not installed: run the tests through make test-integration")
-        self._process = subprocess.Popen(
-            [str(PYTHON), "-W", "ignore", str(FORKED), *command],
-            env={
-                **os.environ,
-                "WORLD_SIZE": str(len(ranks)),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(free_port()),
-                **environment,
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
+        common = {
+            **os.environ,
+            "WORLD_SIZE": str(len(ranks)),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            **environment,
+        }
         placed = [
             msgspec.structs.replace(each, environment={"RANK": str(rank), "LOCAL_RANK": str(rank), **each.environment})
             for rank, each in enumerate(ranks)
         ]
-        self._process.stdin.write(msgspec.json.encode(placed, enc_hook=str))
-        self._process.stdin.close()
+        self._pipe, theirs = os.pipe()
+        try:
+            self._pid = _zygote().fork({"command": command, "environment": common, "ranks": placed}, theirs)
+        finally:
+            os.close(theirs)
+        self._codes = b""
+        self._over = False
 
     def wait(self, timeout_seconds: float) -> list[int]:
-        """Return the exit codes of all ranks, in their order. Raises TimeoutExpired; the ranks are killed then."""
+        """Return the exit codes of all ranks, in their order. Raises TimeoutError; the ranks are killed then."""
         try:
-            self._process.wait(timeout_seconds)
+            self._read(timeout_seconds)
         finally:
             self.kill()
-        assert self._process.stdout is not None
-        codes: list[int] = json.loads(self._process.stdout.read())
+        codes: list[int] = json.loads(self._codes)
         return codes
 
     def kill(self) -> None:
         """Kill the ranks that are left, and the process that forked them."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            self._read(0)  # they may have ended by themselves
+        if not self._over:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self._read(20)
+
+    def _read(self, timeout_seconds: float) -> None:
+        """Read the exit codes, until the process that writes them has ended."""
+        deadline = time.monotonic() + timeout_seconds
+        while not self._over:
+            there, _, _ = select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))
+            if not there:
+                raise TimeoutError(f"the ranks have not ended within {timeout_seconds:.0f} s")
+            piece = os.read(self._pipe, 65536)
+            self._codes += piece
+            if not piece:
+                self._over = True
+                os.close(self._pipe)
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -87,7 +124,7 @@ def run(
 ) -> Ended:
     """Run ranks to their end: what only a rank's environment has, and what they have in common.
 
-    Raises TimeoutExpired.
+    Raises TimeoutError.
     """
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder) / f"output-{rank}" for rank in range(len(own))]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.checkpoint.store import Store
-from tests.integration.forking import PYTHON
+from tests.integration import forking
 
 PROGRAMS = Path(__file__).parent / "programs"
 AGENT = Path(__file__).parents[3] / "agent"
@@ -43,18 +41,10 @@ def small_store() -> Iterator[Path]:
         yield folder
 
 
-def run(program: str, *arguments: str, store: Path | None) -> subprocess.CompletedProcess[str]:
-    if not PYTHON.is_file():
-        pytest.fail("PyTorch is not installed: run the tests through make test-integration")
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(AGENT)}
+def run(program: str, *arguments: str, store: Path | None) -> forking.Ended:
+    environment = {"PYTHONPATH": str(AGENT)}
     own = {"FALCON_CHECKPOINT_DIR": str(store)} if store is not None else {}
-    return subprocess.run(
-        [str(PYTHON), "-W", "ignore", str(PROGRAMS / program), *arguments],
-        env={**os.environ, **place, **own},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return forking.run([str(PROGRAMS / program), *arguments], [own], environment, timeout_seconds=300)
 
 
 IN_MEMORY = {
@@ -86,17 +76,19 @@ IN_FILES = {
 @pytest.mark.parametrize("name", IN_MEMORY)
 def test_with_a_store(name: str, store: Path, tmp_path: Path) -> None:
     ended = run("scenarios.py", name, str(tmp_path), store=store)
-    assert ended.returncode == 0, ended.stderr
+    (said,) = ended.stderr
+    assert ended.codes == [0], said
     words = IN_MEMORY[name].format(store=store)
-    assert ended.stderr.count(words or "Traceback") == bool(words), ended.stderr
+    assert said.count(words or "Traceback") == bool(words), said
 
 
 @pytest.mark.parametrize("name", IN_FILES)
 def test_with_plain_files(name: str, tmp_path: Path) -> None:
     ended = run("scenarios.py", name, str(tmp_path), store=None)
-    assert ended.returncode == 0, ended.stderr
+    (said,) = ended.stderr
+    assert ended.codes == [0], said
     words = IN_FILES[name]
-    assert ended.stderr.count(words or "Traceback") == bool(words), ended.stderr
+    assert said.count(words or "Traceback") == bool(words), said
 
 
 @pytest.mark.parametrize("with_folder", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -106,8 +98,8 @@ def test_a_rank_killed_at_any_instant_leaves_the_newest_step_byte_for_byte(
     # In memory as well: no kill of a process can take what a file system has, and each save would wait for the disk.
     folder = [str(small_store / "folder")] if with_folder else []
     ended = run("killed.py", str(LIVES), "1", *folder, store=small_store)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
+    assert ended.codes == [0], ended.stderr
+    found = json.loads(ended.stdout[0])
     print(found)
     assert found["lives"] == LIVES
     assert found["saves"] > LIVES, "the lives got as far as saving"
@@ -116,4 +108,4 @@ def test_a_rank_killed_at_any_instant_leaves_the_newest_step_byte_for_byte(
 
 def test_an_alarm_of_the_programs_is_no_damaged_checkpoint(store: Path, tmp_path: Path) -> None:
     done = run("interrupted.py", str(tmp_path), store=store)
-    assert done.stdout.splitlines() == ["loads True [2]", "guard preempted", "file True"], done.stderr
+    assert done.stdout[0].splitlines() == ["loads True [2]", "guard preempted", "file True"], done.stderr
