@@ -56,7 +56,7 @@ def _burn_in(seconds: float, output: Path, folder: Path) -> int:
 
 def _inspect(path: Path) -> int:
     from falcon_agent.ring_reader import RingReader
-    from falcon_core.signals.rank import RankChain
+    from falcon_core.signals.rank.chain import RankChain
     from falcon_core.wire.messages import Detection
     from falcon_core.wire.ring import RingFormatError
 

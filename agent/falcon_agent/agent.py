@@ -34,7 +34,7 @@ from falcon_agent.telemetry.network import read_counters
 from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
-from falcon_core.signals.warm import warm_up
+from falcon_core.signals.rank.warm_up import warm_up
 from falcon_core.wire.checkpoint import Held, Loaded
 from falcon_core.wire.directory import DirectoryReport, report_of
 from falcon_core.wire.imports import Imports

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 
 from falcon_agent.ring_reader import HOLE_SECONDS, Batch, RingReader
-from falcon_core.signals.changepoint import Slowdown
-from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
-from falcon_core.signals.measured import Measured
-from falcon_core.signals.rank import RankChain
-from falcon_core.signals.transfers import Link, Matched, match, slow_links, transfer_medians, waits
+from falcon_core.signals.attribution.measured import Measured
+from falcon_core.signals.changepoint.detector import Slowdown
+from falcon_core.signals.job.culprits import RankView, Verdict, Wait, attribute_slowdown
+from falcon_core.signals.job.transfers import Link, Matched, match, slow_links, transfer_medians, waits
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Kind, RecordArray, RingFormatError, RingHeader
 

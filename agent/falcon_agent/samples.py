@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from falcon_agent.run_dir import RunDir
-from falcon_core.signals.stacks import place_of, sampled_thread
+from falcon_core.signals.job.stacks import place_of, sampled_thread
 from falcon_core.wire.samples import MAX_PLACE_TEXT, MAX_PLACES, StackPlace, StackSamples
 
 SAMPLES = 12

@@ -3,8 +3,8 @@
 - At once, when something has changed: a process or its launcher, a slowdown's begin or end, a rank that falls silent
   for longer than its deadline or moves again, the first iteration, a checkpoint that Falcon asked for.
 - Each ``DETAIL_SECONDS`` while the detail of some rank matters. It matters where the rank's own computation has grown,
-  or is suddenly far out of its noise (``signals.sudden``), and where the operator asks for it, which alone can compare
-  the ranks with each other.
+  or is suddenly far out of its noise (``signals.changepoint.sudden_jump``), and where the operator asks for it, which
+  alone can compare the ranks with each other.
 - Each ``SLOW_SECONDS`` during a slowdown whose level still moves.
 - Each ``REPORT_SECONDS`` otherwise. All pods of a job report at the same moment, as far as their nodes' clocks agree,
   so that whoever gathers the reports writes them once, and the operator looks at them once.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 
-from falcon_core.signals.sudden import is_suddenly_slow
+from falcon_core.signals.changepoint.sudden_jump import is_suddenly_slow
 from falcon_core.times import DETAIL_SECONDS, REPORT_SECONDS
 from falcon_core.wire.messages import Detection, RankSignals, Summary
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from falcon_agent.run_dir import RunDir
-from falcon_core.signals.stacks import PROGRAM_ENDED, answering_thread
+from falcon_core.signals.job.stacks import PROGRAM_ENDED, answering_thread
 
 OTHERS_SECONDS = 5.0  # when further ranks have come to stand
 AGAIN_SECONDS = 30.0  # the stacks of a hang stay the same; those of a long checkpoint do not

@@ -9,7 +9,7 @@ import msgspec
 
 from falcon_agent.ring_reader import RingReader
 from falcon_agent.tracker import Followed
-from falcon_core.signals.iteration_counts import IterationCounts, iteration_counts
+from falcon_core.signals.calls.iteration_counts import IterationCounts, iteration_counts
 from falcon_core.wire.probe import MOST_CHANNELS, ChannelStart, RankStart
 from falcon_core.wire.ring import CounterArray, Traffic, parse_counter_key
 

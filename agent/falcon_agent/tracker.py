@@ -21,9 +21,9 @@ from falcon_agent.shares import SaidFile
 from falcon_agent.sight import sight
 from falcon_agent.telemetry.pressure import Pressure
 from falcon_agent.troubles import Troubles
-from falcon_core.signals.memory import RankMemory
-from falcon_core.signals.profile import SAMPLE_EVERY, Profile
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.rank.chain import RankChain
+from falcon_core.signals.rank.profiling import SAMPLE_EVERY, Profile
+from falcon_core.signals.rank.saved_state import RankMemory
 from falcon_core.wire.launch import RINGS_DIR, SAID_FILE, LaunchCounters
 from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.network import NetworkSignals

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from benchmarks.culprits.parallel import GPUS_PER_NODE, HEALTHY_CYCLES, SLOW_CYCLES, Fault, FaultName, Shape, Simulation
-from falcon_core.signals.culprits import RankView, Verdict, attribute_slowdown
-from falcon_core.signals.transfers import match, slow_links
+from falcon_core.signals.job.culprits import RankView, Verdict, attribute_slowdown
+from falcon_core.signals.job.transfers import match, slow_links
 
 SHAPES = {"64": Shape(4, 4, 4), "256": Shape(4, 8, 8), "1024": Shape(8, 16, 8)}
 SINGLE: tuple[FaultName, ...] = (

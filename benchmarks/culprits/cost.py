@@ -10,10 +10,10 @@ import msgspec
 
 from benchmarks.culprits.confusion import SHAPES
 from benchmarks.culprits.parallel import HEALTHY_CYCLES, SLOW_CYCLES, Fault, Simulation
-from falcon_core.signals.calls import Tokenizer
-from falcon_core.signals.culprits import attribute_slowdown
-from falcon_core.signals.iteration import IterationTracker
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.calls.stream import Tokenizer
+from falcon_core.signals.iterations.segmenter import IterationTracker
+from falcon_core.signals.job.culprits import attribute_slowdown
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script, ddp

@@ -15,10 +15,16 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from falcon_core.signals.attribution import WaitBaseline, compute_ns, excess_over, inside_outside, measured_comms
-from falcon_core.signals.calls import Calls, Flags, Floats, Ints, traits
-from falcon_core.signals.culprits import RankView, Wait
-from falcon_core.signals.iteration import Iteration
+from falcon_core.signals.attribution.compute_and_wait import (
+    WaitBaseline,
+    compute_ns,
+    excess_over,
+    inside_outside,
+    measured_comms,
+)
+from falcon_core.signals.calls.stream import Calls, Flags, Floats, Ints, traits
+from falcon_core.signals.iterations.segmenter import Iteration
+from falcon_core.signals.job.culprits import RankView, Wait
 from falcon_core.wire.ring import RECORD_DTYPE, Kind, Op, RecordArray
 
 MS = 1e6

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 
 from benchmarks import public_data
-from falcon_core.signals.attribution import compute_ns, work_of
-from falcon_core.signals.calls import Tokenizer
-from falcon_core.signals.culprits import RankView, Verdict, attribute_slowdown
-from falcon_core.signals.iteration import Iteration
+from falcon_core.signals.attribution.compute_and_wait import compute_ns, work_of
+from falcon_core.signals.calls.stream import Tokenizer
+from falcon_core.signals.iterations.segmenter import Iteration
+from falcon_core.signals.job.culprits import RankView, Verdict, attribute_slowdown
 from falcon_core.wire.ring import RECORD_DTYPE, SYNCHRONISING_OPS, Kind, Op, RecordArray
 
 DATA = public_data.DATA

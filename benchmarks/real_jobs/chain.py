@@ -9,12 +9,12 @@ from __future__ import annotations
 import msgspec
 
 from falcon_agent.comms import CommTable
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection, RankSignals
 from falcon_core.wire.ring import RecordArray
 
 try:
-    from falcon_core.signals.profile import Profile
+    from falcon_core.signals.rank.profiling import Profile
 except ImportError:  # the earlier code has none: it is sampled all the time
     Profile = None  # type: ignore[assignment, misc]
 

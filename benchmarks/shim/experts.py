@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.shim.jobs import SHIM
 from falcon_agent.comms import CommTable
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import EXCHANGE, RECORD_DTYPE, Kind, Op, RecordArray
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks.shim.jobs import RANKS, start, wait
 from falcon_agent.ring_reader import RingReader
-from falcon_core.signals.iteration import Iteration
-from falcon_core.signals.measured import Measured
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.attribution.measured import Measured
+from falcon_core.signals.iterations.segmenter import Iteration
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection
 
 PROGRAMS = Path(__file__).parents[2] / "tests" / "gpu" / "programs"

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.shim.jobs import SHIM
-from falcon_core.signals.profile import SAMPLE_EVERY
+from falcon_core.signals.rank.profiling import SAMPLE_EVERY
 
 BENCH = Path(os.environ.get("SHIM_TEST_OUT", "")) / "nccl_bench"
 BURSTS = 400

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from falcon_core.signals.calls import Calls, Ints, traits
+from falcon_core.signals.calls.stream import Calls, Ints, traits
 from falcon_core.wire.ring import Op
 
 Generator = np.random.Generator

@@ -13,11 +13,11 @@ import numpy as np
 from benchmarks.signals.changes import rng_of
 from benchmarks.signals.markdown import table
 from benchmarks.signals.series import noise
-from falcon_core.signals.bocd import RunLengthPosterior
-from falcon_core.signals.calls import Floats
-from falcon_core.signals.changepoint import HAZARD, PRIOR, ChangeDetector
-from falcon_core.signals.rank import RankChain
-from falcon_core.signals.warm import warm_up
+from falcon_core.signals.calls.stream import Floats
+from falcon_core.signals.changepoint.bocd import RunLengthPosterior
+from falcon_core.signals.changepoint.detector import HAZARD, PRIOR, ChangeDetector
+from falcon_core.signals.rank.chain import RankChain
+from falcon_core.signals.rank.warm_up import warm_up
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.signals.series import Times
-from falcon_core.signals.bocd import LONGEST_RUN, Prior, RunLengthPosterior
-from falcon_core.signals.changepoint import ChangeDetector
+from falcon_core.signals.changepoint.bocd import LONGEST_RUN, Prior, RunLengthPosterior
+from falcon_core.signals.changepoint.detector import ChangeDetector
 from falcon_core.wire.messages import Detection
 
 SECOND_NS = 1_000_000_000

@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.signals.calls import JOBS, Job, stream
 from benchmarks.signals.changes import rng_of
 from benchmarks.signals.markdown import table
-from falcon_core.signals.calls import Calls
-from falcon_core.signals.iteration import IterationTracker
+from falcon_core.signals.calls.stream import Calls
+from falcon_core.signals.iterations.segmenter import IterationTracker
 
 _ACF_SHARE = 0.95  # FALCON §4.2
 _BATCHES = 49  # calls a poll

@@ -8,8 +8,8 @@ from benchmarks.signals.changes import rng_of
 from benchmarks.signals.detectors import SECOND_NS, shipped
 from benchmarks.signals.markdown import table
 from benchmarks.signals.series import HEALTHY, Times
-from falcon_core.signals.changepoint import ChangeDetector
-from falcon_core.signals.level import Level, slowdown_since_earlier
+from falcon_core.signals.changepoint.detector import ChangeDetector
+from falcon_core.signals.changepoint.generation_level import Level, slowdown_since_earlier
 from falcon_core.wire.messages import Detection
 
 _COUNT = 200

@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.signals.markdown import table
 from benchmarks.signals.series import Times
-from falcon_core.signals.bocd import Prior, RunLengthPosterior
-from falcon_core.signals.changepoint import HAZARD, PRIOR, Reference
+from falcon_core.signals.changepoint.bocd import Prior, RunLengthPosterior
+from falcon_core.signals.changepoint.detector import HAZARD, PRIOR, Reference
 from falcon_core.wire.messages import Detection
 
 _MARGIN = 5

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_core.signals.profile import Profile
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.rank.chain import RankChain
+from falcon_core.signals.rank.profiling import Profile
 from falcon_core.wire.messages import Detection, Onset, RankSignals
 from falcon_core.wire.microbatches import MAX_TURNS, MicroShare, Said, Turn
 from falcon_core.wire.ring import RecordArray

@@ -23,7 +23,7 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import Exposure, RecoveryState
 from falcon_core.recovery.strategies import replace_node
-from falcon_core.signals.level import SETTLED_ITERATIONS
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.burn_ins import BurnIns
 from falcon_sim.cluster import Cluster

@@ -16,7 +16,7 @@ from falcon_core.planning import microbatch, placement, ski_rental
 from falcon_core.planning.errors import PlanningError
 from falcon_core.planning.placement_model import Cluster, Roles, roles_of
 from falcon_core.recovery.model.observation import Observation
-from falcon_core.signals.transfers import match, slow_links
+from falcon_core.signals.job.transfers import match, slow_links
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.model import JobModel

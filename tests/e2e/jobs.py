@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dev.kubectl import Json, Kubectl, wait_for
-from falcon_core.signals.level import SETTLED_ITERATIONS
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from tests.machine import DISTURBING, cpu_times, own_diagnoses, stolen_share
 
 TRAINER_IMAGE = "localhost/falcon/trainer:dev"

@@ -30,7 +30,8 @@ CAPTURES = ("global", "thread_local", "relaxed")
 LAUNCHES = 3  # of each graph
 AGENT = Path(__file__).parents[2] / "agent"
 SLOW_RANK = 1
-# Of an iteration, so that it is long enough to be one: fewer than fifty a second (falcon_core.signals.period).
+# Of an iteration, so that it is long enough to be one: fewer than fifty a second
+# (falcon_core.signals.iterations.period).
 COMPUTE = {"COMPUTE_SECONDS": "0.03"}
 # Two ranks share a GPU: NCCL 2.30 and newer are asked to allow it, older ones take them for two hosts (job.py). With a
 # GPU each, neither changes anything. The same sums in the same order each time: losses are compared bit for bit.

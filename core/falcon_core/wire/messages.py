@@ -36,7 +36,9 @@ Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]  # likewise
 # What is seen of a rank's calls: all; or only when they are made, and why not how long they take on the device; or not
 # all of them, since a table of the shim has no room.
 Sight = Literal["Full", "NoDriver", "OldDriver", "NoThread", "DriverFails", "CommunicatorsFull", "CountersFull"]
-Work = Literal["Fixed", "InBytes", "Hidden"]  # what a rank's calls show of how much it has to do (``signals.work``)
+Work = Literal[
+    "Fixed", "InBytes", "Hidden"
+]  # what a rank's calls show of how much it has to do (``signals.attribution.work_kind``)
 
 
 class Detection(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +124,7 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     op: Int64 = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle shows
     bytes: Int64 | None = None  # payload of that call
     excess_ns: list[Int64] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
-    link_bytes: Bytes | None = None  # likewise: what its collectives put on a link (``signals.traffic``)
+    link_bytes: Bytes | None = None  # likewise: what its collectives put on a link (``signals.calls.traffic``)
     healthy_ns: list[Int64] = []  # where asked: what its calls take in a healthy iteration, in the parts of excess_ns
 
 
@@ -188,7 +190,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     comms_left_out: Int64 = 0  # communicators and pairs beyond the bounds
     work: Work = "Fixed"  # in the detail; earlier agents do not say it
     size_class: Int64 | None = None  # of the bytes of an iteration (``size_class``); None where they depend on the data
-    stack: list[str] = []  # ``signals.stacks``: of the thread that answered the signal, while the rank is silent
+    stack: list[str] = []  # ``signals.job.stacks``: of the thread that answered the signal, while the rank is silent
     retries: Int64 = 0  # set-up calls of communicators that the process has tried again in place
     sight: Sight = "Full"
     comm_error: Int64 = 0  # the first asynchronous error of a communicator (``errors.nccl``); 0: none

@@ -62,7 +62,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 class MicroShare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The part of it that a report carries: as of the rank's newest step.
 
-    Where the script cannot time its passes and its calls do (``signals.passes``), ``micro_ns`` is theirs.
+    Where the script cannot time its passes and its calls do (``signals.attribution.pipeline_passes``), ``micro_ns`` is
+    theirs.
     """
 
     per_rank: int

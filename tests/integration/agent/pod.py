@@ -20,7 +20,7 @@ import numpy.typing as npt
 from falcon_agent.ring_reader import RingReader
 from falcon_agent.run_dir import RunDir
 from falcon_agent.tracker import Memory
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import Phase, Standby
 from falcon_core.wire.messages import Detection, Plan, PlanMember, RankSignals, Summary

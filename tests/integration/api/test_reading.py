@@ -12,7 +12,7 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.model.membership import Exclusion
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.level import Level
+from falcon_core.signals.changepoint.generation_level import Level
 from falcon_operator.api import (
     ClosedIncident,
     Condition,

@@ -19,8 +19,8 @@ from benchmarks.shim.jobs import PYTHON, SHIM
 from falcon_agent.gates import Gates
 from falcon_agent.ring_reader import RingReader
 from falcon_core.recovery.probe.cut import Channel, Known
-from falcon_core.signals.iteration_counts import iteration_counts
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.calls.iteration_counts import iteration_counts
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire import ring
 from falcon_core.wire.control import Mode, Target, pack_control
 from falcon_core.wire.messages import Detection

@@ -15,8 +15,8 @@ from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR
 from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, MAX_SENDS, SentSignals
 from tests.unit.agent.rings import descriptor, write_ring
+from tests.unit.signals.calls.test_traffic import calls
 from tests.unit.signals.streams import MS, Call, Script
-from tests.unit.signals.test_traffic import calls
 
 KEY = ring.counter_key
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.signals.stacks import answering_thread
+from falcon_core.signals.job.stacks import answering_thread
 from falcon_start.stacks import SIGNAL
 
 AGENT = Path(__file__).parents[3] / "agent"

@@ -15,7 +15,7 @@ from falcon_agent import probing
 from falcon_agent.probing import Probing
 from falcon_agent.run_dir import RunDir
 from falcon_agent.stops import Start, start_of, targets_of
-from falcon_core.signals.iteration_counts import IterationCounts
+from falcon_core.signals.calls.iteration_counts import IterationCounts
 from falcon_core.times import PAUSE_UNENDED_SECONDS
 from falcon_core.wire import control
 from falcon_core.wire.check_links import LinksOrder

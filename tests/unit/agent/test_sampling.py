@@ -12,7 +12,7 @@ import pytest
 
 from falcon_agent.run_dir import RunDir
 from falcon_agent.tracker import Tracker
-from falcon_core.signals.profile import SAMPLE_EVERY
+from falcon_core.signals.rank.profiling import SAMPLE_EVERY
 from falcon_core.wire.control import CONTROL_BYTES, SAMPLING_OFFSET, Mode, pack_control
 from falcon_core.wire.launch import CONTROL_FILE, RINGS_DIR
 from falcon_core.wire.ring import Kind

@@ -12,7 +12,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Stay
-from falcon_core.signals.level import Level
+from falcon_core.signals.changepoint.generation_level import Level
 from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, replace, seen
 
 SETTLED = Level(iteration_ns=250 * MS, noise=0.02, iterations=400, world_size=3, period_calls=4)

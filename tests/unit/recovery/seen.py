@@ -12,7 +12,7 @@ from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of
 from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
-from falcon_core.signals.cause import CpuEvidence
+from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.wire.messages import Onset, RankSignals, ThrottleSignals
 
 NOW = 1_000_000.0

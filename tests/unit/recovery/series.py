@@ -20,12 +20,12 @@ from falcon_core.recovery.model.observation import Observation, PreparedSeen, Ra
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import JobChange, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.changepoint import ChangeDetector, Reference
+from falcon_core.signals.changepoint.detector import ChangeDetector, Reference
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals, Work
 from tests.unit.recovery.seen import MS, NOW, member, replace
 
 Times = npt.NDArray[np.float64]
-HEALTHY_DELAY = 8  # as ``signals.rank``: iterations after which a computation teaches the agent
+HEALTHY_DELAY = 8  # as ``signals.rank.chain``: iterations after which a computation teaches the agent
 COMPUTE_MS, TRANSFER_MS = 200.0, 50.0
 LOOK_ITERATIONS = 4  # between two looks of the operator
 STANDSTILL_SECONDS = 10.0  # of a restart

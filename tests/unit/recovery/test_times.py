@@ -10,7 +10,7 @@ import pytest
 from falcon_agent.agent import READ_SECONDS
 from falcon_bench import links
 from falcon_core import times
-from falcon_core.signals.hang import MINIMUM_DEADLINE_NS
+from falcon_core.signals.rank.hang_deadline import MINIMUM_DEADLINE_NS
 from falcon_operator.election import LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS
 
 ROOT = Path(__file__).resolve().parents[3]

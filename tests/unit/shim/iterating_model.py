@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from falcon_core.recovery.probe.cut import Channel, Known
-from falcon_core.signals.iteration_counts import iteration_counts
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.calls.iteration_counts import iteration_counts
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import (
     COUNTER_DTYPE,

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from falcon_core.recovery.probe.cut import Known
-from falcon_core.signals.period import MOST_MICRO_BATCHES
+from falcon_core.signals.iterations.period import MOST_MICRO_BATCHES
 from tests.unit.shim import pause_rules as pause
 from tests.unit.shim.iterating_model import WORLD, FromAnyone, Iterating
 from tests.unit.shim.pause_model import Model, Paused, pause_once, run_to_end

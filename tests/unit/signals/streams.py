@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from falcon_core.signals.calls import Calls, Tokenizer
+from falcon_core.signals.calls.stream import Calls, Tokenizer
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
 
 MS = 1_000_000

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Kind
 from falcon_sim.engine import Engine

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection
 from falcon_sim.model import NORM_SECONDS, Block, Conditions, JobModel
 from falcon_sim.records import RingWriter

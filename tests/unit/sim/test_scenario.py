@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.signals.profile import SAMPLE_EVERY
+from falcon_core.signals.rank.profiling import SAMPLE_EVERY
 from falcon_sim.__main__ import main
 from falcon_sim.scenario import ScenarioError, Watch, load, parse
 

@@ -12,9 +12,9 @@ import numpy as np
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.stored import Place
-from falcon_core.signals.calls import Flags, Ints
-from falcon_core.signals.communicators import Communicator, Seat, Seats, find_communicators, name_communicators
-from falcon_core.signals.hang import Progress
+from falcon_core.signals.calls.stream import Flags, Ints
+from falcon_core.signals.job.communicators import Communicator, Seat, Seats, find_communicators, name_communicators
+from falcon_core.signals.job.hang import Progress
 from falcon_core.wire.messages import CommSignals, PairSignals
 
 Names = dict[tuple[int, int], Communicator]  # by rank and its process's id

@@ -37,7 +37,7 @@ from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import JobChange, OtherWork, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.level import SETTLED_ITERATIONS, Level, same_work
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, Level, same_work
 from falcon_core.stats.medians import Floats, median
 from falcon_core.stats.order import median_of, medians_of
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals

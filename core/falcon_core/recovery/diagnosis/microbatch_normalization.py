@@ -1,8 +1,9 @@
 """What ranks with other shares compute, where a part of it does not depend on the share. Pure.
 
-Where neither a script nor its calls time its micro-batches (``signals.passes``), an agent takes all computation as
-proportional to the share (``signals.shares``). A rank that computes fewer looks slower then than it is, and so would
-whoever shares a slow rank's replica: with half of the micro-batches, a fixed third looks like a third more computation.
+Where neither a script nor its calls time its micro-batches (``signals.attribution.pipeline_passes``), an agent takes
+all computation as proportional to the share (``signals.attribution.even_share_compute``). A rank that computes fewer
+looks slower then than it is, and so would whoever shares a slow rank's replica: with half of the micro-batches, a fixed
+third looks like a third more computation.
 
 The part φ of a stage's computation that is fixed shows in its ranks that compute more than their even share, M instead
 of m micro-batches for even shares m, and are well. Such a rank takes φ + (1 − φ) · M/m times its healthy computation H,

@@ -18,7 +18,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.model.observation import RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import MOST_BESIDE
-from falcon_core.signals.culprits import median_of_others, own_excess_ns
+from falcon_core.signals.job.culprits import median_of_others, own_excess_ns
 from falcon_core.stats.medians import Floats, Ints
 from falcon_core.stats.order import medians_of, quantile_of
 

@@ -14,8 +14,8 @@ from falcon_core.recovery.diagnosis.stragglers import compared_ranks, peer_group
 from falcon_core.recovery.diagnosis.workload_check import Straggler
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.signals.level import SETTLED_ITERATIONS
-from falcon_core.signals.outliers import Outlier
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
+from falcon_core.signals.changepoint.median_rule import Outlier
 from falcon_core.stats.medians import medians
 from falcon_core.stats.order import median_of
 

@@ -1,8 +1,8 @@
 """Slow from the first iteration: ranks that have computed longer than their peers ever since a generation began.
 
-Such a slowdown has no onset, and the first generation has no earlier one to be compared with (``signals.level``). What
-is left are the peers: the ranks of a pipeline stage whose iterations have as many calls. Nothing but the peers speaks
-against such a rank, so all of these conditions have to hold:
+Such a slowdown has no onset, and the first generation has no earlier one to be compared with
+(``signals.changepoint.generation_level``). What is left are the peers: the ranks of a pipeline stage whose iterations
+have as many calls. Nothing but the peers speaks against such a rank, so all of these conditions have to hold:
 
 - **Longer.** The mean over the generation's iterations (what its agent takes for its healthy computation) is
   ``lasting_factor`` times the median of the others', and its newest iterations are longer by half of that at least.
@@ -45,9 +45,9 @@ from falcon_core.recovery.model.resumption import resumed_at
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import SinceStart
-from falcon_core.signals.culprits import median_of_others
-from falcon_core.signals.level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
-from falcon_core.signals.reference import MEAN_SAMPLES
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
+from falcon_core.signals.changepoint.reference import MEAN_SAMPLES
+from falcon_core.signals.job.culprits import median_of_others
 from falcon_core.stats.medians import Floats, median, medians
 from falcon_core.wire.messages import RECENT_ITERATIONS
 

@@ -28,8 +28,8 @@ from falcon_core.recovery.model.evidence import NetworkSeen
 from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS, SlowIncident, SlowLink
-from falcon_core.signals.cause import explain
-from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
+from falcon_core.signals.job.cause import explain
+from falcon_core.signals.job.culprits import RankView, Verdict, Wait, attribute_slowdown
 from falcon_core.stats.medians import Floats, medians
 
 

@@ -10,9 +10,9 @@ time says little, all of these conditions have to hold:
 - **Apart.** What it grew by is ``apart_factor`` times the distance within which ``apart_share`` of the other ranks'
   growth lies around what is typical of their group.
 - **Few.** Such ranks are fewer than half of their group, on a single node or on few of the job's nodes.
-- **Known work.** The rank's calls show how much it has to do (``signals.work``), or those of most ranks that do the
-  same work: a rank's own times may be too noisy, or grown too much, to follow its bytes. Work that cannot be seen may
-  move.
+- **Known work.** The rank's calls show how much it has to do (``signals.attribution.work_kind``), or those of most
+  ranks that do the same work: a rank's own times may be too noisy, or grown too much, to follow its bytes. Work that
+  cannot be seen may move.
 - **Waited for.** The mean iteration since then is longer than before, by more than a quarter of ``verify``.
 - **Lasting.** It has been so at every look, and in ``REPORTS`` reports, no two of which hold the same iterations. At
   the looks between the first and the last, half of the factor is enough.
@@ -39,7 +39,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Grown
-from falcon_core.signals.culprits import median_of_others
+from falcon_core.signals.job.culprits import median_of_others
 from falcon_core.stats.medians import Floats, median, medians
 from falcon_core.wire.messages import RECENT_ITERATIONS
 

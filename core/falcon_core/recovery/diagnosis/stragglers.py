@@ -18,9 +18,9 @@ from falcon_core.recovery.model.evidence import sampled
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident
-from falcon_core.signals.cause import CpuEvidence, explain
-from falcon_core.signals.culprits import least_excess_ns, median_of_others
-from falcon_core.signals.outliers import Outlier, Series, outliers
+from falcon_core.signals.changepoint.median_rule import Outlier, Series, outliers
+from falcon_core.signals.job.cause import CpuEvidence, explain
+from falcon_core.signals.job.culprits import least_excess_ns, median_of_others
 from falcon_core.stats.medians import Floats, median, medians
 from falcon_core.stats.order import median_of
 from falcon_core.wire.messages import RECENT_ITERATIONS

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.model.observation import RankSeen
-from falcon_core.signals.outliers import Outlier
+from falcon_core.signals.changepoint.median_rule import Outlier
 
 Straggler = tuple[Outlier, list[RankSeen]]  # and the ranks that do the same work
 

@@ -5,7 +5,7 @@ second and is taken back as easily. Where so few iterations lose as much, waitin
 error (ski-rental). They are moved where all of these conditions hold:
 
 - **Out of the noise.** A rank's newest iterations are far above its healthy ones, because it computes longer itself
-  (``signals.sudden``).
+  (``signals.changepoint.sudden_jump``).
 - **Paid for.** The iterations that are so long have lost what the change costs.
 - **It helps.** Another split is better, by the newest iteration alone: the one before may be partly healthy.
 - **Even until now.** The ranks have had equal shares for as long: their times before and after a change are not
@@ -28,7 +28,7 @@ from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.sudden import NEWEST, is_suddenly_slow, long_ns
+from falcon_core.signals.changepoint.sudden_jump import NEWEST, is_suddenly_slow, long_ns
 from falcon_core.wire.microbatches import MAX_SHARES
 
 replace = msgspec.structs.replace

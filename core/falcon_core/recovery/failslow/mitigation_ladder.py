@@ -56,7 +56,7 @@ from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, was_appli
 from falcon_core.recovery.model.state import RecoveryState, numbered
 from falcon_core.recovery.probe import group_comparison, probe_controller, probe_targets
 from falcon_core.recovery.strategies import adjust_microbatches, replace_node, swap_for_link
-from falcon_core.signals.level import SETTLED_ITERATIONS, same_work
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, same_work
 
 replace = msgspec.structs.replace
 

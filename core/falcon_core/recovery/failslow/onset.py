@@ -2,7 +2,7 @@
 
 A slowdown that begins here has no name and is a suspicion (phase ``Suspected``). It begins where
 
-- **most ranks report an onset** (``signals.changepoint``);
+- **most ranks report an onset** (``signals.changepoint.detector``);
 - the generation's settled level is above that of the job's earlier generations (``from_start.against_earlier``);
 - a young generation has replicas that are not alike (``sharing.since_start``);
 - a rank is suddenly slow, and micro-batches can be moved (``sudden``).

@@ -43,8 +43,8 @@ from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, only, wit
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import Moved, Sharing
 from falcon_core.recovery.strategies import adjust_microbatches
-from falcon_core.signals.level import SETTLED_ITERATIONS
-from falcon_core.signals.sudden import NEWEST
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
+from falcon_core.signals.changepoint.sudden_jump import NEWEST
 
 AGAIN_SECONDS: Final = 60.0
 APART_SECONDS: Final = 60.0

@@ -27,7 +27,7 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.hang import Hang, explain_hang
+from falcon_core.signals.job.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 
 Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working", "Mute"]

@@ -13,7 +13,7 @@ from falcon_core.errors.tracebacks import exception_type
 from falcon_core.model import Severity
 from falcon_core.recovery.diagnosis.communicator_progress import nobody_waits, waits
 from falcon_core.recovery.model.observation import Observation, RankSeen
-from falcon_core.signals.stacks import PROGRAM_ENDED
+from falcon_core.signals.job.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, RAISED_SECONDS
 from falcon_core.wire.messages import MAX_DETAILED
 from falcon_core.wire.printed import Printed

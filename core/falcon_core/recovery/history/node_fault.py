@@ -13,7 +13,8 @@ first rule that applies decides):
 4. *A test.* Its machine was measured beside its peers' while all ranks stood still, and is slow by itself.
 5. *Never healthy.* A rank that was never seen well in its place may have had more to do from the beginning.
 6. *It was healthy here.* Where a rank's calls say that its work is the same in each iteration, or that its bytes do not
-   explain the time (``signals.work``), a rank that was well in its place and no longer is has a slow node.
+   explain the time (``signals.attribution.work_kind``), a rank that was well in its place and no longer is has a slow
+   node.
 7. *It stays.* Otherwise the work may move. It is learned for how long slowness stayed with a node of this job before it
    passed by itself. What stays ``STAY_FACTOR`` times as long as all of that is the node's.
 

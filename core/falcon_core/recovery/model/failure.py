@@ -58,7 +58,7 @@ class Awaited(Stored, frozen=True, kw_only=True):
 
 
 class HangFinding(Stored, frozen=True, kw_only=True):
-    """The cause of a standstill, as the counts of calls show it (``signals.hang``)."""
+    """The cause of a standstill, as the counts of calls show it (``signals.job.hang``)."""
 
     kind: Literal["NeverArrived", "Transfer", "Deadlock"]
     ranks: list[Awaited]  # the first NAMED_RANKS
@@ -76,7 +76,7 @@ class HangFinding(Stored, frozen=True, kw_only=True):
 class StackGroup(Stored, frozen=True, kw_only=True):
     """Ranks that stand at the same place of their program."""
 
-    frames: list[str]  # the innermost first (``signals.stacks``)
+    frames: list[str]  # the innermost first (``signals.job.stacks``)
     ranks: list[int]  # the first NAMED_RANKS
     total: int  # all of them
 

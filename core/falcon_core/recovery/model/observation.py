@@ -15,7 +15,7 @@ import numpy as np
 
 from falcon_core.model import Cause
 from falcon_core.recovery.model.suspects import Lasted
-from falcon_core.signals.cause import CpuEvidence
+from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.stats.medians import Floats, Ints, Table, medians
 from falcon_core.stats.order import median_of
 from falcon_core.wire.messages import RankSignals, ThrottleSignals
@@ -52,8 +52,6 @@ class StartWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
-
-
 NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
 
 

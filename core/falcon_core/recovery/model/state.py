@@ -25,7 +25,7 @@ from falcon_core.recovery.model.slowdown import (
 from falcon_core.recovery.model.stored import Stored
 from falcon_core.recovery.model.suspects import Compared, Grown, Lasted, SinceStart, Stay, Suspect
 from falcon_core.recovery.model.treatments import Sharing, SlowPair
-from falcon_core.signals.level import Level
+from falcon_core.signals.changepoint.generation_level import Level
 
 replace = msgspec.structs.replace
 MOST_BESIDE = 7  # slow nodes besides the first: with a failure and a hang they fit into a status

@@ -33,8 +33,8 @@ from falcon_core.recovery.model.slowdown import NAMED_RANKS, SlowIncident, SlowL
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Compared
 from falcon_core.recovery.probe import probe_targets
-from falcon_core.signals.communicators import Communicator
-from falcon_core.signals.level import SETTLED_ITERATIONS
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
+from falcon_core.signals.job.communicators import Communicator
 from falcon_core.stats.medians import median
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals

@@ -8,9 +8,9 @@ demand that outlives the exchange, no work is done again.
 **The model** is ``planning.placement``'s. Only what a slow link adds counts: B bytes of the slow communicator on that
 link take E seconds longer than healthy ones, so b bytes in its place are taken to add b/B · E. Where a measurement
 alone has named the link (record 101), no communicator has grown slow: then E is all that iterations take longer, and B
-all that crosses the link. What a link carries is what the ranks report of an iteration's calls (``signals.traffic``).
-Everything else stays as long as it is. E is the least of the newest windows (``links``), so that the gain is rather
-larger than the model says.
+all that crosses the link. What a link carries is what the ranks report of an iteration's calls
+(``signals.calls.traffic``). Everything else stays as long as it is. E is the least of the newest windows (``links``),
+so that the gain is rather larger than the model says.
 """
 
 from __future__ import annotations

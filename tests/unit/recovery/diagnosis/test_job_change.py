@@ -13,7 +13,7 @@ from falcon_core.recovery.diagnosis.job_change import at_level
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.level import Level
+from falcon_core.signals.changepoint.generation_level import Level
 from tests.unit.recovery.seen import MS, NOW, POLICY, differing, replace, seen
 from tests.unit.recovery.series import Job, Times, only
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.culprit_timing import with_newest_figures
 from falcon_core.recovery.model.slowdown import Culprit
-from falcon_core.signals.cause import CpuEvidence
+from falcon_core.signals.job.cause import CpuEvidence
 from tests.unit.recovery.seen import NOW, POLICY, SLOW, STRAGGLER, locate, replace, seen, unnamed
 
 WAITS = CpuEvidence(throttled=0.0, run_delay=0.6, healthy_run_delay=0.1)

@@ -17,7 +17,7 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import SinceStart
-from falcon_core.signals.level import Level
+from falcon_core.signals.changepoint.generation_level import Level
 from tests.unit.recovery.seen import MS, replace
 from tests.unit.recovery.series import LOOK_ITERATIONS, Job, Times, only
 

@@ -10,7 +10,7 @@ from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.stragglers import comparable
 from falcon_core.recovery.model.observation import NodeTrouble
-from falcon_core.signals.cause import CpuEvidence
+from falcon_core.signals.job.cause import CpuEvidence
 from tests.unit.recovery.seen import MS, POLICY, STRAGGLER, locate, rank, replace, seen, unnamed
 
 LAYERS = {"iteration_ns": [25 * MS] * 16, "compute_ns": [20 * MS] * 16, "healthy_compute_ns": 20 * MS}

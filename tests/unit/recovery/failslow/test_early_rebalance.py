@@ -11,7 +11,7 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import Sharing
-from falcon_core.signals.sudden import NEWEST, is_suddenly_slow
+from falcon_core.signals.changepoint.sudden_jump import NEWEST, is_suddenly_slow
 from falcon_core.wire.messages import RankSignals
 from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen

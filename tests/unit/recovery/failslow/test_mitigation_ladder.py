@@ -15,8 +15,8 @@ from falcon_core.recovery.model.observation import Spares
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.cause import CpuEvidence
-from falcon_core.signals.level import Level
+from falcon_core.signals.changepoint.generation_level import Level
+from falcon_core.signals.job.cause import CpuEvidence
 from tests.unit.recovery.incidents import SETTLED, UNPRICED, incident, late_start, located, named, step
 from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, locate, replace, seen
 

@@ -16,7 +16,7 @@ from falcon_core.recovery.model.actions import Replace, Restart
 from falcon_core.recovery.model.failure import Fault
 from falcon_core.recovery.model.observation import Observation, Spares
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.stacks import PROGRAM_ENDED
+from falcon_core.signals.job.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, IDLE_SECONDS, RAISED_SECONDS
 from falcon_core.wire.messages import CommSignals
 from falcon_core.wire.printed import Printed

@@ -12,7 +12,7 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.signals.cause import CpuEvidence
+from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.wire.messages import Work
 from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.incidents import located, named, stay

@@ -17,7 +17,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Stay
-from falcon_core.signals.cause import CpuEvidence, explain
+from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import Work
 from tests.unit.recovery.incidents import CHECKING, SETTLED, after, incident, late_start, located, named, stay, step

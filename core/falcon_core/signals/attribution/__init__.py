@@ -1,0 +1,1 @@
+"""Divide an iteration's time into computation, waiting and transfer."""

@@ -1,0 +1,1 @@
+"""Find when a series of times has changed, and what it was before."""

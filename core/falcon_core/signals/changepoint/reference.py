@@ -1,0 +1,157 @@
+"""The healthy level of a series, and what noise can do to it: the yardstick for changes (FALCON §4.2, verification).
+
+All levels are logarithms. Noise has several faces, and a change must exceed each of them:
+
+- its size, and how much of it the next sample inherits (a neighbour on a shared machine lasts);
+- how far the level wanders by itself over tens of samples (drift, load that moves between experts);
+- how often single samples are long (garbage collection, stalls): several in a row may be chance.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+
+import numpy as np
+
+from falcon_core.signals.calls.stream import Floats
+from falcon_core.stats.order import median_of
+
+NOISE_FLOOR = 0.01
+DEVIATIONS = 5.0  # of a median, by which a change must exceed noise
+MEAN_SAMPLES = 1000  # up to here a level is the mean of all samples, and then of the newest by and by
+_SLOW_RATE = 1 / MEAN_SAMPLES
+_NOISE_RATE = 1 / 100
+_CORRELATION_RATE = 1 / 300
+_NOISE_PRIOR = 0.05
+_NOISE_PRIOR_SAMPLES = 4
+_OUTLIER_DEVIATIONS = 5.0
+_LOCAL_RATE = 1 / 16
+_CORRELATION_PRIOR = 0.5
+_MOST_CORRELATION = 0.9
+_TO_DEVIATION = 1.25  # √(π/2): a mean absolute deviation, or a median's error, against a mean's standard deviation
+_WANDER_RATE = 1 / 200
+_WANDER_DEVIATIONS = 3.0
+_LONG = (0.05, 0.1, 0.2, 0.4, 0.8)  # how far above the level a sample is called long
+_LONG_BLOCK = 16  # samples after which the shares are brought up to date
+_LONG_PRIOR = 0.02  # share of long samples
+_LONG_CHANCE = 1e-7  # that as many of a window are long
+
+
+class Reference:
+    """The healthy level, and the noise around it.
+
+    Noise is measured against a level that follows quickly, so that a drift does not pass for noise.
+    """
+
+    def __init__(self, level: float, noise: float, samples: int, *, correlation: float = _CORRELATION_PRIOR) -> None:
+        self.level = level
+        self.noise = noise
+        self.samples = samples
+        self._local_level = level
+        self._correlation = correlation
+        self._last_deviation = 0.0
+        self._wander = 0.0
+        self._long_shares = [_LONG_PRIOR] * len(_LONG)
+        self._long = [0] * len(_LONG)  # in the present block
+
+    @classmethod
+    def of(cls, levels: Floats) -> Reference:
+        """Estimate from the first samples, [n]: the level is their median.
+
+        The noise is their mean deviation without the farthest sample, mixed with a usual noise.
+        """
+        level = median_of(levels)
+        deviations = np.sort(np.abs(levels - level))[:-1]
+        count = levels.shape[0]
+        spread = _TO_DEVIATION * float(deviations.mean())
+        noise = math.sqrt((count * spread**2 + _NOISE_PRIOR_SAMPLES * _NOISE_PRIOR**2) / (count + _NOISE_PRIOR_SAMPLES))
+        return cls(level, noise, count)
+
+    def learn(self, level: float) -> None:
+        """Follow one healthy sample; an outlier counts as a bounded deviation."""
+        self.samples += 1
+        share = 1 / self.samples
+        noise = self.noise if self.noise > NOISE_FLOOR else NOISE_FLOOR
+        bound = _OUTLIER_DEVIATIONS * noise
+        excess = level - self.level
+        slow_rate = share if share > _SLOW_RATE else _SLOW_RATE
+        self.level += _bounded(excess, bound) * slow_rate
+        deviation = _bounded(level - self._local_level, bound)
+        self._local_level += deviation * _LOCAL_RATE
+        self.noise += (_TO_DEVIATION * abs(deviation) - self.noise) * (share if share > _NOISE_RATE else _NOISE_RATE)
+        inherited = _bounded(deviation * self._last_deviation / (noise * noise), 1.0)
+        rate = share if share > _CORRELATION_RATE else _CORRELATION_RATE
+        self._correlation += (inherited - self._correlation) * rate
+        self._last_deviation = deviation
+        rate = share if share > _WANDER_RATE else _WANDER_RATE
+        self._wander += (abs(self._local_level - self.level) - self._wander) * rate
+        if excess > _LONG[0]:
+            for place, above in enumerate(_LONG):
+                if excess > above:
+                    self._long[place] += 1
+        if self.samples % _LONG_BLOCK == 0:
+            rate = min(_LONG_BLOCK * slow_rate, 1.0)
+            self._long_shares = [
+                one + (number / _LONG_BLOCK - one) * rate
+                for one, number in zip(self._long_shares, self._long, strict=True)
+            ]
+            self._long = [0] * len(_LONG)
+
+    def exceeds_noise(self, rise: float, samples: int) -> bool:
+        """Check whether a median of ``samples`` that differs by ``rise`` is more than noise."""
+        return not self.wanders(rise) and rise >= DEVIATIONS * self.error(samples)
+
+    def error(self, samples: int) -> float:
+        """Return the standard error of the distance between a median of ``samples`` and the reference.
+
+        The reference is uncertain too, after few samples; and noise that lasts from one sample to the next averages out
+        more slowly.
+        """
+        return self._single_error() * math.sqrt(1 / samples + 1 / self.samples)
+
+    def samples_for(self, error: float) -> int:
+        """Return how many samples have a median that errs by ``error`` (> 0), against a level that is certain."""
+        return math.ceil((self._single_error() / error) ** 2)
+
+    def _single_error(self) -> float:
+        """Return the standard error of a median times the square root of its samples."""
+        correlation = min(max(self._correlation, 0.0), _MOST_CORRELATION)
+        lasting = (1 + correlation) / (1 - correlation)
+        return _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(lasting)
+
+    def moved(self, level: float, samples: int) -> Reference:
+        """Return the same noise around another level, known from ``samples``."""
+        other = copy.copy(self)  # what is learned replaces numbers and lists, and changes no list but the counts
+        other.level, other.samples, other._long = level, samples, list(self._long)
+        return other
+
+    def without_wander(self) -> Reference:
+        """Return the same level and noise where the wander that was learned was a slow degradation."""
+        other = copy.copy(self)
+        other._wander = 0.0
+        return other
+
+    def wanders(self, rise: float) -> bool:
+        """Check whether the level moves as far by itself, without a slowdown."""
+        return rise < _WANDER_DEVIATIONS * _TO_DEVIATION * self._wander
+
+    def are_long_by_chance(self, levels: Floats, rise: float) -> bool:
+        """Check whether the samples ([n], ascending) that exceed half the rise could be single long ones."""
+        at = max((place for place, above in enumerate(_LONG) if above <= rise / 2), default=0)
+        long = levels.shape[0] - int(levels.searchsorted(self.level + _LONG[at], side="right"))
+        return _tail(levels.shape[0], long, round(self._long_shares[at], 3)) > _LONG_CHANCE
+
+
+def _bounded(value: float, bound: float) -> float:
+    if value > bound:
+        return bound
+    return value if value > -bound else -bound
+
+
+@functools.lru_cache(maxsize=4096)
+def _tail(trials: int, least: int, share: float) -> float:
+    """Return P(binomial(trials, share) ≥ least)."""
+    share = min(max(share, 0.001), 0.999)
+    return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(least, trials + 1))

@@ -1,0 +1,1 @@
+"""Find where iterations begin in a stream of calls."""

@@ -1,0 +1,395 @@
+"""The period of a stream of calls: how many make one training iteration (FALCON §4.2 seeks it by autocorrelation).
+
+The period is the smallest lag at which *every* token recurs. Equality is exact over a run that reaches to the newest
+call: a share of equal tokens, or a centred autocorrelation, is satisfied by a lag at which only the frequent tokens
+recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leave open is settled by these rules:
+
+- *Evidence.* A run must span three cycles, a number of calls, and a time. A cycle that is unlikely to be an iteration
+  must show more of them: one that is faster than PLAUSIBLE_ITERATION_NS, or that has no collective that sums up, as
+  gradients must be. It is rather a layer of an iteration whose rare calls have not been seen yet.
+- *Micro-batches.* A cycle that both sends and receives, but no more often than the two passes of a micro-batch do in a
+  pipeline's stage, is rather one of them, or one pass, until it has come more often than an iteration has passes.
+- *Passes.* A run that comes right after calls of its kinds of which none sums up is rather the backward pass of an
+  iteration whose forward pass those were. Until it is PASSES_FACTOR times as long, it must show as much.
+- *Primitive cycles.* A multiple of a lag is not considered: two layers are no better an iteration than one.
+- *Fragments.* If an earlier run of the same cycle, about as long as this one, was broken by other calls, this one will
+  probably be broken too, and the true period is longer. Except where the other calls are few between plausible
+  iterations: those are an evaluation, a logged loss or a checkpoint's barrier, and are extra. (Micro-batches that
+  communicate, each long enough for an iteration, with one call of the optimizer after them, look the same: their cycle
+  is followed, and ``iteration`` says of it that an iteration's is undetermined. Where gradients are summed up after at
+  most MOST_MICRO_BATCHES of them they do not: that is a part of the iteration.)
+- *One token only.* Equal tokens show nothing; the gaps between them may: several equal gradient buckets come in
+  a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
+  long gaps make up a good part of the time; otherwise each call is an iteration.
+- *Sizes that vary.* Where no run is long enough because of sizes that depend on the data, these are ignored; ``sizes``.
+- *Other sizes.* A run that came at least twice before in other sizes, about as long, was broken each time: layers of an
+  iteration whose sequences have another length than the last ones. It is a fragment, too.
+- *Flipped tokens.* Where no exact run is long enough, single calls may differ from cycle to cycle; see ``noisy``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.fft import irfft, rfft
+
+from falcon_core.signals.calls.stream import LOG_CALLS, Calls, Flags, Floats, Ints, Trait
+from falcon_core.signals.iterations.inexact_period import noisy_lag, repeats_from, usual_cycle
+from falcon_core.signals.iterations.variable_sizes import LEAST_CYCLES, NEWEST, Varying, irregular, steady_kinds
+from falcon_core.stats.order import are_among, median_of, tenths_of
+
+PLAUSIBLE_ITERATION_NS = 20_000_000
+REPETITIONS = 3
+EVIDENCE_CALLS = 24
+EVIDENCE_CALLS_ONE_TOKEN = 8
+EVIDENCE_CALLS_IMPLAUSIBLE = 256
+PASSES_FACTOR = 4  # twice what sharded parameters make of it: forward n all-gathers, backward 2n calls
+PASS_TRANSFERS = 2  # of a micro-batch's pass, forward or backward: what a stage receives and what it sends
+MOST_MICRO_BATCHES = 32  # more cycles than this between two extra calls are iterations
+_MOST_EVIDENCE_CALLS = LOG_CALLS // 2  # no more can be asked of a cycle, however long
+EVIDENCE_NS = 1_000_000_000
+EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
+_NEWEST_CYCLES = 32  # whose calls show whether a cycle is plausible
+_FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long was broken "as late"
+_EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
+_MOST_AT_ONCE = 16_384  # calls that are compared: larger results would be new memory each time
+_LOOKS = 8  # at a cycle that may consist of shorter ones
+_GAP_RECURRENCE = 0.5  # autocorrelation of gaps below which they have no period
+_CHANCE_DEVIATIONS = 3.5  # of the autocorrelation of noise, 1/√n
+_GAP_BEST_SHARE = 0.9  # the smallest lag whose autocorrelation reaches this share of the best one
+_GAP_PART_SHARE = 0.75  # the same for a third of that lag or less: a disturbance that comes back every so many cycles
+_HALVES_RATIO = 4.0  # of the halves' mean squares, between and within: more is no chance
+_FEW_GAPS = 48
+_UNEVEN_GAPS = 2.5  # ratio of the 90th to the 10th percentile
+_LONG_GAP = 1.5  # a gap that stands out, against the shortest
+_LONG_GAPS_TIME = 0.3  # share of the cycle's time in gaps that stand out
+
+
+class Period(msgspec.Struct, frozen=True):
+    """The newest calls repeat with lag ``calls``, from index ``first`` of the searched stream on."""
+
+    calls: int
+    first: int
+    by_gaps: bool = False  # one token only: the phase is in the gaps
+    cycle: Ints | None = None  # the tokens that are usual from ``first`` on: [calls]; None where all cycles are alike
+    varying: Varying | None = None  # the sizes that are ignored
+
+
+def find_period(calls: Calls, *, noisy: bool = True) -> Period | None:
+    """Find the period of the newest calls; None where nothing shows it. Without ``noisy``, of an exact run alone."""
+    if len(calls) < EVIDENCE_CALLS_ONE_TOKEN:
+        return None
+    found = _exact(calls)
+    return period_of_varying_sizes(calls) or _noisy(calls) if found is None and noisy else found
+
+
+def period_of_varying_sizes(calls: Calls) -> Period | None:
+    """Find the period of the newest calls without the sizes that depend on the data; None where sizes do not vary."""
+    for newest in NEWEST:
+        offset = max(0, len(calls) - newest)
+        found = _of_varying_sizes(calls.cut(offset, len(calls)))
+        if found is not None:
+            return msgspec.structs.replace(found, first=offset + found.first)
+        if offset == 0:
+            break
+    return None
+
+
+def _of_varying_sizes(calls: Calls) -> Period | None:
+    varying = irregular(calls)
+    while varying is not None:
+        found = _exact(varying.view(calls))
+        if found is None or found.calls == 1 or len(calls) - found.first < LEAST_CYCLES * found.calls:
+            return None  # too few; calls that neither sizes nor gaps tell apart show nothing
+        steady = steady_kinds(varying, calls.cut(found.first, len(calls)), found.calls)
+        if not steady:
+            return msgspec.structs.replace(found, varying=varying)
+        varying = varying.without(steady)
+    return None
+
+
+def _exact(calls: Calls) -> Period | None:
+    """Find the period of an unbroken run that reaches to the newest call."""
+    tokens = calls.tokens
+    same = _newest_run(tokens, 1) + 1  # newest calls that are all the same: a lag within them says nothing
+    primitive: list[tuple[int, int]] = []  # lags that recur, but not for long enough, and their runs
+    for lag in _candidates(tokens):
+        if 1 < lag < same or _is_multiple(lag, primitive):
+            continue
+        run = _newest_run(tokens, lag)
+        if run >= (REPETITIONS - 1) * lag:
+            found = _of_run(calls, lag, run)
+            if found is not None:
+                return found
+        if run >= lag:
+            primitive.append((lag, run))
+    return None
+
+
+def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
+    """Find the period of the newest ``run`` calls, which recur at ``lag``; None where they are no evidence."""
+    count = len(calls)
+    first = count - run - lag
+    if lag == 1:
+        return _one_token(calls, first)
+    if not _is_evident(calls.cut(first, count), lag, calls.cut(0, first)) or _is_fragment(calls, lag, run):
+        return None
+    if _came_in_other_sizes(calls, lag, run):
+        return None
+    return _iterations_and_extras(calls, lag, first) or Period(lag, first)
+
+
+def _noisy(calls: Calls) -> Period | None:
+    """Find the period of calls of which single ones differ from cycle to cycle."""
+    # Gradients between micro-batches would pass for differing calls.
+    lag = noisy_lag(calls.tokens, lambda lag: _plausible(calls, lag) and not _like_a_micro_batch(calls, lag))
+    if lag is None:
+        return None
+    first = repeats_from(calls.tokens, lag)
+    run = calls.cut(first, len(calls))
+    if len(run) < REPETITIONS * lag or not _is_evident(run, lag):
+        return None
+    cycle = usual_cycle(run.tokens, lag)
+    if any(lag % part == 0 and np.array_equal(cycle, np.resize(cycle[:part], lag)) for part in range(1, lag)):
+        return None  # several of the true cycle
+    return Period(lag, first, cycle=cycle)
+
+
+def _candidates(tokens: Ints) -> list[int]:
+    """Find the lags at which the newest token occurred, ascending, up to what REPETITIONS allow."""
+    newest = tokens.shape[0] - 1
+    earliest = newest - tokens.shape[0] // REPETITIONS
+    places = (tokens[earliest:newest] == tokens[newest]).nonzero()[0] + earliest
+    lags: list[int] = (newest - places[::-1]).tolist()
+    return lags
+
+
+def _newest_run(tokens: Ints, lag: int) -> int:
+    """Count the newest calls in a row that equal the call ``lag`` before."""
+    end = tokens.shape[0]
+    run, chunk = 0, 64
+    while end > lag:
+        start = max(lag, end - chunk)
+        differs = (tokens[start:end] != tokens[start - lag : end - lag]).nonzero()[0]
+        if differs.size:
+            return int(run + (end - start - 1 - int(differs[-1])))
+        run += end - start
+        end, chunk = start, min(4 * chunk, _MOST_AT_ONCE)
+    return run
+
+
+def _plausible(run: Calls, lag: int) -> bool:
+    """Check whether the cycle that this run repeats could be a training iteration, or a micro-batch that sums up."""
+    if not run.cut(len(run) - lag, len(run)).has(Trait.REDUCING).any():
+        return False
+    newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
+    return median_of(newest[lag:] - newest[:-lag]) >= PLAUSIBLE_ITERATION_NS
+
+
+def _is_evident(run: Calls, lag: int, before: Calls | None = None, *, least_calls: int = EVIDENCE_CALLS) -> bool:
+    """Check whether this run is long enough, in calls and in time; ``before``: the calls that led up to it."""
+    span_ns = int(run.starts_ns[-1] - run.starts_ns[0])
+    if len(run) < least_calls or span_ns < EVIDENCE_NS or _may_be_a_micro_batch(run, lag):
+        return False
+    if len(run) >= EVIDENCE_CALLS_IMPLAUSIBLE and span_ns >= EVIDENCE_NS_IMPLAUSIBLE:
+        return True
+    return _plausible(run, lag) and not (before is not None and _may_be_a_pass(run.tokens, lag, before))
+
+
+def _may_be_a_micro_batch(run: Calls, lag: int) -> bool:
+    """Check whether a cycle is like a micro-batch, and came no more often than their forward and backward passes."""
+    return _like_a_micro_batch(run, lag) and len(run) <= min(2 * MOST_MICRO_BATCHES * lag, _MOST_EVIDENCE_CALLS)
+
+
+def _like_a_micro_batch(run: Calls, lag: int) -> bool:
+    """Check whether a cycle both sends and receives, but no more often than a micro-batch."""
+    cycle = run.cut(len(run) - lag, len(run))
+    sends, receives = (np.count_nonzero(cycle.has(trait)) for trait in (Trait.SENDS, Trait.RECEIVES))
+    return bool(sends and receives and sends + receives <= 2 * PASS_TRANSFERS)
+
+
+def _may_be_a_pass(run: Ints, lag: int, before: Calls) -> bool:
+    """Check whether a run is short against calls of its kinds that led up to it without a sum among them."""
+    lead = before.cut(max(0, len(before) - run.shape[0] // PASSES_FACTOR - 1), len(before))
+    enough = len(lead) * PASSES_FACTOR > run.shape[0]
+    return enough and not lead.has(Trait.REDUCING).any() and bool(are_among(lead.tokens, run[-lag:]).all())
+
+
+def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
+    """Check whether an earlier run of this cycle broke off at about the present length, not for mere extra calls."""
+    tokens = calls.tokens
+    first = tokens.shape[0] - run - lag
+    earlier = _runs_of(np.sort(tokens[-lag:]), tokens[:first], least=max(1, _FRAGMENT_SHARE * run))
+    if not earlier:
+        return False
+    most = max(end - begin + lag for begin, end in earlier)
+    if most <= MOST_MICRO_BATCHES * lag and _sums_gradients(calls.cut(earlier[0][1], first), tokens[-lag:]):
+        return True
+    within = sum(end - begin + lag for begin, end in earlier) + run + lag
+    extra = tokens.shape[0] - (earlier[0][0] - lag) - within
+    return not (_plausible(calls.cut(first, len(calls)), lag) and extra <= _EXTRA_SHARE * within)
+
+
+def _came_in_other_sizes(calls: Calls, lag: int, run: int) -> bool:
+    """Check whether the newest run came more than once before, about as long, but for its sizes."""
+    kinds, tokens = calls.kinds[: len(calls) - run - lag], calls.tokens
+    newest = np.sort(tokens[-lag:])
+    earlier = _runs_of(np.sort(calls.kinds[-lag:]), kinds, least=max(1, _FRAGMENT_SHARE * run))
+    others = [
+        end
+        for begin, end in earlier
+        if _FRAGMENT_SHARE * (end - begin) <= run and not np.array_equal(np.sort(tokens[end - lag : end]), newest)
+    ]
+    return len(others) > 1
+
+
+def _iterations_and_extras(calls: Calls, lag: int, first: int) -> Period | None:
+    """Find the shorter cycle that a cycle of ``lag`` calls, which recurs from ``first`` on, mostly consists of."""
+    run = calls.cut(first, len(calls))
+    for part in sorted(_parts(run.tokens, lag)):
+        begin = _iterations_begin(run, lag, part)
+        if begin is not None:
+            return Period(part, first + begin)
+    return None
+
+
+def _parts(tokens: Ints, lag: int) -> set[int]:
+    """Find shorter lags that recur within a cycle, seen from some of its calls: the newest may be an extra call."""
+    newest = tokens.shape[0]
+    parts: set[int] = set()
+    for end in range(newest, newest - lag, -max(1, lag // _LOOKS)):
+        seen = tokens[end - lag : end]
+        primitive: list[tuple[int, int]] = []
+        for part in _candidates(seen):
+            run = _newest_run(seen, part)
+            if run >= (REPETITIONS - 1) * part and not _is_multiple(part, primitive):
+                primitive.append((part, run))
+        parts.update(part for part, _ in primitive)
+    return parts
+
+
+def _is_multiple(lag: int, primitive: list[tuple[int, int]]) -> bool:
+    """Check whether a lag repeats a shorter one, within the run that has it."""
+    return any(lag % shorter == 0 and lag <= run for shorter, run in primitive)
+
+
+def _iterations_begin(run: Calls, lag: int, shorter: int) -> int | None:
+    """Find where a cycle's iterations begin, if it is mostly ones of ``shorter`` calls, and a few extra calls."""
+    calls = run.cut(len(run) - REPETITIONS * lag, len(run))
+    begins, ends = _runs(calls.tokens, shorter)
+    longest = int((ends - begins).argmax())
+    cycle = np.sort(calls.tokens[ends[longest] - shorter : ends[longest]])
+    alike = _runs_of(cycle, calls.tokens, least=shorter)
+    if sum(end - begin + shorter for begin, end in alike) < (1 - _EXTRA_SHARE) * len(calls):
+        return None
+    most = int((ends - begins).max()) + shorter
+    if most <= MOST_MICRO_BATCHES * shorter and _sums_gradients(calls, cycle):
+        return None
+    if not _is_evident(calls.cut(int(begins[longest]) - shorter, int(ends[longest])), shorter):
+        return None
+    return _runs_of(cycle, run.tokens, least=shorter)[0][0] - shorter
+
+
+def _runs_of(cycle: Ints, tokens: Ints, least: float) -> list[tuple[int, int]]:
+    """Find runs of at least so many calls that repeat a cycle of these tokens (sorted), from any of its places on."""
+    lag = cycle.shape[0]
+    return [
+        (begin, end)
+        for begin, end in zip(*(edges.tolist() for edges in _runs(tokens, lag)), strict=True)
+        if end - begin >= least and np.array_equal(np.sort(tokens[end - lag : end]), cycle)
+    ]
+
+
+def _sums_gradients(calls: Calls, cycle: Ints) -> bool:
+    """Check whether a call outside the cycle sums gradients up: then the cycle is only a part of an iteration."""
+    return bool((calls.has(Trait.GRADIENTS) & ~are_among(calls.tokens, cycle)).any())
+
+
+def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:
+    """Find maximal runs of calls that equal the call ``lag`` before: first and one-past-last indices."""
+    equal: Flags = np.zeros(max(0, tokens.shape[0] - lag) + 2, dtype=np.bool_)
+    equal[1:-1] = tokens[lag:] == tokens[: tokens.shape[0] - lag] if tokens.shape[0] > lag else []
+    edges = np.flatnonzero(equal[1:] != equal[:-1])
+    return edges[0::2] + lag, edges[1::2] + lag
+
+
+def _one_token(calls: Calls, first: int) -> Period | None:
+    """Find the period within the newest run, of one token alone, from its gaps."""
+    run = calls.cut(first, len(calls))
+    gaps = np.maximum(run.starts_ns[1:] - run.starts_ns[:-1], 1)
+    lag = gap_period(gaps)
+    if lag is None:
+        return None
+    least = EVIDENCE_CALLS_ONE_TOKEN if lag == 1 else EVIDENCE_CALLS
+    if not _is_evident(run, lag, least_calls=least) or _is_fragment(calls, 1, len(run) - 1):
+        return None
+    return Period(1, first) if lag == 1 else Period(lag, first + 1 + longest_gap_phase(gaps, lag), by_gaps=True)
+
+
+def gap_period(gaps_ns: Ints) -> int | None:
+    """Find the lag at which gaps between equal calls recur: 1 where none stands out, None if there are too few."""
+    count = gaps_ns.shape[0]
+    if count < EVIDENCE_CALLS_ONE_TOKEN - 1:
+        return None
+    logs = np.log(gaps_ns.astype(np.float64))
+    low, high = tenths_of(logs)
+    if count < _FEW_GAPS and high - low > np.log(_UNEVEN_GAPS):
+        plain = None  # more than one kind of gap, and too few to see their order
+    else:
+        plain = 1
+    logs -= logs.mean()
+    power = float(logs @ logs)
+    longest = count // REPETITIONS
+    if power <= 0 or longest < 2:
+        return plain
+    size = 1 << (2 * count - 1).bit_length()
+    spectrum = rfft(logs, size)
+    covariance = irfft(spectrum * spectrum.conj(), size)[: longest + 1]
+    lags = np.arange(longest + 1)
+    recurrence = covariance * count / ((count - lags) * power)
+    by_chance = _CHANCE_DEVIATIONS / np.sqrt(count - lags)
+    recurrence[recurrence < np.maximum(by_chance, _GAP_RECURRENCE)] = 0.0
+    best = float(recurrence[2:].max())
+    if best == 0.0:
+        return plain
+    lag = 2 + int(np.argmax(recurrence[2:] >= _GAP_BEST_SHARE * best))
+    parts = [part for part in range(2, lag // REPETITIONS + 1) if lag % part == 0]
+    half = lag // 2
+    if lag % 2 == 0 and half > 1 and not _halves_differ(logs, lag):
+        parts.append(half)
+    lag = next((part for part in parts if recurrence[part] >= _GAP_PART_SHARE * best), lag)
+    return lag if _computes_in_long_gaps(gaps_ns, lag) else plain
+
+
+def _halves_differ(logs: Floats, lag: int) -> bool:
+    """Check whether the halves of the cycle differ by more than they scatter: logarithms of gaps, [n].
+
+    Noise alone makes twice the true cycle recur better than the cycle in some streams. The halves' differences have a
+    mean of 0 at each place then, and the mean squares differ by chance alone (Fisher's ratio of variances).
+    """
+    whole = logs.shape[0] // lag * lag
+    halves = logs[:whole].reshape(-1, 2, lag // 2)
+    differences = halves[:, 0] - halves[:, 1]
+    count = differences.shape[0]
+    between = count * float((differences.mean(axis=0) ** 2).sum())
+    within = float(differences.var(axis=0, ddof=1).sum())
+    return bool(between > _HALVES_RATIO * within)
+
+
+def _phases(gaps_ns: Ints, lag: int) -> Floats:
+    """Return the median gap at each position of the cycle: [n] → [lag]."""
+    whole = gaps_ns.shape[0] // lag * lag
+    medians: Floats = np.median(gaps_ns[:whole].reshape(-1, lag), axis=0)
+    return medians
+
+
+def _computes_in_long_gaps(gaps_ns: Ints, lag: int) -> bool:
+    """Check that some gaps stand out, and take enough of the time to be computation and not a stall."""
+    phases = _phases(gaps_ns, lag)
+    long = phases > _LONG_GAP * phases.min()
+    return bool(phases[long].sum() >= _LONG_GAPS_TIME * phases.sum())
+
+
+def longest_gap_phase(gaps_ns: Ints, lag: int) -> int:
+    """Return the position (0 … lag − 1) of the cycle's longest gap."""
+    return int(np.argmax(_phases(gaps_ns, lag)))

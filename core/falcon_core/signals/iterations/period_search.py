@@ -1,0 +1,118 @@
+"""When a rank's calls are searched for their period: while there is none, and again when more calls may show another.
+
+The costly searches of the ranks that one agent follows are kept apart, by the rank's place among them: the ranks of a
+job make their calls at the same time, and the agent's poll would wait for all searches at once.
+
+The first period that is found may be only a part of the true cycle, so that it is reviewed after a number of cycles,
+then at each doubling, and after interruptions: a cycle that is interrupted often may be a part of an iteration.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from falcon_core.signals.calls.stream import PLACES, CallLog
+from falcon_core.signals.iterations.cycle_tracker import Cycle
+from falcon_core.signals.iterations.period import (
+    EVIDENCE_CALLS,
+    MOST_MICRO_BATCHES,
+    REPETITIONS,
+    Period,
+    find_period,
+    period_of_varying_sizes,
+)
+
+_NOISY_FROM = 96  # calls; before, few differences would pass for noise
+_NOISY_GROWTH = 0.25
+_LEAST_CALLS = 8  # between two searches
+_GROWTH = 0.02  # the log grows by this share between two searches
+_DISTANCES = 8  # remembered, in cycles, from one interruption to the next
+_FIRST_REVIEW = 16  # cycles
+_APART_CALLS = 6  # between two places' first searches that let single calls differ
+
+
+class PeriodSearch:
+    """Searches of the log, the rarer the longer the log is."""
+
+    def __init__(self, place: int = 0) -> None:
+        self.at = 0  # as many calls as the next search needs
+        # The same for the search that lets single calls differ.
+        self._noisy_at = _NOISY_FROM + place % PLACES * _APART_CALLS
+
+    def search(self, log: CallLog, lost: Cycle | None) -> Period | None:
+        """Look for a period, another than that of the cycle which was ``lost``, unless too few calls came since.
+
+        A lost cycle may go on in other sizes. If it has done so before, sizes vary; otherwise it is followed in those.
+        """
+        if log.end < self.at:
+            return None
+        self.at = log.end + max(_LEAST_CALLS, int((log.end - log.base) * _GROWTH))
+        found = self._find(log)
+        if found is None or lost is None or found.calls != lost.calls:
+            return found
+        if found.varying is None and (varying := period_of_varying_sizes(log.view(log.base, log.end))) is not None:
+            found = varying
+        return None if found.cycle is not None or lost.is_of(found, log) else found
+
+    def review(self, log: CallLog, known: Cycle) -> Period | None:
+        """Look for another number of calls than in the ``known`` cycle now.
+
+        Where sizes are ignored, a longer one: within an iteration they may all be equal.
+        """
+        found = self._find(log)
+        if found is None or found.calls == known.calls:
+            return None
+        return None if known.varying is not None and found.calls < known.calls else found
+
+    def _find(self, log: CallLog) -> Period | None:
+        noisy = log.end >= self._noisy_at
+        if noisy:
+            self._noisy_at = log.end + max(1, int((log.end - log.base) * _NOISY_GROWTH))
+        return find_period(log.view(log.base, log.end), noisy=noisy)
+
+
+class CycleHistory:
+    """The cycles since the period was found: how many, and which of them were interrupted."""
+
+    def __init__(self, place: int = 0) -> None:
+        self._apart = place % PLACES  # cycles
+        self._cycles = 0
+        self._interruptions = 0
+        self._interrupted_at = 0  # cycle
+        self._distances: deque[int] = deque(maxlen=_DISTANCES)
+        self._review_at = _FIRST_REVIEW + self._apart  # cycles
+
+    @property
+    def until_review(self) -> int:
+        """Return how many cycles may be completed, at most, without a review being due."""
+        return max(0, self._review_at - self._cycles - 1)
+
+    def completed(self) -> None:
+        self._cycles += 1
+
+    def interrupted(self, lag: int) -> None:
+        """Remember that the newest complete cycle, of ``lag`` calls, was interrupted."""
+        if self._interruptions:
+            self._distances.append(self._cycles - self._interrupted_at)
+        self._interrupted_at = self._cycles
+        self._interruptions += 1
+        if self._interruptions & (self._interruptions - 1) == 0 and self._interruptions > 1:
+            self._review_at = self._cycles + max(REPETITIONS, EVIDENCE_CALLS // lag + 1) + self._apart
+
+    def is_review_due(self) -> bool:
+        """Check whether the period is to be reviewed now; then the next review is due at twice as many cycles.
+
+        A review waits for a while after extra calls, because the run up to the newest call would include them.
+        """
+        late = self._cycles - self._review_at
+        settled = self._interruptions == 0 or self._cycles - self._interrupted_at >= REPETITIONS
+        if late < 0 or (not settled and late < 2 * REPETITIONS):
+            return False
+        self._review_at = 2 * self._cycles
+        return True
+
+    @property
+    def may_be_micro_batches(self) -> bool:
+        """Check whether extra calls come regularly, each time after the same small number of cycles."""
+        regular = len(self._distances) >= REPETITIONS and len(set(self._distances)) == 1
+        return regular and self._distances[0] <= MOST_MICRO_BATCHES

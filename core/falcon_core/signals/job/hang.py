@@ -1,0 +1,136 @@
+"""Find the ranks that all others of a hung job wait for.
+
+In a hung collective everybody who has entered waits for those who have not. A rank that is behind in one communicator
+may itself be waiting in another, so the culprits are those who are behind and wait nowhere. What a communicator waits
+for is its *oldest* unfinished call: those who ran ahead of it are no further than the others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from falcon_core.signals.calls.stream import Flags, Ints
+
+_UNKNOWN: Final = -1  # a finished count
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Calls of one rank in one communicator: entered (enqueued) and finished (completed on the device)."""
+
+    rank: int
+    comm: str  # job-wide name
+    entered: int
+    finished: int | None = None  # None: not known, as where calls return when they are enqueued
+
+
+HangKind = Literal["NeverArrived", "Transfer", "Deadlock"]
+
+
+class Hang(msgspec.Struct, frozen=True, kw_only=True):
+    """A hang: the ranks that the job waits for.
+
+    ``NeverArrived``: these ranks did not enter call ``number`` of the communicator, and wait nowhere themselves.
+    ``Transfer``: all members are inside, and nothing moves: the network, or a member's device or process. Where some
+    went on to later calls, ``ranks`` are those that did not; a stopped process begins no further call.
+    ``Deadlock``: each of these ranks waits in one communicator and is awaited in another.
+    """
+
+    kind: HangKind
+    ranks: tuple[int, ...]
+    comm: str
+    number: int  # of the call, from 0
+    waiting: int  # ranks inside that communicator
+
+
+class _Counts(msgspec.Struct):
+    """All counts as columns of [n], ordered by communicator, and the bounds of each communicator's rows."""
+
+    comms: list[str]
+    bounds: Ints  # [communicators + 1]
+    ranks: Ints
+    entered: Ints
+    finished: Ints
+
+    def by_comm(self, ufunc: np.ufunc, column: Ints | Flags) -> Ints:
+        """Reduce a column to one value for each communicator: [n] → [communicators]."""
+        return np.asarray(ufunc.reduceat(column, self.bounds[:-1], dtype=np.int64))
+
+    def by_row(self, column: Ints) -> Ints:
+        """Repeat each communicator's value for its rows: [communicators] → [n]."""
+        return np.repeat(column, np.diff(self.bounds))
+
+
+def explain_hang(
+    progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]], waiting_elsewhere: Collection[int] = ()
+) -> list[Hang]:
+    """Find the ranks that a job without progress waits for, from its counts; empty where no rank is inside a call.
+
+    The cost is O(counts).
+
+    ``members`` by the communicator's name. A member without counts in a communicator has not entered any call of it.
+    ``waiting_elsewhere``: ranks that are inside a call which nobody can name. Where only finished counts are known
+    (entered = finished), they name who is behind if they differ. Where finished counts are not known, a rank that has
+    entered more calls than another member waits for that member.
+    """
+    if not progress:
+        return []
+    counts = _counts(progress, members)
+    inside = counts.entered > counts.finished
+    number = counts.by_comm(np.minimum, counts.finished)
+    waiting = counts.by_comm(np.add, inside)
+    stuck = counts.by_comm(np.maximum, counts.entered) > number
+    absent = counts.entered <= counts.by_row(number)
+    waits = np.isin(counts.ranks, np.concatenate((counts.ranks[inside], np.fromiter(waiting_elsewhere, np.int64))))
+    idle = absent & ~waits
+    last = counts.entered == counts.by_row(counts.by_comm(np.minimum, counts.entered))
+    anyone_idle, anyone_absent = counts.by_comm(np.add, idle) > 0, counts.by_comm(np.add, absent) > 0
+    kinds: list[tuple[HangKind, Flags, Flags]] = [
+        ("NeverArrived", stuck & anyone_idle, idle),
+        ("Transfer", stuck & ~anyone_absent & (waiting == np.diff(counts.bounds)), last),
+        ("Deadlock", stuck & anyone_absent & ~anyone_idle, absent),
+    ]
+    for kind, comms, blamed in kinds:  # where ranks never arrived, all else follows from that
+        if comms.any():
+            found = [
+                Hang(
+                    kind=kind,
+                    ranks=tuple(np.sort(counts.ranks[begin:end][blamed[begin:end]]).tolist()),
+                    comm=counts.comms[comm],
+                    number=int(number[comm]),
+                    waiting=int(waiting[comm]),
+                )
+                for comm in np.flatnonzero(comms).tolist()
+                for begin, end in [counts.bounds[comm : comm + 2].tolist()]
+            ]
+            return sorted(found, key=lambda hang: (-hang.waiting, hang.comm))
+    return []
+
+
+def _counts(progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]]) -> _Counts:
+    """Order the counts by communicator; a finished count that is not known is the least that any member entered."""
+    rows: dict[str, list[Progress]] = defaultdict(list)
+    for count in progress:
+        rows[count.comm].append(count)
+    for comm, known in rows.items():
+        if len(known) < len(members[comm]):
+            absent = set(members[comm]).difference(count.rank for count in known)
+            known += [Progress(rank=rank, comm=comm, entered=0, finished=0) for rank in absent]
+    ordered = list(chain.from_iterable(rows.values()))
+    bounds = np.cumsum([0, *map(len, rows.values())])
+    finished = [_UNKNOWN if count.finished is None else count.finished for count in ordered]
+    counts = _Counts(
+        comms=list(rows),
+        bounds=bounds,
+        ranks=np.array([count.rank for count in ordered]),
+        entered=np.array([count.entered for count in ordered]),
+        finished=np.array(finished),
+    )
+    least = counts.by_row(counts.by_comm(np.minimum, counts.entered))
+    counts.finished = np.where(counts.finished == _UNKNOWN, least, counts.finished)
+    return counts

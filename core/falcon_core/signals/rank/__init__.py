@@ -1,0 +1,1 @@
+"""Follow one rank from its calls to its signals."""

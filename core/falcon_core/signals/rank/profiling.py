@@ -1,0 +1,43 @@
+"""When the device times every cycle of a rank, and not only one in ``SAMPLE_EVERY`` (FALCON §4.3, profiling).
+
+Where calls return when they are enqueued (NCCL), the host's times show at once that iterations take longer. Who
+computes longer, and whose transfers do, is in the device's times alone, and one cycle in 20 shows it after minutes. So
+a rank is profiled from its onset on, and again from its relief on, which has to be seen as well. All ranks that wait
+for each other see both within a few iterations; therefore each agent decides by itself, and no order has to arrive.
+
+A profile lasts as long as what is compared: all windows of C cycles, and one for cycles that are under way. While the
+slowdown lasts it comes back, so that the job's newest state is known, in one cycle of ``_APART``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.signals.changepoint.detector import Slowdown
+
+SAMPLE_EVERY: Final = 20  # cycles, of which the device times one
+_APART: Final = 10  # lengths of a profile, from the begin of a profile to the begin of the next
+
+
+class Profile:
+    """Decides for one rank, asked after each read of its ring."""
+
+    def __init__(self) -> None:
+        self._onset: int | None = None  # iteration at whose end the newest onset was certain
+        self._begun_at: int | None = None  # iteration, of the newest profile
+
+    def is_on(self, slowdown: Slowdown | None, iterations: int, consecutive: int) -> bool:
+        """Check whether every cycle is to be timed now.
+
+        ``iterations``: the rank's, which begin anew with another period; ``consecutive``: C.
+        """
+        onset = None if slowdown is None else slowdown.reported_iteration
+        has_changed = onset != self._onset
+        self._onset = onset
+        if has_changed or (self._begun_at is not None and iterations < self._begun_at):
+            self._begun_at = iterations
+        if self._begun_at is None:
+            return False
+        since, length = iterations - self._begun_at, (JUDGEMENT.lasting_windows + 1) * consecutive
+        return (since if slowdown is None else since % (_APART * length)) < length
