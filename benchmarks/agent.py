@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks.errors.healthy import lines
 from benchmarks.launch.processes import cpu_seconds, rss_mib
-from falcon_agent.output import Output
+from falcon_agent.output.monitor import Output
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.wire import ring
 from falcon_core.wire.launch import LaunchRank, LaunchStatus

@@ -23,7 +23,7 @@ import msgspec
 
 from dev.cluster import cgroups
 from dev.cluster.layout import CACHE, Node
-from falcon_agent.recorder import record
+from falcon_agent.rings.recorder import record
 from falcon_core.wire.launch import LaunchPlan, LaunchStatus, render_plan
 
 PYTHON = CACHE / "torch" / "venv" / "bin" / "python"

@@ -42,7 +42,7 @@ def _run(module: str) -> int:
 
 def _burn_in(seconds: float, output: Path, folder: Path) -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the test makes its own threads; read once, when numpy is loaded
-    from falcon_agent.burn_in import burn_in
+    from falcon_agent.cli.burn_in import burn_in
     from falcon_agent.telemetry.cpu import usable_cpus
     from falcon_core.wire.burn_in import encode_report
 
@@ -55,7 +55,7 @@ def _burn_in(seconds: float, output: Path, folder: Path) -> int:
 
 
 def _inspect(path: Path) -> int:
-    from falcon_agent.ring_reader import RingReader
+    from falcon_agent.rings.ring_reader import RingReader
     from falcon_core.signals.rank.chain import RankChain
     from falcon_core.wire.messages import Detection
     from falcon_core.wire.ring import RingFormatError
@@ -78,7 +78,7 @@ def _inspect(path: Path) -> int:
 
 
 def _record(source: Path, folder: Path, seconds: float | None) -> int:
-    from falcon_agent.recorder import record
+    from falcon_agent.rings.recorder import record
 
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,7 +96,7 @@ def _record(source: Path, folder: Path, seconds: float | None) -> int:
 
 
 def _replay(paths: list[Path], plot: Path | None) -> int:
-    from falcon_agent.replay import describe, replay, ring_files
+    from falcon_agent.cli.replay import describe, replay, ring_files
     from falcon_core.wire.ring import RingFormatError
 
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
@@ -109,7 +109,7 @@ def _replay(paths: list[Path], plot: Path | None) -> int:
         return _failed("replay", error)
     print(describe(replayed))
     if plot is not None:
-        from falcon_agent.replay_plot import draw
+        from falcon_agent.cli.replay_plot import draw
 
         try:
             draw(replayed, plot)

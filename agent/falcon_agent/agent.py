@@ -13,26 +13,27 @@ import time
 import msgspec
 import structlog
 
-from falcon_agent.checkpoint.answer import Answer
-from falcon_agent.checkpoint.copying import Copying
+from falcon_agent.checkpoint.on_demand import Answer
+from falcon_agent.checkpoint.replication import Copying
 from falcon_agent.checkpoint.store import Store
-from falcon_agent.checks import Checks, Smoke
-from falcon_agent.collected import with_collections
-from falcon_agent.ends import Ends
-from falcon_agent.imported import ImportRecord
-from falcon_agent.news import News
-from falcon_agent.output import Output
-from falcon_agent.probing import Probing
-from falcon_agent.reporter import Reporter
-from falcon_agent.run_dir import RunDir
-from falcon_agent.samples import Samples
-from falcon_agent.settings import Settings
-from falcon_agent.speaking import Speaker
-from falcon_agent.stacks import Stacks
-from falcon_agent.supervisor import links_for, newer, plan_for
+from falcon_agent.launch.import_record import ImportRecord
+from falcon_agent.launch.measurements import Checks, Smoke
+from falcon_agent.launch.notify import News
+from falcon_agent.launch.plan import links_for, newer, plan_for
+from falcon_agent.launch.run_dir import RunDir
+from falcon_agent.output.last_words import Ends
+from falcon_agent.output.monitor import Output
+from falcon_agent.output.uncaught import Uncaught
+from falcon_agent.pause.probe import Probing
+from falcon_agent.reporting.schedule import Speaker
+from falcon_agent.reporting.stream import Reporter
+from falcon_agent.rings.tracker import Tracker
+from falcon_agent.service import begin
+from falcon_agent.settings import EXIT_CONFIG, Settings, load_settings
+from falcon_agent.stacks.hang_stacks import Stacks
+from falcon_agent.stacks.sampler import Samples
+from falcon_agent.telemetry.garbage_collections import with_collections
 from falcon_agent.telemetry.network import read_counters
-from falcon_agent.tracker import Tracker
-from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.signals.rank.warm_up import warm_up
 from falcon_core.wire.checkpoint import Held, Loaded
@@ -398,3 +399,12 @@ class Agent:
 
 def _generation(status: LaunchStatus | None) -> int:
     return status.generation if status is not None else 0
+
+
+def live() -> int:
+    """Read the settings and run the agent. Return the exit code: 78 for settings that cannot be used."""
+    settings = begin("falcon-agent", load_settings)
+    if settings is None:
+        return EXIT_CONFIG
+    asyncio.run(Agent(settings).run())
+    return 0

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any  # noqa: F401  in comments
 
 from falcon_bench import machine
-from falcon_bench.door import Door, RefusedError, remaining
+from falcon_bench.rendezvous import Door, RefusedError, remaining
 
 ORDER_SECONDS = 120.0  # beyond it, nobody wants the links any more
 LOOK_SECONDS = 0.02  # between two looks for the order

@@ -22,14 +22,14 @@ _others = os.environ.pop("FALCON_STANDBY_IMPORTS", "")  # another pod's record: 
 def _listen():  # type: () -> None
     if os.environ.get("FALCON_STACKS"):
         try:
-            from falcon_start import collection_time, notes, stacks, uncaught
+            from falcon_start import garbage_collections, notes, stacks, uncaught
 
             if notes.are_shown(os.environ["FALCON_STACKS"]):
                 return
             stacks.register(os.environ["FALCON_STACKS"])
             shown = notes.Notes(os.environ["FALCON_STACKS"])
             uncaught.register(shown)
-            collection_time.register(shown)
+            garbage_collections.register(shown)
         except Exception:  # training goes on without stacks
             pass
 

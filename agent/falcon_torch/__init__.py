@@ -15,8 +15,8 @@ same script works with plain files.
 
 from __future__ import annotations
 
-from falcon_torch.checkpoint import Checkpoint
-from falcon_torch.format import CheckpointError, DamagedError
 from falcon_torch.microbatches import Dealer, MicroBatch, MicroBatches
+from falcon_torch.store.checkpoint import Checkpoint
+from falcon_torch.store.format import CheckpointError, DamagedError
 
 __all__ = ["Checkpoint", "CheckpointError", "DamagedError", "Dealer", "MicroBatch", "MicroBatches"]

@@ -32,12 +32,12 @@ from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 
-from falcon_torch.checkpoint import Checkpoint
-from falcon_torch.format import CheckpointError
 from falcon_torch.interruption import of_a_handler
 from falcon_torch.ranks import broadcast, from_rank, gather, place
-from falcon_torch.state import Part, dense
-from falcon_torch.volume import Layout, layouts, read_file
+from falcon_torch.store.checkpoint import Checkpoint
+from falcon_torch.store.format import CheckpointError
+from falcon_torch.store.state import Part, dense
+from falcon_torch.store.volume import Layout, layouts, read_file
 
 if not hasattr(StorageWriter, "validate_checkpoint_id"):
     raise ImportError(f"falcon_torch.dcp needs PyTorch 2.6 or later, and this is {torch.__version__}")

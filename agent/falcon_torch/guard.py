@@ -17,9 +17,9 @@ import time
 from typing import Any, Tuple
 
 from falcon_torch.agent_file import AgentFile
-from falcon_torch.format import Commit
 from falcon_torch.interruption import of_a_handler
 from falcon_torch.ranks import Place, store
+from falcon_torch.store.format import Commit
 
 VARIABLE = "FALCON_CHECKPOINT_COPIES"
 FILE = "copied"

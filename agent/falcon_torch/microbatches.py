@@ -37,11 +37,11 @@ from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Tuple
 import torch
 import torch.distributed as dist
 
-from falcon_torch import sharded
 from falcon_torch.agent_file import AgentFile, run_dir
 from falcon_torch.agreement import Agreement
+from falcon_torch.microbatch_report import Said
 from falcon_torch.ranks import place, store
-from falcon_torch.said import Said
+from falcon_torch.store import sharded
 
 LEAST = 1  # micro-batches of a rank: each takes part in the exchange of gradients
 MOST_RANKS = 1024

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from falcon_torch.interruption import of_a_handler
-from falcon_torch.state import raw
+from falcon_torch.store.state import raw
 
 SMALL_BYTES = 1024  # a value that fits, with its length, is gathered in one collective call
 _LENGTH = struct.Struct("<Q")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from falcon_agent.checkpoint import peers
-from falcon_agent.checkpoint.copying import Copying, credentials
+from falcon_agent.checkpoint import protocol
+from falcon_agent.checkpoint.replication import Copying, credentials
 from falcon_agent.checkpoint.store import Store
-from falcon_agent.run_dir import RunDir
+from falcon_agent.launch.run_dir import RunDir
 from falcon_core.wire.peers import Peers
 
 JOB = "0b2f8f4e-1d0c-4c1b-9a55-3f6a1f0f5f11"
@@ -29,7 +29,7 @@ async def _give(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     file = os.open(path, os.O_RDONLY)
     place, size = int(at), int(left)
     while size:
-        piece = os.pread(file, min(peers.PIECE_BYTES, size), place)
+        piece = os.pread(file, min(protocol.PIECE_BYTES, size), place)
         writer.write(piece)
         await writer.drain()
         place, size = place + len(piece), size - len(piece)
@@ -59,7 +59,7 @@ def main() -> None:
     while not copying.report.port:
         time.sleep(0.01)
     said = root / "ports.new"
-    said.write_bytes(msgspec.json.encode([copying.report.port, raw(peers.server_context(*credentials(tls)))]))
+    said.write_bytes(msgspec.json.encode([copying.report.port, raw(protocol.server_context(*credentials(tls)))]))
     said.rename(root / "ports")
     for line in sys.stdin:
         copying.take(msgspec.json.decode(line, type=Peers))

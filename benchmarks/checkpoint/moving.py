@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.checkpoint.pods import Pod, acquaint, certificate, environment
-from falcon_agent.checkpoint import peers
-from falcon_agent.checkpoint.exchange import fetch, put
+from falcon_agent.checkpoint import protocol
+from falcon_agent.checkpoint.client import fetch, put
 from falcon_agent.checkpoint.store import Store
 from falcon_core.wire.checkpoint import PAGE_BYTES, Parts, unpack_parts
 
@@ -85,11 +85,13 @@ async def _fetched(keeper: Pod, buffer: Path) -> Seconds:
 async def _plain(keeper: Pod, copy: Path, at: int, size: int, buffer: Path) -> None:
     """Copy bytes of the keeper's file into a buffer as they are: nothing is compared."""
     context = keeper.peer().context
-    reader, writer = await asyncio.open_connection("127.0.0.1", keeper.ports()[1], ssl=context, limit=peers.PIECE_BYTES)
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", keeper.ports()[1], ssl=context, limit=protocol.PIECE_BYTES
+    )
     writer.write(f"{copy} {at} {size}\n".encode())
     file = os.open(buffer, os.O_RDWR)
     while size:
-        piece = await reader.readexactly(min(peers.PIECE_BYTES, size))
+        piece = await reader.readexactly(min(protocol.PIECE_BYTES, size))
         os.pwrite(file, piece, at)
         at, size = at + len(piece), size - len(piece)
     os.close(file)

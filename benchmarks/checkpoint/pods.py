@@ -15,9 +15,9 @@ import msgspec
 from benchmarks.checkpoint.agent import JOB
 from benchmarks.results import ROOT
 from benchmarks.shim.jobs import SHIM
-from falcon_agent.checkpoint import peers
-from falcon_agent.checkpoint.copying import credentials
-from falcon_agent.checkpoint.exchange import Peer
+from falcon_agent.checkpoint import protocol
+from falcon_agent.checkpoint.client import Peer
+from falcon_agent.checkpoint.replication import credentials
 from falcon_agent.checkpoint.store import Store
 from falcon_core.wire.peers import PeerPod, Peers
 from falcon_operator.bus import certs
@@ -68,7 +68,7 @@ class Pod:
 
     def peer(self) -> Peer:
         """Return how another agent reaches this one."""
-        context = peers.client_context(*credentials(self._tls))
+        context = protocol.client_context(*credentials(self._tls))
         return Peer(host="127.0.0.1", port=self.ports()[0], job_uid=JOB, context=context)
 
     def end(self) -> None:

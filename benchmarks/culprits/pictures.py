@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from dev.recording import Job
-from falcon_agent.recorder import record
-from falcon_agent.replay import describe, replay
-from falcon_agent.replay_plot import draw
+from falcon_agent.cli.replay import describe, replay
+from falcon_agent.cli.replay_plot import draw
+from falcon_agent.rings.recorder import record
 
 RANKS = 3
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.05

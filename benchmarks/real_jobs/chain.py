@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_agent.comms import CommTable
+from falcon_agent.rings.communicators import CommTable
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection, RankSignals
 from falcon_core.wire.ring import RecordArray

@@ -1,7 +1,7 @@
 """A job that trains, as the agents of its pods report it: launchers that follow plans, ranks that iterate or are slow.
 
 All ranks iterate at the same pace; a slow rank computes longer, and the others wait for it. When an agent reports, and
-with which ranks' detail, ``falcon_agent.speaking`` decides. Times are unix ns.
+with which ranks' detail, ``falcon_agent.reporting.schedule`` decides. Times are unix ns.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from benchmarks.scale.agents import Agents, Command
-from falcon_agent.news import POLL_SECONDS
-from falcon_agent.speaking import Speaker
+from falcon_agent.launch.notify import POLL_SECONDS
+from falcon_agent.reporting.schedule import Speaker
 from falcon_core.times import REPORT_SECONDS
 from falcon_core.wire.keys import DETAIL, PLAN, JobKey
 from falcon_core.wire.launch import LaunchRank, LaunchStatus

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.shim.jobs import SHIM
-from falcon_agent.comms import CommTable
+from falcon_agent.rings.communicators import CommTable
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import EXCHANGE, RECORD_DTYPE, Kind, Op, RecordArray

@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 import structlog
 
-from falcon_agent.tracker import Tracker
+from falcon_agent.rings.tracker import Tracker
 from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR
 from falcon_core.wire.messages import Summary

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.shim.jobs import RANKS, start, wait
-from falcon_agent.ring_reader import RingReader
+from falcon_agent.rings.ring_reader import RingReader
 from falcon_core.signals.attribution.measured import Measured
 from falcon_core.signals.iterations.segmenter import Iteration
 from falcon_core.signals.rank.chain import RankChain

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from falcon_agent.regular import open_regular
+from falcon_agent.files.untrusted import open_regular
 from falcon_core.wire.checkpoint import (
     BUFFERS,
     PAGE_BYTES,

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import structlog
 
 from falcon_agent.node.api import NodeCondition
-from falcon_agent.node.busy import Busy
-from falcon_agent.node.judge import TYPES, Condition, Problems
+from falcon_agent.node.cpu_contention import Busy
+from falcon_agent.node.problems import TYPES, Condition, Problems
 from falcon_core.model import CPU_BUSY_CONDITION
 from falcon_core.text import clip
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import structlog
 
 from falcon_agent.node import kmsg, nvml
-from falcon_agent.node.accounts import Accounts
 from falcon_agent.node.api import NodeApi
-from falcon_agent.node.busy import Busy
 from falcon_agent.node.conditions import Keeper
+from falcon_agent.node.cpu_contention import Busy
+from falcon_agent.node.cpu_usage import Accounts
 from falcon_agent.node.gpus import Gpus
-from falcon_agent.node.judge import Problems, of_line
 from falcon_agent.node.links import Links, read_ports
 from falcon_agent.node.pod_names import pod_name
+from falcon_agent.node.problems import Problems, of_line
+from falcon_agent.service import begin
 from falcon_agent.settings import EXIT_CONFIG, NodeSettings, load_node_settings
-from falcon_agent.starting import begin
 from falcon_core.errors.judge import platform_judge
 
 LOOP_SECONDS = 5.0  # without a line of the kernel's

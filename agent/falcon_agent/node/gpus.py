@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from falcon_agent.node.judge import Seen
+from falcon_agent.node.problems import Seen
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons.
 HW_SLOWDOWN = 0x08

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from falcon_agent.node.judge import Seen
+from falcon_agent.node.problems import Seen
 
 CLASS = "class/infiniband"  # under the mount of sysfs
 DOWN_SECONDS = 60.0  # a port that is down for less flaps; switches that restart take longer

@@ -1,7 +1,7 @@
 """The pod's checkpoints in memory, as the agent and the operator know them.
 
-A rank's client writes them (``agent/falcon_torch/format.py`` has the layout); the agent makes the buffers, reads the
-commit records in them, and reports which steps a rank holds. Nothing here reads a state.
+A rank's client writes them (``agent/falcon_torch/store/format.py`` has the layout); the agent makes the buffers, reads
+the commit records in them, and reports which steps a rank holds. Nothing here reads a state.
 """
 
 from __future__ import annotations

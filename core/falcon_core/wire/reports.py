@@ -2,7 +2,7 @@
 
 A healthy rank sends a *brief*: how many iterations it has done, and in a few numbers how long they take. The vectors of
 its newest iterations and its communicators are the *detail*, which only those ranks send that could matter: by their
-own judgement (``falcon_agent.speaking``), or because the operator asks for it (``messages.DetailRequest``).
+own judgement (``falcon_agent.reporting.schedule``), or because the operator asks for it (``messages.DetailRequest``).
 
 The numbers have no fractions, so none can be infinite or no number at all; all are bounded, and so are texts and lists:
 a report beyond the bounds is not read. New fields go to the end of an array, where older readers ignore them and newer

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 import falcon_bench
-from falcon_agent.supervisor import links_for
+from falcon_agent.launch.plan import links_for
 from falcon_core.recovery.preflight.link_test import TRANSFER_MS
 from falcon_core.recovery.preflight.machine_test import Machine
 from falcon_core.wire.check import CheckReport

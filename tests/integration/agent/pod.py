@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_agent.ring_reader import RingReader
-from falcon_agent.run_dir import RunDir
-from falcon_agent.tracker import Memory
+from falcon_agent.launch.run_dir import RunDir
+from falcon_agent.rings.ring_reader import RingReader
+from falcon_agent.rings.tracker import Memory
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import Phase, Standby

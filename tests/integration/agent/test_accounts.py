@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from falcon_agent.node.accounts import Accounts
-from falcon_agent.node.busy import Busy
+from falcon_agent.node.cpu_contention import Busy
+from falcon_agent.node.cpu_usage import Accounts
 from falcon_agent.node.pod_names import pod_name
 from tests.integration.agent.cpus import ROOT, V2, cgroup, limit
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from falcon_agent.checkpoint import peers
-from falcon_agent.checkpoint.exchange import Peer, fetch, put
-from falcon_agent.checkpoint.holder import Copies, Holder
-from falcon_agent.checkpoint.peers import PeerError
+from falcon_agent.checkpoint import protocol
+from falcon_agent.checkpoint.client import Peer, fetch, put
+from falcon_agent.checkpoint.protocol import PeerError
+from falcon_agent.checkpoint.server import Copies, Holder
 from falcon_core.wire.checkpoint import CHECKS_OFFSET, PAGE_BYTES, VERIFIED_OFFSET, Held
 from falcon_operator.bus import certs
 from tests.integration.pki import Issued, Pki
@@ -78,7 +78,7 @@ class Site:
         self.copies = Copies(folder / "copies", 2, SIZE)
         self.copies.make()
         self.wards = {0, 1}
-        self.holder = Holder(self.copies, JOB, self.context(peers.server_context), lambda: self.wards)
+        self.holder = Holder(self.copies, JOB, self.context(protocol.server_context), lambda: self.wards)
         self.port = 0
 
     def context(
@@ -88,7 +88,7 @@ class Site:
         return make(self.pki.ca, issued.cert, issued.key)
 
     def peer(self, issued: Issued | None = None) -> Peer:
-        context = self.context(peers.client_context, issued)
+        context = self.context(protocol.client_context, issued)
         return Peer(host="127.0.0.1", port=self.port, job_uid=JOB, context=context)
 
     def steps(self, rank: int = 0) -> list[int]:
@@ -133,7 +133,7 @@ async def test_a_copy_that_is_there_is_not_sent_again(
 ) -> None:
     own = tmp_path / "own"
     await copy(site, own, 20)
-    monkeypatch.setattr(peers, "send_body", None)
+    monkeypatch.setattr(protocol, "send_body", None)
     assert await put(site.peer(), own)
 
 
@@ -143,17 +143,17 @@ async def test_a_buffer_that_is_overwritten_meanwhile_becomes_no_copy(
     own = tmp_path / "own"
     await copy(site, own, 20)
     fill(own, 40)
-    sends, pieces = peers.send, []
+    sends, pieces = protocol.send, []
 
     async def overwritten(writer: asyncio.StreamWriter, data: bytes) -> None:
         await sends(writer, data)
-        if len(data) == peers.PIECE_BYTES:
+        if len(data) == protocol.PIECE_BYTES:
             pieces.append(data)
             if len(pieces) == 2:  # the next save begins as the client's does: it clears the records
                 with own.open("r+b") as file:
                     file.write(bytes(PAGE_BYTES))
 
-    monkeypatch.setattr(peers, "send", overwritten)
+    monkeypatch.setattr(protocol, "send", overwritten)
     assert await put(site.peer(), own) is False
     assert len(pieces) > 2
     monkeypatch.undo()
@@ -182,15 +182,15 @@ async def test_a_holder_that_is_lost_during_the_copy_is_told(
 ) -> None:
     own = tmp_path / "own"
     fill(own, 20)
-    receives = peers.receive_body
+    receives = protocol.receive_body
 
     async def lost(reader: asyncio.StreamReader, file: int, page: bytes, parts: object) -> None:
         raise PeerError("the holder's end")
 
-    monkeypatch.setattr(peers, "receive_body", lost)
+    monkeypatch.setattr(protocol, "receive_body", lost)
     with pytest.raises(PeerError):
         await put(site.peer(), own)
-    monkeypatch.setattr(peers, "receive_body", receives)
+    monkeypatch.setattr(protocol, "receive_body", receives)
     assert await put(site.peer(), own), "begun anew"
     site.holder.close()
     with pytest.raises(PeerError, match="cannot be reached"):
@@ -231,9 +231,9 @@ async def test_the_certificate_that_the_operator_issues_to_a_job_opens_both_side
     files = ca, cert, key = tmp_path / "jobs-ca.crt", tmp_path / "tls.crt", tmp_path / "tls.key"
     for path, content in zip(files, (jobs.cert, pair.cert, pair.key), strict=True):
         path.write_bytes(content)
-    holder = Holder(site.copies, JOB, peers.server_context(ca, cert, key), lambda: site.wards)
+    holder = Holder(site.copies, JOB, protocol.server_context(ca, cert, key), lambda: site.wards)
     port = await holder.start("127.0.0.1")
-    peer = Peer(host="127.0.0.1", port=port, job_uid=JOB, context=peers.client_context(ca, cert, key))
+    peer = Peer(host="127.0.0.1", port=port, job_uid=JOB, context=protocol.client_context(ca, cert, key))
     own = tmp_path / "own"
     saved = fill(own, 20)
     assert await put(peer, own)
@@ -246,7 +246,7 @@ async def test_the_certificate_that_the_operator_issues_to_a_job_opens_both_side
 async def test_a_certificate_for_clients_alone_holds_no_copies(site: Site, tmp_path: Path) -> None:
     own = tmp_path / "own"
     fill(own, 20)
-    context = site.context(peers.server_context, site.pki.client(JOB))
+    context = site.context(protocol.server_context, site.pki.client(JOB))
     holder = Holder(site.copies, JOB, context, lambda: site.wards)
     port = await holder.start("127.0.0.1")
     with pytest.raises(PeerError, match="cannot be reached"):
@@ -258,10 +258,10 @@ async def test_a_certificate_for_clients_alone_holds_no_copies(site: Site, tmp_p
     "said",
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        peers.REQUEST.pack(peers.MAGIC, 9, peers.PUT, 0),
-        peers.REQUEST.pack(peers.MAGIC, 1, 7, 0),
-        peers.REQUEST.pack(peers.MAGIC, 1, peers.PUT, 0) + os.urandom(PAGE_BYTES),
-        peers.REQUEST.pack(peers.MAGIC, 1, peers.GET, 1 << 31),
+        protocol.REQUEST.pack(protocol.MAGIC, 9, protocol.PUT, 0),
+        protocol.REQUEST.pack(protocol.MAGIC, 1, 7, 0),
+        protocol.REQUEST.pack(protocol.MAGIC, 1, protocol.PUT, 0) + os.urandom(PAGE_BYTES),
+        protocol.REQUEST.pack(protocol.MAGIC, 1, protocol.GET, 1 << 31),
     ],
 )
 async def test_nonsense_harms_nothing(site: Site, tmp_path: Path, said: bytes) -> None:
@@ -273,7 +273,7 @@ async def test_nonsense_harms_nothing(site: Site, tmp_path: Path, said: bytes) -
     async with asyncio.timeout(20):
         answer = await reader.read()
     writer.close()
-    assert answer in (b"", bytes([peers.REFUSED]), peers.NUMBER.pack(0))
+    assert answer in (b"", bytes([protocol.REFUSED]), protocol.NUMBER.pack(0))
     assert site.steps() == [20]
     assert await fetch(site.peer(), 0, [empty(tmp_path / "fresh")]) == [20]
 

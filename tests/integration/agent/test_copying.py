@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from falcon_agent.checkpoint import copying, exchange
-from falcon_agent.checkpoint import peers as wire
-from falcon_agent.checkpoint.copying import Copying
+from falcon_agent.checkpoint import client, replication
+from falcon_agent.checkpoint import protocol as wire
+from falcon_agent.checkpoint.replication import Copying
 from falcon_agent.checkpoint.store import Store
 from falcon_core.wire.checkpoint import Loaded
 from falcon_core.wire.launch import Phase
@@ -150,7 +150,7 @@ async def test_pods_that_kept_each_others_copies_exchange_roles_without_the_netw
     async def unreachable(*_: object) -> list[int]:
         pytest.fail("a peer was asked")
 
-    monkeypatch.setattr(exchange, "fetch", unreachable)
+    monkeypatch.setattr(client, "fetch", unreachable)
     first.rank, second.rank = 1, 0
     tell([first, second], {"first": "second", "second": "first"}, generation=2)
     await asyncio.gather(first.fetched(2), second.fetched(2))
@@ -294,7 +294,7 @@ async def test_a_pod_that_ends_waits_until_its_newest_checkpoints_have_copies(ma
 async def test_where_no_copy_can_be_made_it_does_not_wait_for_long(
     make: Callable[..., Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "IN_VAIN_SECONDS", 0.2)
+    monkeypatch.setattr(replication, "IN_VAIN_SECONDS", 0.2)
     pod = make("pod", 0)
     pod.save(20)
     await asyncio.wait_for(pod.copying.finished(), WAIT_SECONDS)

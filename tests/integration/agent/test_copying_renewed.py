@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from falcon_agent.checkpoint import copying
+from falcon_agent.checkpoint import replication
 from tests.integration.agent.test_copying import Pod, make, ready, tell, until
 
 __all__ = ["make"]  # the fixture
@@ -24,7 +24,7 @@ async def test_a_certificate_that_cannot_be_read_for_a_while_does_not_end_the_co
     certificate = tmp_path / "tls" / "tls.crt"
     content = certificate.read_bytes()
     certificate.unlink()
-    await asyncio.sleep(3 * copying.LOOK_SECONDS)
+    await asyncio.sleep(3 * replication.LOOK_SECONDS)
     certificate.write_bytes(content)
     saving.save(40, number=1)
     await until("the next is copied", lambda: saving.told == (True, {0: 40}))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_agent.tracker import Tracker
+from falcon_agent.rings.tracker import Tracker
 from falcon_core.wire.launch import RINGS_DIR
 from falcon_core.wire.messages import RankSignals
 from tests.integration.agent.networks import Network, inside, machines, why_not

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from falcon_agent.speaking import Speaker
+from falcon_agent.reporting.schedule import Speaker
 from falcon_core.signals.job.communicators import Seat, name_communicators
 from falcon_core.signals.job.hang import Progress, explain_hang
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, RankSignals, Summary

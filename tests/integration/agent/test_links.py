@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_bench.door import Door
+from falcon_bench.rendezvous import Door
 from falcon_core.recovery.preflight.link_test import judge_links
 from falcon_core.recovery.preflight.machine_test import Machine
 from tests.integration.agent.linking import TOKEN, Executor, measured, plan, wait_for_ports

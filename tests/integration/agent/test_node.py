@@ -24,7 +24,7 @@ import pytest
 from falcon_agent.node import kmsg
 from falcon_agent.node.api import NodeApi, Refused
 from falcon_agent.node.conditions import HEARTBEAT_SECONDS, LOOK_SECONDS, Keeper
-from falcon_agent.node.judge import GPU, LINK, NODE, TYPES, Problems, Seen
+from falcon_agent.node.problems import GPU, LINK, NODE, TYPES, Problems, Seen
 from falcon_core.errors.judge import shipped_judge
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.chart.charts import CHART, NAMESPACE

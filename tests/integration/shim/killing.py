@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from falcon_agent.ring_reader import HOLE_SECONDS, RingReader
+from falcon_agent.rings.ring_reader import HOLE_SECONDS, RingReader
 from falcon_core.wire.ring import RecordArray
 
 DRIVER = Path(os.environ.get("SHIM_TEST_OUT", "")) / "ring_stress"

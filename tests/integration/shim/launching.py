@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from falcon_agent.output_reader import OutputReader
-from falcon_agent.run_dir import TAIL_BYTES
+from falcon_agent.launch.output_file import OutputReader
+from falcon_agent.launch.run_dir import TAIL_BYTES
 from falcon_core.wire.check import CheckReport, read_printed
 from falcon_core.wire.launch import LaunchCheck, LaunchPlan, LaunchStatus, Standby, render_plan
 

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from benchmarks.shim.jobs import PYTHON, SHIM
-from falcon_agent.gates import Gates
-from falcon_agent.ring_reader import RingReader
+from falcon_agent.pause.gates import Gates
+from falcon_agent.rings.ring_reader import RingReader
 from falcon_core.recovery.probe.cut import Channel, Known
 from falcon_core.signals.calls.iteration_counts import iteration_counts
 from falcon_core.signals.rank.chain import RankChain

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import falcon_bench
-from falcon_agent.checks import Checks
-from falcon_agent.run_dir import RunDir
-from falcon_agent.supervisor import links_for, plan_for
+from falcon_agent.launch.measurements import Checks
+from falcon_agent.launch.plan import links_for, plan_for
+from falcon_agent.launch.run_dir import RunDir
 from falcon_core.recovery.preflight.link_test import TRANSFER_MS, judge_links
 from falcon_core.recovery.preflight.machine_test import Machine
 from falcon_core.wire.check import CheckReport

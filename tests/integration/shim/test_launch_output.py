@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from inotify_simple import INotify, flags
 
-from falcon_agent.output_reader import OutputReader
-from falcon_agent.run_dir import TAIL_BYTES
+from falcon_agent.launch.output_file import OutputReader
+from falcon_agent.launch.run_dir import TAIL_BYTES
 from falcon_core.wire.launch import LaunchPlan
 from falcon_core.wire.output import CAPACITY, READABLE, OutputFormatError
 from tests.integration.shim.conftest import Start

@@ -16,8 +16,8 @@ from falcon_core.wire.checkpoint import unpack_held, unpack_parts
 from falcon_core.wire.launch import LaunchPlan
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
-from tests.unit.agent.test_checkpoint_format import image
 from tests.unit.client_format import client
+from tests.unit.torch.test_format import image
 
 CHUNK = 1 << 20
 LARGE = 1 << 29  # its checksums take long enough to be interrupted

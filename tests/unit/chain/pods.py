@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from falcon_agent.speaking import Speaker
-from falcon_agent.tracker import Tracker
+from falcon_agent.reporting.schedule import Speaker
+from falcon_agent.rings.tracker import Tracker
 from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire import ring

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from falcon_agent.speaking import Speaker
+from falcon_agent.reporting.schedule import Speaker
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.launch import LaunchStatus
 from falcon_core.wire.messages import Detection, Summary

@@ -30,7 +30,7 @@ def launcher_seconds(name: str) -> float:
 
 
 def torch_seconds(name: str) -> float:
-    """Return a constant of ``falcon_torch.demand``, which only runs beside PyTorch."""
+    """Return a constant of ``falcon_torch.requests``, which only runs beside PyTorch."""
     (found,) = re.findall(rf"^{name} = ([0-9.]+)", DEMAND.read_text(), re.MULTILINE)
     return float(found)
 

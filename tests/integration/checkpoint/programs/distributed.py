@@ -136,7 +136,7 @@ def a_damaged_step_falls_back_to_the_one_before(folder):
 
 def bytes_of(path):
     """Return a place within a buffer's data."""
-    from falcon_torch.format import PAGE_BYTES, unpack_commit
+    from falcon_torch.store.format import PAGE_BYTES, unpack_commit
 
     with Path(path).open("rb") as file:
         commit = unpack_commit(file.read(PAGE_BYTES), os.fstat(file.fileno()).st_size)

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 
 import falcon_torch
 import falcon_torch.dcp
-from falcon_torch.volume import Volume
+from falcon_torch.store.volume import Volume
 
 torch.set_num_threads(1)
 if "BEHIND" not in os.environ:

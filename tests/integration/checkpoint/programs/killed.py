@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from falcon_torch import Checkpoint
-from falcon_torch.format import PAGE_BYTES, unpack_commit
+from falcon_torch.store.format import PAGE_BYTES, unpack_commit
 
 AIMED = 4
 MOST_TRIES = 50

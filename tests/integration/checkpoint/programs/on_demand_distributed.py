@@ -19,10 +19,10 @@ from torch.distributed.fsdp import fully_shard
 
 import falcon_torch
 import falcon_torch.dcp
-import falcon_torch.demand
+import falcon_torch.requests
 
 warnings.filterwarnings("ignore")
-falcon_torch.demand.HOLD_SECONDS = 60.0  # a busy machine copies slowly, and the test looks when that is over
+falcon_torch.requests.HOLD_SECONDS = 60.0  # a busy machine copies slowly, and the test looks when that is over
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 torch.manual_seed(1)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from falcon_torch import Checkpoint, CheckpointError
-from falcon_torch.format import PAGE_BYTES, unpack_commit
+from falcon_torch.store.format import PAGE_BYTES, unpack_commit
 
 logging.basicConfig(format="%(message)s")
 warnings.filterwarnings("ignore")

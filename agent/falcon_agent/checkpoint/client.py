@@ -1,0 +1,115 @@
+"""The calls to a holder: hand it a copy of a rank's checkpoint, or fetch what it has of a rank."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from falcon_agent.checkpoint import protocol
+from falcon_agent.checkpoint.protocol import PeerError
+from falcon_agent.files.untrusted import open_regular
+from falcon_core.wire.checkpoint import BUFFERS, PAGE_BYTES, unpack_parts
+
+CONNECT_SECONDS = 10.0
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """A holder's address, and how it is known."""
+
+    host: str
+    port: int
+    job_uid: str
+    context: ssl.SSLContext
+
+
+async def put(peer: Peer, buffer: Path, pace: protocol.Pace | None = None) -> bool:
+    """Hand a buffer's checkpoint to the holder, at a pace; return whether it has it now.
+
+    False where the buffer holds no whole checkpoint with checksums, or was written to meanwhile.
+
+    Raises:
+        PeerError: the holder could not be reached, or did not take it.
+        OSError: the buffer cannot be read.
+    """
+    file = open_regular(buffer)
+    try:
+        known = protocol.records(file)
+        if known is None:
+            return False
+        page, parts = known
+        async with _call(peer, protocol.PUT, parts.rank) as (reader, writer):
+            await protocol.send(writer, page)
+            answer = (await protocol.read(reader, 1))[0]
+            if answer == protocol.HAVE:
+                return True
+            if answer != protocol.OK:
+                raise PeerError(f"the holder does not take copies of rank {parts.rank} now")
+            if not await protocol.send_body(writer, file, page, parts, pace):
+                return False
+            if (await protocol.read(reader, 1))[0] != protocol.OK:
+                raise PeerError(f"rank {parts.rank}'s checkpoint of step {parts.step} arrived damaged")
+            return True
+    finally:
+        os.close(file)
+
+
+async def fetch(peer: Peer, rank: int, buffers: Sequence[Path]) -> list[int]:
+    """Fill a rank's buffers with what the holder has of it; return the steps, the newest first.
+
+    A buffer into which something damaged came holds nothing afterwards.
+
+    Raises:
+        PeerError: the holder could not be reached, or sent what is no checkpoint of this rank.
+        OSError: a buffer cannot be written.
+    """
+    return [step for number, buffer in enumerate(buffers) if (step := await _fetch(peer, rank, number, buffer)) >= 0]
+
+
+async def _fetch(peer: Peer, rank: int, number: int, buffer: Path) -> int:
+    """Fetch a rank's copy of this number; return its step, -1 where the holder has fewer."""
+    file = open_regular(buffer, os.O_RDWR)
+    try:
+        size = os.fstat(file).st_size
+        async with _call(peer, protocol.GET, rank) as (reader, writer):
+            (count,) = protocol.NUMBER.unpack(await protocol.read(reader, protocol.NUMBER.size))
+            if count > BUFFERS:
+                raise PeerError(f"the holder says that it has {count} copies of a rank")
+            pages = [await protocol.read(reader, PAGE_BYTES) for _ in range(count)]
+            if number >= count:
+                return -1
+            parts = unpack_parts(pages[number], size)
+            if parts is None or parts.rank != rank:
+                raise PeerError(f"the holder's copy is no checkpoint of rank {rank} that fits into {size} bytes")
+            await protocol.send(writer, protocol.NUMBER.pack(number))
+            if (await protocol.read(reader, 1))[0] != protocol.OK:
+                raise PeerError("the holder does not give the copy")
+            await protocol.receive_body(reader, file, pages[number], parts)
+            return parts.step
+    finally:
+        os.close(file)
+
+
+@contextlib.asynccontextmanager
+async def _call(peer: Peer, what: int, rank: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open a connection to a holder that shows the job's certificate, and send a request."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(
+                peer.host, peer.port, ssl=peer.context, limit=protocol.PIECE_BYTES
+            )
+    except (TimeoutError, OSError) as error:
+        raise PeerError(f"{peer.host}:{peer.port} cannot be reached: {error}") from error
+    try:
+        protocol.check_peer(writer, peer.job_uid)
+        await protocol.send(writer, protocol.REQUEST.pack(protocol.MAGIC, protocol.VERSION, what, rank))
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

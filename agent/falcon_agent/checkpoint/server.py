@@ -1,0 +1,216 @@
+"""The copies that this pod keeps of another pod's checkpoints, and the server that takes and gives them.
+
+The files lie in a volume that the agent alone mounts. Each rank of the other pod has two: the newest whole copy is
+never the one that is written to. Which rank a file is of stands in its records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from falcon_agent.checkpoint import protocol
+from falcon_agent.checkpoint.protocol import PeerError
+from falcon_core.wire.checkpoint import BUFFERS, PAGE_BYTES, Held, Parts, unpack_parts
+
+MOST_CONNECTIONS = 64
+_log = structlog.get_logger()
+
+
+class Copy(NamedTuple):
+    """A file for a copy, and what it holds; ``parts``: None where that is no whole checkpoint."""
+
+    path: Path
+    page: bytes
+    parts: Parts | None
+
+
+class Copies:
+    """The files: ``BUFFERS`` for each rank of one other pod."""
+
+    def __init__(self, folder: Path, ranks: int, buffer_bytes: int) -> None:
+        self._folder = folder
+        self._ranks = ranks
+        self._bytes = buffer_bytes
+
+    def make(self) -> None:
+        """Make the files that are missing, with all their pages. Raises OSError."""
+        for path in self._paths():
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(file, 0, self._bytes)
+            finally:
+                os.close(file)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Return the size of each file."""
+        return self._bytes
+
+    def held(self) -> list[Held]:
+        """Return the checkpoints of which there is a whole copy."""
+        found = [copy.parts for copy in self.files() if copy.parts is not None]
+        return [Held(parts.rank, parts.step, parts.unix_ns // 1_000_000, parts.generation) for parts in found]
+
+    def of(self, rank: int) -> list[Path]:
+        """Return the files with a whole copy of a rank's checkpoint, the newest first."""
+        return _of(self.files(), rank)
+
+    def files(self) -> list[Copy]:
+        """Read the records of all files."""
+        return [Copy(path, page, unpack_parts(page, self._bytes)) for path in self._paths() for page in [_page(path)]]
+
+    def _paths(self) -> list[Path]:
+        return [self._folder / f"copy-{rank}.{number}" for rank in range(self._ranks) for number in range(BUFFERS)]
+
+
+def room(files: Sequence[Copy], rank: int, wards: Collection[int], busy: Collection[Path]) -> Path | None:
+    """Return the file for the next copy of a rank, one of ``wards``; None while all are needed for others.
+
+    ``busy``: files into which copies are on their way.
+
+    A file that is empty, or of a rank that is no ward any more, comes first; then the older one of the rank's own.
+    """
+    own = _of(files, rank)
+    if len(own) == BUFFERS:
+        return own[-1]
+    for path, _, parts in files:
+        if path not in busy and (parts is None or parts.rank not in wards):
+            return path
+    return None
+
+
+def _of(files: Sequence[Copy], rank: int) -> list[Path]:
+    found = [(copy.parts.sequence, copy.path) for copy in files if copy.parts is not None and copy.parts.rank == rank]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _page(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(PAGE_BYTES)
+    except OSError:
+        return b""
+
+
+class Holder:
+    """The server.
+
+    ``wards``: returns the ranks whose copies are kept here by the newest plan. ``needed``: those whose copies are not
+    to be overwritten though they are no wards.
+    """
+
+    def __init__(
+        self,
+        copies: Copies,
+        job_uid: str,
+        context: ssl.SSLContext,
+        wards: Callable[[], Collection[int]],
+        needed: Callable[[], Collection[int]] = frozenset,
+    ) -> None:
+        self._copies = copies
+        self._job_uid = job_uid
+        self._context = context
+        self._wards = wards
+        self._needed = needed
+        self._server: asyncio.Server | None = None
+        self._writing: set[int] = set()  # ranks
+        self._busy: set[Path] = set()
+        self._connections = 0
+
+    async def start(self, host: str = "") -> int:
+        """Listen at a port that the kernel chooses; return the port. Raises OSError.
+
+        ``host``: "" for all addresses, by IPv4 and IPv6 at the same port.
+        """
+        both = not host and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+        listening = socket.create_server((host, 0), family=family, dualstack_ipv6=both)
+        self._server = await asyncio.start_server(
+            self._serve, sock=listening, ssl=self._context, limit=protocol.PIECE_BYTES
+        )
+        return int(listening.getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if self._connections > MOST_CONNECTIONS:
+                raise PeerError(f"more than {MOST_CONNECTIONS} connections at a time")
+            protocol.check_peer(writer, self._job_uid)
+            await self._answer(reader, writer)
+        except (PeerError, OSError) as error:
+            _log.warning("a peer's request has come to nothing", error=str(error))
+        finally:
+            self._connections -= 1
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        magic, version, what, rank = protocol.REQUEST.unpack(await protocol.read(reader, protocol.REQUEST.size))
+        if magic != protocol.MAGIC or version != protocol.VERSION or what not in (protocol.PUT, protocol.GET):
+            raise PeerError("no request of this version")
+        await (self._take(reader, writer, rank) if what == protocol.PUT else self._give(reader, writer, rank))
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rank: int) -> None:
+        """Take a copy of a rank's checkpoint, of each rank one at a time."""
+        page = await protocol.read(reader, PAGE_BYTES)
+        parts = unpack_parts(page, self._copies.buffer_bytes)
+        wards = self._wards()
+        if parts is None or parts.rank != rank or rank not in wards or rank in self._writing:
+            await protocol.send(writer, bytes([protocol.REFUSED]))
+            return
+        files = self._copies.files()
+        if any(copy.page == page for copy in files):
+            await protocol.send(writer, bytes([protocol.HAVE]))
+            return
+        path = room(files, rank, {*wards, *self._needed()}, self._busy)
+        if path is None:
+            await protocol.send(writer, bytes([protocol.REFUSED]))
+            return
+        self._writing.add(rank)
+        self._busy.add(path)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            await protocol.send(writer, bytes([protocol.OK]))
+            await protocol.receive_body(reader, file, page, parts)
+        except PeerError:
+            await protocol.send(writer, bytes([protocol.DAMAGED]))
+            raise
+        finally:
+            os.close(file)
+            self._writing.discard(rank)
+            self._busy.discard(path)
+        await protocol.send(writer, bytes([protocol.OK]))
+
+    async def _give(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rank: int) -> None:
+        """Give one of the copies of a rank's checkpoints to whoever of the job asks."""
+        with contextlib.ExitStack() as open_files:
+            found = []
+            for path in self._copies.of(rank):
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                open_files.callback(os.close, file)
+                known = protocol.records(file)
+                if known is not None:
+                    found.append((file, *known))
+            await protocol.send(writer, protocol.NUMBER.pack(len(found)) + b"".join(page for _, page, _ in found))
+            if not found:
+                return
+            (number,) = protocol.NUMBER.unpack(await protocol.read(reader, protocol.NUMBER.size))
+            if number >= len(found):
+                raise PeerError(f"copy {number} of {len(found)} is asked for")
+            await protocol.send(writer, bytes([protocol.OK]))
+            await protocol.send_body(writer, *found[number])

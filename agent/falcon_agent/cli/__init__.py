@@ -1,0 +1,1 @@
+"""Run the agent's commands for people: replay, and the burn-in of a machine."""

@@ -1,0 +1,1 @@
+"""Read files that a training process may have replaced."""

@@ -1,0 +1,1 @@
+"""Speak with the launcher: its plan, its status, its output."""

@@ -1,0 +1,1 @@
+"""Find errors and last words in the output of ranks."""

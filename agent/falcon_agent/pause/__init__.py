@@ -1,0 +1,1 @@
+"""Hold the pod's ranks still for a measurement."""

@@ -1,0 +1,1 @@
+"""Decide when the agent reports, and send its reports."""

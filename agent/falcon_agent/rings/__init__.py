@@ -1,0 +1,1 @@
+"""Read the rings of the pod's ranks and follow their iterations."""

@@ -1,0 +1,1 @@
+"""Sample the stacks of slow ranks and of ranks that hang."""

@@ -1,0 +1,1 @@
+"""Keep a rank's state in memory, and find it again after a restart."""
