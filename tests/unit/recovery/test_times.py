@@ -15,7 +15,7 @@ from falcon_operator.election import LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETR
 
 ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = ROOT / "shim" / "src" / "launch"
-DEMAND = ROOT / "agent" / "falcon_torch" / "demand.py"
+REQUESTS = ROOT / "agent" / "falcon_torch" / "requests.py"
 
 
 def launcher_seconds(name: str) -> float:
@@ -31,7 +31,7 @@ def launcher_seconds(name: str) -> float:
 
 def torch_seconds(name: str) -> float:
     """Return a constant of ``falcon_torch.requests``, which only runs beside PyTorch."""
-    (found,) = re.findall(rf"^{name} = ([0-9.]+)", DEMAND.read_text(), re.MULTILINE)
+    (found,) = re.findall(rf"^{name} = ([0-9.]+)", REQUESTS.read_text(), re.MULTILINE)
     return float(found)
 
 
