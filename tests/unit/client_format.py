@@ -10,9 +10,9 @@ from types import ModuleType
 PACKAGE = Path(__file__).resolve().parents[2] / "agent" / "falcon_torch"
 
 
-def _load(name: str) -> ModuleType:
-    path = PACKAGE / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"client_{name}", path)
+def _load(module: str) -> ModuleType:
+    path = PACKAGE / f"{module}.py"
+    spec = importlib.util.spec_from_file_location(f"client_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(str(path))
     module = importlib.util.module_from_spec(spec)
@@ -23,6 +23,6 @@ def _load(name: str) -> ModuleType:
 
 interruption = _load("interruption")
 sys.modules.setdefault("falcon_torch.interruption", interruption)  # found by its name, without the package
-client = _load("format")  # the layout of checkpoints
+client = _load("store/format")  # the layout of checkpoints
 agreement = _load("agreement")
-said = _load("said")
+microbatch_report = _load("microbatch_report")

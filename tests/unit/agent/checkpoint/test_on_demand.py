@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.agent.launch.test_plan import PLAN
 
 from falcon_agent.checkpoint.on_demand import Answer
 from falcon_core.times import SAVE_SECONDS
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.messages import Plan
+from tests.unit.agent.launch.test_plan import PLAN
 
 OLD, NEW = Held(0, 20, 1), Held(0, 31, 2)
 
