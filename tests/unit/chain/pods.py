@@ -25,7 +25,7 @@ from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job.decide import decide
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import JobReports, NodeView, PodView, Received
-from tests.unit.agent.rings import descriptor, write_ring
+from tests.unit.agent.ring_files import descriptor, write_ring
 from tests.unit.signals.members import Job
 
 SECOND = 1_000_000_000

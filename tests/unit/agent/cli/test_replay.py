@@ -13,7 +13,7 @@ from falcon_agent.cli.replay import describe, replay
 from falcon_agent.rings.recorder import Recording, record
 from falcon_agent.rings.ring_reader import RingReader
 from falcon_core.wire import ring
-from tests.unit.agent.rings import COMM, job_rings, write_ring
+from tests.unit.agent.ring_files import COMM, job_rings, write_ring
 from tests.unit.signals.members import Job, data_parallel
 from tests.unit.signals.streams import MS
 

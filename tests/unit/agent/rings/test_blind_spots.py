@@ -13,7 +13,7 @@ from falcon_agent.rings.tracker import Tracker
 from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR
 from falcon_core.wire.ring import DeviceTimes, Full, NoDeviceTimes
-from tests.unit.agent.rings import descriptor, write_ring
+from tests.unit.agent.ring_files import descriptor, write_ring
 
 DEVICE_OFFSET = 224
 

@@ -21,7 +21,7 @@ from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR, RINGS_FILE, STATUS_FILE
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.reports import decode_summary, encode_summary
-from tests.unit.agent.rings import write_ring
+from tests.unit.agent.ring_files import write_ring
 from tests.unit.signals.streams import Call, Script
 
 GOOD, BAD = "g1-r0-100.ring", "g1-r1-101.ring"

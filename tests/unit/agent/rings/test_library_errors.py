@@ -10,7 +10,7 @@ from falcon_agent.rings.library_errors import Troubles
 from falcon_agent.rings.tracker import Tracker
 from falcon_core.wire import ring
 from falcon_core.wire.ring import Kind
-from tests.unit.agent.rings import descriptor, write_ring
+from tests.unit.agent.ring_files import descriptor, write_ring
 
 
 def records(*kinds: tuple[int, int]) -> ring.RecordArray:

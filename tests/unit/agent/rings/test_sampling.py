@@ -16,7 +16,7 @@ from falcon_core.signals.rank.profiling import SAMPLE_EVERY
 from falcon_core.wire.control import CONTROL_BYTES, SAMPLING_OFFSET, Mode, pack_control
 from falcon_core.wire.launch import CONTROL_FILE, RINGS_DIR
 from falcon_core.wire.ring import Kind
-from tests.unit.agent.rings import write_ring
+from tests.unit.agent.ring_files import write_ring
 from tests.unit.signals.streams import Script, ddp
 
 HEAD_OFFSET = 64  # of a ring's header: how many records were written
