@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _record(options.source, options.folder, options.seconds)
         case "replay":
             return _replay(options.rings, options.plot)
-    return _run("falcon_agent.life")
+    return _run("falcon_agent.agent")
 
 
 if __name__ == "__main__":
