@@ -9,7 +9,8 @@ import msgspec
 from benchmarks.decide.description import Job, Look
 from benchmarks.decide.timing import main
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.api.common import ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.run import build_run, encode
 from falcon_operator.intent.snapshot import Snapshot

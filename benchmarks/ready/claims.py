@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from falcon_operator.api import API_VERSION, TAINT_SPARE
+from falcon_operator.api.common import API_VERSION, TAINT_SPARE
 from falcon_operator.cluster.transport import path_of
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.operator.cluster import CRDS, NOT_READY, READY, Installation, a_job

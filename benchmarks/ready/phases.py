@@ -28,7 +28,9 @@ from benchmarks.results import provenance, put
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import LaunchStatus, Standby
 from falcon_core.wire.messages import Plan
-from falcon_operator.api import API_VERSION, LABEL_JOB, TrainingJob, TrainingRun, TrainingRunSpec
+from falcon_operator.api.common import API_VERSION, LABEL_JOB
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.transport import MERGE_PATCH, Transport, path_of

@@ -32,7 +32,8 @@ from benchmarks.scale.attacks import ATTACKS, Target, launch
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.reports import encode_summary
 from falcon_gateway import AgentClient, Batch, Desired, Leader, OperatorClient
-from falcon_operator.api import ObjectMeta, SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
+from falcon_operator.api.common import ObjectMeta
+from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
 from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.pool.claims import claim

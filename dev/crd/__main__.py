@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dev.crd.trainingrun import PATH, render
-from falcon_operator.api import TrainingRunSpec
+from falcon_operator.api.trainingrun import TrainingRunSpec
 
 PATH.write_text(render(TrainingRunSpec), encoding="utf-8")

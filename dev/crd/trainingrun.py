@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from dev.crd.schema import schema_of
-from falcon_operator.api import GROUP, VERSION
+from falcon_operator.api.common import GROUP, VERSION
 
 PATH = Path(__file__).resolve().parents[2] / "crds" / "trainingruns.falcon.dev.yaml"
 

@@ -11,7 +11,9 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from falcon_operator.api import Condition, TrainingJob, WarmPool
+from falcon_operator.api.common import Condition
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.clock import Clock
 from falcon_operator.election import LeadershipLost
 from falcon_operator.ports import Conflict, NotFound

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import kopf
 from kubernetes.aio.client import Configuration
 
-from falcon_operator.api import GROUP, LABEL_JOB, LABEL_POOL, VERSION
+from falcon_operator.api.common import GROUP, LABEL_JOB, LABEL_POOL, VERSION
 from falcon_operator.cluster.views import JobSketch, run_nodes, sketch
 from falcon_operator.metrics import Metrics, job_figures
 from falcon_operator.ports import PodView

@@ -20,7 +20,7 @@ from falcon_etcd import Client
 from falcon_etcd import Tls as EtcdTls
 from falcon_gateway import Tls as GatewayTls
 from falcon_operator import handlers
-from falcon_operator.api import TAINT_FENCED, TAINT_SPARE
+from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import EtcdBus
 from falcon_operator.bus.leader_key import Leadership

@@ -18,7 +18,9 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan, Summary
 from falcon_core.wire.peers import Peers
 from falcon_core.wire.probe import ProbeOrder
-from falcon_operator.api import TrainingJob, TrainingJobStatus, TrainingRun, TrainingRunSpec, WarmPool, WarmPoolStatus
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
+from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
+from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 
 Manifest = dict[str, Any]
 

@@ -19,18 +19,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import msgspec
 import structlog
 
-from falcon_operator.api import (
-    API_VERSION,
-    LABEL_ROLE,
-    ROLE_TRAINER,
-    TAINT_FENCED,
-    TrainingJob,
-    TrainingJobStatus,
-    TrainingRun,
-    TrainingRunSpec,
-    WarmPool,
-    WarmPoolStatus,
-)
+from falcon_operator.api.common import API_VERSION, LABEL_ROLE, ROLE_TRAINER, TAINT_FENCED
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
+from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
+from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.cluster import nodes, owned, pods, recorder, views
 from falcon_operator.cluster.inventory import Inventory, Unsynced

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_operator.api import LABEL_JOB
+from falcon_operator.api.common import LABEL_JOB
 from falcon_operator.cluster import owned
 from falcon_operator.cluster.transport import FIELD_MANAGER, AlreadyExists, Transport, path_of
 from falcon_operator.ports import Conflict, Manifest, NotFound, Rejected

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from falcon_core.text import clean, clip
-from falcon_operator.api import TAINT_FENCED
+from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.cluster.mirror import Item
 from falcon_operator.cluster.views import Condition, Fields, unix
 from falcon_operator.ports import NodeReport, NodeTaint, NodeView, Rejected

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from falcon_operator.api import GROUP
+from falcon_operator.api.common import GROUP
 from falcon_operator.cluster.transport import MERGE_PATCH, Transport, path_of
 from falcon_operator.ports import Conflict, Foreign, Manifest, NotFound
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.api import GROUP, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
+from falcon_operator.api.common import GROUP, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
 from falcon_operator.cluster.mirror import Item, Mirror, Name, nothing
 from falcon_operator.cluster.views import Condition, Fields, unix
 from falcon_operator.ports import ContainerView, Occupant, PodView

@@ -7,7 +7,9 @@ import hashlib
 
 import structlog
 
-from falcon_operator.api import API_VERSION, TrainingJob, WarmPool
+from falcon_operator.api.common import API_VERSION
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
 from falcon_operator.ports import Conflict, Manifest, NotFound, Rejected
 

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from falcon_operator.api import API_VERSION, ObjectMeta, TrainingJob, TrainingJobStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api.common import API_VERSION, ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
+from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 
 Custom = TypeVar("Custom", TrainingJob, WarmPool)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery.model.observation import ClaimLimit
-from falcon_operator.api import NamespaceClaims, WarmPool
+from falcon_operator.api.warmpool import NamespaceClaims, WarmPool
 from falcon_operator.times import clock_time, timestamp, unix_seconds
 
 HOUR_SECONDS = 3600.0

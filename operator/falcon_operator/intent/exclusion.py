@@ -23,7 +23,9 @@ from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.model.actions import Action, Replace
 from falcon_core.recovery.model.failure import Departure
 from falcon_core.recovery.model.membership import Exclusion, Member
-from falcon_operator.api import TAINT_FENCED, NodeVerdict, TrainingJob
+from falcon_operator.api.common import TAINT_FENCED
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.trainingrun import NodeVerdict
 from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.intent import observe
 from falcon_operator.intent.intent import Intent

@@ -15,7 +15,7 @@ import msgspec
 from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus
-from falcon_operator.api import TrainingJob
+from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.observe import launch_status
 from falcon_operator.intent.snapshot import Snapshot

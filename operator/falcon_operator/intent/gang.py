@@ -17,7 +17,9 @@ from falcon_core.recovery.checkpoint_on_demand import wanted
 from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.recovery.preflight.machine_test import LOAD_MS
 from falcon_core.wire.messages import Detection, Plan, PlanMember
-from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
+from falcon_operator.api.common import TAINT_FENCED
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.trainingrun import Gang
 from falcon_operator.intent import last_resort, observe, standbys, starts
 from falcon_operator.intent.intent import Intent, give_up_pods, master_port
 from falcon_operator.intent.link_order import are_comparable, link_order

@@ -19,7 +19,9 @@ from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.preflight.machine_test import Preflight
 from falcon_core.recovery.preflight.smoke_test import Smoke
-from falcon_operator.api import ClosedIncident, End, Gang, NodeVerdict, TrainingJob, WarmPool
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.trainingrun import ClosedIncident, End, Gang, NodeVerdict
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.manifests.pods import pod_name
 from falcon_operator.ports import PodView
 

@@ -25,7 +25,7 @@ from falcon_core.recovery.model.failure import Step
 from falcon_core.recovery.model.membership import Exclusion, Member, Replacement, apply_actions
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.strategies import replace_node
-from falcon_operator.api import TAINT_SPARE
+from falcon_operator.api.common import TAINT_SPARE
 from falcon_operator.intent import exclusion, observe
 from falcon_operator.intent.free_nodes import is_usable, open_nodes, own_nodes
 from falcon_operator.intent.intent import Intent, JobNames, claim_prefix

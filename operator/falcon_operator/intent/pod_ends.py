@@ -16,7 +16,7 @@ from falcon_core.model import Cause
 from falcon_core.recovery.model.observation import Owner, PodEnd
 from falcon_core.text import clean, clip
 from falcon_core.wire.launch import LaunchStatus
-from falcon_operator.api import TrainingJob
+from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, INSTALL_CONTAINER
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.ports import ContainerView, PodView

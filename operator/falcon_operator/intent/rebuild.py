@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.times import FRESH_SECONDS
-from falcon_operator.api import LABEL_REPLICA, End, TrainingJob
+from falcon_operator.api.common import LABEL_REPLICA
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.trainingrun import End
 from falcon_operator.intent.intent import Intent, master_port
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView

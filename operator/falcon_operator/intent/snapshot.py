@@ -12,7 +12,9 @@ from falcon_core.errors.judge import Judge, platform_judge, usable_judge
 from falcon_core.recovery.model.membership import Membership
 from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.wire.messages import Summary
-from falcon_operator.api import LABEL_ROLE, ROLE_TRAINER, TrainingJob, WarmPool
+from falcon_operator.api.common import LABEL_ROLE, ROLE_TRAINER
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.node_troubles import grave_troubles
 from falcon_operator.intent.policy import error_rules

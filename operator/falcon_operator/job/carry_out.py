@@ -15,7 +15,8 @@ import structlog
 
 from falcon_core.wire.keys import JobKey
 from falcon_operator import effects as fx
-from falcon_operator.api import TrainingJob, WarmPool, WarmPoolStatus
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job.decide import Decision

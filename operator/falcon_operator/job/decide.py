@@ -32,7 +32,8 @@ from falcon_core.recovery.model.probe import Probe
 from falcon_core.recovery.probe import probe_controller
 from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
 from falcon_core.wire.probe import ProbeOrder
-from falcon_operator.api import ClosedIncident, TrainingJobStatus
+from falcon_operator.api.trainingjob import TrainingJobStatus
+from falcon_operator.api.trainingrun import ClosedIncident
 from falcon_operator.effects import (
     AskDetail,
     ChangeClaims,

@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from falcon_core.times import FINISH_SECONDS
-from falcon_operator.api import End, TrainingJobStatus
+from falcon_operator.api.trainingjob import TrainingJobStatus
+from falcon_operator.api.trainingrun import End
 from falcon_operator.effects import ChangeClaims, DeleteJob, DeletePod, Effect, PublishPlan
 from falcon_operator.intent import gang, observe
 from falcon_operator.intent.intent import Intent, close_open_incidents, give_up_pods, unused_claims

@@ -20,11 +20,9 @@ import structlog
 from falcon_core.model import Cause
 from falcon_core.wire.keys import JobKey
 from falcon_operator import effects as fx
-from falcon_operator.api import (
-    LABEL_JOB_UID,
-    TrainingJob,
-    TrainingRun,
-)
+from falcon_operator.api.common import LABEL_JOB_UID
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.trainingrun import TrainingRun
 from falcon_operator.clock import Clock
 from falcon_operator.election import LeadershipLost
 from falcon_operator.failure_reports import FailureReports

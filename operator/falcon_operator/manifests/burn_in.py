@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from falcon_operator.api import (
+from falcon_operator.api.common import (
     API_VERSION,
     LABEL_POOL,
     LABEL_ROLE,
@@ -26,8 +26,8 @@ from falcon_operator.api import (
     TAINT_SPARE,
     Resources,
     Toleration,
-    WarmPool,
 )
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, PYTHON_DIR, restricted
 from falcon_operator.ports import Manifest
 

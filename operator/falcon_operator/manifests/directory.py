@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.directory_spec import DirectorySpec
+from falcon_operator.api.trainingjob import DirectorySpec
 from falcon_operator.manifests.amounts import MISFIT_REMEDY, amount, does_not_fit, not_a_quantity
 from falcon_operator.manifests.qos import quantity
 from falcon_operator.ports import Manifest

@@ -11,7 +11,7 @@ import hashlib
 import json
 
 from falcon_core.recovery.model.membership import Member, Replacement, StandbyPod
-from falcon_operator.api import (
+from falcon_operator.api.common import (
     ANNOTATION_TEMPLATE_HASH,
     API_VERSION,
     LABEL_JOB,
@@ -20,8 +20,8 @@ from falcon_operator.api import (
     LABEL_ROLE,
     ROLE_TRAINER,
     TAINT_SPARE,
-    TrainingJob,
 )
+from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.manifests.amounts import amount
 from falcon_operator.manifests.directory import directory_of
 from falcon_operator.manifests.instrument import Identity, PodSettings, instrument

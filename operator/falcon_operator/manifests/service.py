@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 
-from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, ROLE_TRAINER, TrainingJob
+from falcon_operator.api.common import LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, ROLE_TRAINER
+from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.manifests.pods import owner_reference, secret_name
 from falcon_operator.ports import Manifest
 

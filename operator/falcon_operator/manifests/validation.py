@@ -21,7 +21,8 @@ from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
 from falcon_core.recovery.strategies import swap_for_link
 from falcon_core.wire.checkpoint import least_memory_bytes
-from falcon_operator.api import TrainingJob, WarmPool
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.manifests import directory, template
 from falcon_operator.manifests.amounts import MISFIT_REMEDY, does_not_fit, not_a_quantity
 from falcon_operator.manifests.directory import RESERVED_PATH

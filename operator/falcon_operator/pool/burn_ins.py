@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from falcon_core.recovery.model.membership import Exclusion
-from falcon_operator.api import LABEL_POOL, LABEL_ROLE, WarmPool
+from falcon_operator.api.common import LABEL_POOL, LABEL_ROLE
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.clock import Clock
 from falcon_operator.intent.snapshot import BurnInResult
 from falcon_operator.manifests.burn_in import (

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from falcon_operator.api import SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.effects import ChangeClaims
 from falcon_operator.intent.claim_limits import allowance, recorded
 from falcon_operator.pool.history import gflops

@@ -22,7 +22,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from falcon_operator.api import TAINT_SPARE, SpareStatus, WarmPool
+from falcon_operator.api.common import TAINT_SPARE
+from falcon_operator.api.warmpool import NodeChecks, SpareStatus, WarmPool
 from falcon_operator.effects import DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
@@ -33,7 +34,6 @@ from falcon_operator.manifests.burn_in import (
     burn_in_name,
     longest_seconds,
 )
-from falcon_operator.node_checks import NodeChecks
 from falcon_operator.pool import fences
 from falcon_operator.pool.burn_in_result import APART_SECONDS, SLOW_TESTS, is_slow, listed, ratio, weigh
 from falcon_operator.pool.claims import begin_test

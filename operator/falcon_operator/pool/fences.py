@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from falcon_operator.api import TAINT_FENCED
+from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.effects import DeletePod, Effect, UntaintNode
 from falcon_operator.manifests.burn_in import LABEL_PURPOSE, PURPOSE_FENCED, burn_in_name
 from falcon_operator.pool.burn_in_result import weigh

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from falcon_operator.api import SpareStatus, WarmPool
+from falcon_operator.api.warmpool import NodeCheck, NodeChecks, SpareStatus, WarmPool
 from falcon_operator.intent.snapshot import BurnInResult
-from falcon_operator.node_checks import NodeCheck, NodeChecks
 from falcon_operator.times import timestamp
 
 MOST_CHECKS = 5  # of a node; its newest score is kept besides

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from falcon_operator.api import ROLE_TRAINER, TAINT_FENCED, TAINT_SPARE, Toleration, WarmPool
+from falcon_operator.api.common import ROLE_TRAINER, TAINT_FENCED, TAINT_SPARE, Toleration
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN, tolerations
 from falcon_operator.ports import NodeTaint, NodeView, Occupant
 

@@ -15,7 +15,8 @@ import msgspec
 import structlog
 
 from falcon_core.errors.judge import platform_judge
-from falcon_operator.api import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, Condition, SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api.common import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, Condition
+from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.election import LeadershipLost

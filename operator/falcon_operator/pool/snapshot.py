@@ -8,7 +8,7 @@ from functools import cached_property
 import msgspec
 
 from falcon_core.errors.judge import platform_judge
-from falcon_operator.api import WarmPool, WarmPoolStatus
+from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.effects import CreatePod, Effect
 from falcon_operator.intent.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import build_burn_in_pod

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from falcon_operator.api import SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.pool.burn_in_result import listed
 from falcon_operator.status.conditions import set_condition
 

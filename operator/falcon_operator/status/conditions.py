@@ -12,7 +12,9 @@ import msgspec
 
 from falcon_core.recovery.model.membership import StandbyPod
 from falcon_core.recovery.model.slowdown import JobChange
-from falcon_operator.api import Condition, TrainingJobStatus, WarmPoolStatus
+from falcon_operator.api.common import Condition
+from falcon_operator.api.trainingjob import TrainingJobStatus
+from falcon_operator.api.warmpool import WarmPoolStatus
 from falcon_operator.intent import last_resort, observe, standbys, starts
 from falcon_operator.status.moves import moving_words
 from falcon_operator.status.view import State, View

@@ -20,7 +20,8 @@ from falcon_core.recovery.model.failure import Fault, RetryIncident, Step, StopI
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
+from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
+from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.causes import cause_words
 from falcon_operator.status.doubt import cause_of, imbalance_words

@@ -9,7 +9,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident, newest
 from falcon_core.recovery.model.treatments import Swapped
 from falcon_core.recovery.strategies import ignore, swap_for_link
-from falcon_operator.api import DoneStep
+from falcon_operator.api.trainingjob import DoneStep
 from falcon_operator.status.early import why_early
 from falcon_operator.status.steps import done_step
 from falcon_operator.status.words import listed, milliseconds, percent, seconds

@@ -7,7 +7,7 @@ from falcon_core.recovery.failstop.hangs import doing, due_at
 from falcon_core.recovery.model.failure import Awaited, HangFinding, HangIncident
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import PATIENCE_SECONDS
-from falcon_operator.api import DiagnosisStatus
+from falcon_operator.api.trainingjob import DiagnosisStatus
 from falcon_operator.status.words import listed, op_name, place, size
 from falcon_operator.times import clock_time, timestamp
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from falcon_core.text import clean, clip
-from falcon_operator.api import Condition, DiagnosisStatus, DoneStep, IterationStatus, TrainingJobStatus
+from falcon_operator.api.common import Condition
+from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep, IterationStatus, TrainingJobStatus
 from falcon_operator.times import timestamp
 
 STATUS_BYTES = 16 * 1024

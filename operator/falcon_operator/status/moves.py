@@ -6,7 +6,7 @@ from falcon_core.model import Cause
 from falcon_core.recovery import drain
 from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_operator.api import DiagnosisStatus, DoneStep
+from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
 from falcon_operator.status.words import listed
 from falcon_operator.times import clock_time, timestamp
 

@@ -10,7 +10,7 @@ from falcon_core.recovery.model.failure import StopIncident
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_operator.api import Counters, IterationStatus, TrainingJobStatus
+from falcon_operator.api.trainingjob import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
 from falcon_operator.status.checks import machines_checked

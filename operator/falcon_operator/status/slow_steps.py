@@ -6,7 +6,7 @@ from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident, newest
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_for_link
-from falcon_operator.api import DoneStep
+from falcon_operator.api.trainingjob import DoneStep
 from falcon_operator.status.doubt import doubt_words, is_kept
 from falcon_operator.status.early import due_words, why_early
 from falcon_operator.status.exchanges import exchange_next, exchange_steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_operator.api import DoneStep
+from falcon_operator.api.trainingjob import DoneStep
 from falcon_operator.times import timestamp
 
 

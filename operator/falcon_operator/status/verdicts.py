@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_operator.api import NodeVerdict
+from falcon_operator.api.trainingrun import NodeVerdict
 from falcon_operator.times import clock_time
 
 GOOD_NEWS = frozenset({"AsFast", "UsableAgain", "ReadyAgain", "LiftedByHand"})

@@ -10,7 +10,7 @@ from falcon_core.recovery.model.slowdown import JobChange, SlowIncident, SlowLin
 from falcon_core.recovery.model.stored import Place
 from falcon_core.text import clip
 from falcon_core.wire.ring import Op
-from falcon_operator.restore import Restore
+from falcon_operator.api.trainingrun import Restore
 from falcon_operator.times import timestamp
 
 _BRIEF = {Cause.NODE_LOST: "node lost", Cause.OUT_OF_MEMORY: "out of memory"}

@@ -13,17 +13,9 @@ from falcon_core.recovery.model.membership import Exclusion
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.changepoint.generation_level import Level
-from falcon_operator.api import (
-    ClosedIncident,
-    Condition,
-    Counters,
-    DiagnosisStatus,
-    DoneStep,
-    IterationStatus,
-    RunMember,
-    TrainingJobStatus,
-    TrainingRunSpec,
-)
+from falcon_operator.api.common import Condition
+from falcon_operator.api.trainingjob import Counters, DiagnosisStatus, DoneStep, IterationStatus, TrainingJobStatus
+from falcon_operator.api.trainingrun import ClosedIncident, RunMember, TrainingRunSpec
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.api.manifests import TRAINING_JOB, changed
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_operator.api import TrainingJobSpec
+from falcon_operator.api.trainingjob import TrainingJobSpec
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.api.manifests import REMOVED, TRAINING_JOB, Changes, changed
 

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import msgspec
 
-from falcon_operator.api import API_VERSION, ObjectMeta
+from falcon_operator.api.common import API_VERSION, ObjectMeta
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods

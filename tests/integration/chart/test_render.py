@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from falcon_core.errors.table import parse_overrides, shipped
-from falcon_operator.api import LABEL_JOB, TAINT_FENCED, TAINT_SPARE
+from falcon_operator.api.common import LABEL_JOB, TAINT_FENCED, TAINT_SPARE
 from falcon_operator.cluster.gateway_pods import PORT
 from tests.integration.chart.charts import (
     CHART,

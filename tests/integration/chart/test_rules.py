@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.api.common import ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.pods import secret_name
 from tests.integration.chart.calls import Right, client_rights, own_rights, rights_of, watch_rights
 from tests.integration.chart.charts import Rendered

@@ -22,7 +22,7 @@ from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Plan, RankSignals, Summary
 from falcon_core.wire.peers import Peers
 from falcon_core.wire.probe import ProbeOrder
-from falcon_operator.api import API_VERSION
+from falcon_operator.api.common import API_VERSION
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.nodes import Breaker

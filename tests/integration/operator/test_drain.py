@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.api import TAINT_SPARE
+from falcon_operator.api.common import TAINT_SPARE
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.operator.cluster import Installation, a_job, until_async
 from tests.integration.operator.control_plane import controllers, scheduler

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from falcon_core.recovery.model.membership import Member
-from falcon_operator.api import TrainingJob
+from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod

@@ -12,7 +12,8 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from falcon_operator.api import TAINT_FENCED, TAINT_SPARE, Condition, TrainingJob
+from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE, Condition
+from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.inventory import Unsynced

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.api import TAINT_SPARE
+from falcon_operator.api.common import TAINT_SPARE
 from tests.integration.operator.cluster import NOT_READY, READY, Installation, node, until
 
 

@@ -18,7 +18,8 @@ from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Detection, RankSignals, Summary, ThrottleSignals
 from falcon_core.wire.reports import decode_summary, encode_summary
-from falcon_operator.api import ANNOTATION_CHECK, ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from falcon_operator.api.common import ANNOTATION_CHECK, ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus
 from falcon_operator.effects import AskDetail, Effect, Event
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot

@@ -13,16 +13,10 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan
 from falcon_core.wire.peers import Peers
 from falcon_core.wire.probe import ProbeOrder
-from falcon_operator.api import (
-    LABEL_JOB_UID,
-    LABEL_ROLE,
-    TrainingJob,
-    TrainingJobStatus,
-    TrainingRun,
-    TrainingRunSpec,
-    WarmPool,
-    WarmPoolStatus,
-)
+from falcon_operator.api.common import LABEL_JOB_UID, LABEL_ROLE
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
+from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
+from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.intent.run import build_run, read_run
 from falcon_operator.ports import (
     Conflict,

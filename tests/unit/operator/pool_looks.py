@@ -7,13 +7,8 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.api import (
-    ObjectMeta,
-    SpareStatus,
-    WarmPool,
-    WarmPoolSpec,
-    WarmPoolStatus,
-)
+from falcon_operator.api.common import ObjectMeta
+from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
 from falcon_operator.pool.decide import decide_pool
 from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
 from falcon_operator.ports import ContainerView, NodeReport, NodeView, Occupant, PodView

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.api import Condition, DiagnosisStatus, TrainingJobStatus
+from falcon_operator.api.common import Condition
+from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import Conflict

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from msgspec import inspect
 
-from falcon_operator.api import TrainingJobSpec, TrainingJobStatus, WarmPoolSpec, WarmPoolStatus
+from falcon_operator.api.trainingjob import TrainingJobSpec, TrainingJobStatus
+from falcon_operator.api.warmpool import WarmPoolSpec, WarmPoolStatus
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 Schema = dict[str, Any]

@@ -13,7 +13,7 @@ import pytest
 from dev.crd.schema import MAX_ITEMS, MAX_LENGTH, UnsupportedTypeError, schema_of
 from dev.crd.trainingrun import PATH, definition, render
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_operator.api import TrainingRunSpec
+from falcon_operator.api.trainingrun import TrainingRunSpec
 
 
 class Colour(enum.StrEnum):

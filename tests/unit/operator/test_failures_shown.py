@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_operator.api import Condition
+from falcon_operator.api.common import Condition
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.ports import Conflict, Foreign, NotFound, PodView, Rejected, Unavailable
 from falcon_operator.status.failures import EVENT_SECONDS, FAILED, REPEAT_SECONDS, REWORD_SECONDS, failure_of

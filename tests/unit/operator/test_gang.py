@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_operator.api import Gang, ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.api.common import ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
+from falcon_operator.api.trainingrun import Gang
 from falcon_operator.intent.gang import RELEASE_BACKOFF_SECONDS, Gathering, advance, gather
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot

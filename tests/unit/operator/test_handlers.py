@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from falcon_operator import handlers
-from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
+from falcon_operator.api.common import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
 from falcon_operator.handlers import Router
 from falcon_operator.metrics import Metrics
 from falcon_operator.ports import PodView

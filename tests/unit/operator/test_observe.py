@@ -16,7 +16,8 @@ from falcon_core.times import FRESH_SECONDS
 from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import Printed, RankOutput
-from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.api.common import ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.observe import observe
 from falcon_operator.intent.policy import policy_of
 from falcon_operator.intent.snapshot import Snapshot

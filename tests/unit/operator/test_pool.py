@@ -8,13 +8,8 @@ import msgspec
 import pytest
 
 from falcon_core.wire.burn_in import BurnInReport, encode_report
-from falcon_operator.api import (
-    TAINT_FENCED,
-    TAINT_SPARE,
-    ObjectMeta,
-    SpareStatus,
-    WarmPool,
-)
+from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE, ObjectMeta
+from falcon_operator.api.warmpool import SpareStatus, WarmPool
 from falcon_operator.effects import CreatePod, DeletePod, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
 from falcon_operator.pool import decide as pools

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from falcon_operator.api import TAINT_SPARE, ClaimLimits, NamespaceClaims
+from falcon_operator.api.common import TAINT_SPARE
+from falcon_operator.api.warmpool import ClaimLimits, NamespaceClaims
 from falcon_operator.effects import ChangeClaims, CreatePod
 from falcon_operator.intent.claim_limits import MOST_REMEMBERED, allowance
 from falcon_operator.pool import claims

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from falcon_operator.api import Condition, WarmPool, WarmPoolStatus
+from falcon_operator.api.common import Condition
+from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.pool.reconciler import PoolReconciler
 from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected, Unavailable
 from falcon_operator.status.failures import FAILED

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_operator.api import TAINT_FENCED, TAINT_SPARE
+from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.effects import CreatePod, DeletePod, UntaintNode
 from falcon_operator.pool.fences import RETEST_SECONDS
 from falcon_operator.pool.snapshot import PoolDecision

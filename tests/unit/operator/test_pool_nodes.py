@@ -7,11 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_operator.api import (
-    TAINT_SPARE,
-    BurnInSpec,
-    Resources,
-)
+from falcon_operator.api.common import TAINT_SPARE, Resources
+from falcon_operator.api.warmpool import BurnInSpec
 from falcon_operator.pool.claims import claim
 from falcon_operator.pool.decide import decide_pool
 from falcon_operator.pool.snapshot import PoolSnapshot

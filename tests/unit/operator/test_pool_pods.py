@@ -6,11 +6,8 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.api import (
-    TAINT_FENCED,
-    TAINT_SPARE,
-    BurnInSpec,
-)
+from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
+from falcon_operator.api.warmpool import BurnInSpec
 from falcon_operator.effects import CreatePod
 from tests.unit.operator.pool_looks import NOW, a_node, a_pool, look, of_type, then
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from falcon_core.wire.checkpoint import Loaded
-from falcon_operator.restore import Restore
+from falcon_operator.api.trainingrun import Restore
 from falcon_operator.status.words import restore_words
 from tests.unit.operator.telling import operator, run, runs, trained
 from tests.unit.operator.world import World

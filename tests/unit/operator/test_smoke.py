@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.api import DiagnosisStatus
+from falcon_operator.api.trainingjob import DiagnosisStatus
 from tests.unit.operator.telling import operator, run, runs, trained
 from tests.unit.operator.world import World
 

@@ -13,7 +13,9 @@ from falcon_core.recovery.model.evidence import Sampled, SampledPlace
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, Culprit, JobChange, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_operator.api import ClosedIncident, Condition, DoneStep, NodeVerdict, TrainingJobStatus
+from falcon_operator.api.common import Condition
+from falcon_operator.api.trainingjob import DoneStep, TrainingJobStatus
+from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import job_changed, set_condition
 from falcon_operator.status.diagnoses import describe_slowdown, diagnoses

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import pytest
 
-from falcon_operator.api import DiagnosisStatus
+from falcon_operator.api.trainingjob import DiagnosisStatus
 from tests.unit.operator.flows import MB, Flow, Flows
 from tests.unit.operator.telling import operator, reasons, run, trained
 from tests.unit.operator.world import World

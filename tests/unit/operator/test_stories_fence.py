@@ -7,7 +7,8 @@ import re
 import msgspec
 import pytest
 
-from falcon_operator.api import TAINT_FENCED, ObjectMeta, TrainingJob
+from falcon_operator.api.common import TAINT_FENCED, ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.intent.exclusion import STEADY_SECONDS, fence_owner
 from falcon_operator.ports import NodeReport
 from tests.unit.operator.telling import operator, run, state, trained

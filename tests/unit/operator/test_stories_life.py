@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_operator.api import TAINT_FENCED, WarmPoolRef
+from falcon_operator.api.common import TAINT_FENCED
+from falcon_operator.api.trainingjob import WarmPoolRef
 from tests.unit.operator.telling import condition, operator, run, state, trained
 from tests.unit.operator.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from falcon_operator.api import TAINT_FENCED
+from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.intent.last_resort import PLACE_SECONDS
 from falcon_operator.pool.burn_in_result import MOST_TESTS, SLOW_TESTS
 from falcon_operator.ports import Occupant

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_operator.pauses import CheckStatus
+from falcon_operator.api.trainingjob import CheckStatus
 from tests.unit.operator.flows import ring
 from tests.unit.operator.telling import operator, phases, reasons, run, state, trained
 from tests.unit.operator.world import World

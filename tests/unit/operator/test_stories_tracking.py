@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_operator.api import Condition
+from falcon_operator.api.common import Condition
 from falcon_operator.status.tracking import UNSEEN_SECONDS
 from tests.unit.operator.telling import condition, operator, run, trained
 from tests.unit.operator.world import World

@@ -15,7 +15,9 @@ from falcon_core.recovery.model.membership import Exclusion, Member, Membership,
 from falcon_core.recovery.model.slowdown import Relieved
 from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState
 from falcon_core.recovery.model.suspects import Grown, SinceStart
-from falcon_operator.api import ClosedIncident, ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.api.common import ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
+from falcon_operator.api.trainingrun import ClosedIncident
 from falcon_operator.intent.intent import Intent, close_open_incidents, remember
 from falcon_operator.intent.run import build_run, decode, encode, lasting, read_run
 from tests.unit.operator.telling import condition, operator, run, state, trained

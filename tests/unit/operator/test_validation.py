@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_operator.api import TrainingJob, WarmPool
+from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.manifests.validation import notes, pool_problems, problems
 
 

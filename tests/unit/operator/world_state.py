@@ -14,18 +14,9 @@ from falcon_core.wire.imports import Imports
 from falcon_core.wire.launch import LaunchRank, LaunchStandby
 from falcon_core.wire.messages import Onset, Plan, RankSignals, Sight, Work
 from falcon_core.wire.peers import CopiesReport, Peers
-from falcon_operator.api import (
-    TAINT_SPARE,
-    ObjectMeta,
-    SpareStatus,
-    TrainingJob,
-    TrainingJobSpec,
-    TrainingJobStatus,
-    WarmPool,
-    WarmPoolRef,
-    WarmPoolSpec,
-    WarmPoolStatus,
-)
+from falcon_operator.api.common import TAINT_SPARE, ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus, WarmPoolRef
+from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.run import decode, read_run
 from falcon_operator.ports import Manifest, NodeReport, Occupant, PodView, Received

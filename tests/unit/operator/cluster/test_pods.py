@@ -6,7 +6,7 @@ import json
 import tracemalloc
 from typing import Any
 
-from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_REPLICA, LABEL_ROLE
+from falcon_operator.api.common import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_REPLICA, LABEL_ROLE
 from falcon_operator.cluster import pods
 from falcon_operator.cluster.mirror import Item
 from falcon_operator.cluster.pods import PodMirror

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec, WarmPool, WarmPoolSpec
+from falcon_operator.api.common import ObjectMeta
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
+from falcon_operator.api.warmpool import WarmPool, WarmPoolSpec
 from falcon_operator.cluster.recorder import build_event
 
 JOB = TrainingJob(metadata=ObjectMeta(name="j", namespace="ns", uid="u"), spec=TrainingJobSpec(replicas=1, template={}))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.api import TrainingJob
+from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.cluster import views
 
 JOB: dict[str, Any] = {

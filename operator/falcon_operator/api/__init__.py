@@ -1,0 +1,1 @@
+"""Define the kinds of falcon.dev/v1alpha1 as typed values: TrainingJob, TrainingRun, WarmPool."""
