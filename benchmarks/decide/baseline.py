@@ -15,7 +15,7 @@ from benchmarks.decide.description import Job, Look
 from benchmarks.decide.timing import main
 
 api: Any = importlib.import_module("falcon_operator.api")
-ports: Any = importlib.import_module("falcon_operator.ports")
+ports: Any = importlib.import_module("falcon_operator.base.ports")
 snapshot: Any = importlib.import_module("falcon_operator.reconcile.snapshot")
 job: Any = importlib.import_module("falcon_operator.reconcile.job")
 

@@ -31,15 +31,14 @@ from falcon_core.wire.messages import Plan
 from falcon_operator.api.common import API_VERSION, LABEL_JOB
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
-from falcon_operator.clock import SystemClock
+from falcon_operator.base.clock import SystemClock
+from falcon_operator.base.keys import Key, job_key
+from falcon_operator.base.ports import PodSettings, PodView
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.transport import MERGE_PATCH, Transport, path_of
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.leader import PAUSE_SECONDS
-from falcon_operator.manifests.instrument import PodSettings
-from falcon_operator.ports import PodView
-from falcon_operator.queue import KeyedQueue, work
-from falcon_operator.work import Key, job_key
+from falcon_operator.runtime.leader import PAUSE_SECONDS
+from falcon_operator.runtime.workqueue import KeyedQueue, work
 from tests.integration.agent.pod import PYTHON, AgentPod, credentials, start_agent
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.operator.bench import Bench, Session

@@ -21,7 +21,7 @@ import msgspec
 from falcon_operator.cluster import pods, views
 from falcon_operator.cluster.inventory import Inventory
 from falcon_operator.cluster.transport import Transport, load_configuration
-from falcon_operator.handlers import connection_info, kopf_settings
+from falcon_operator.runtime.handlers import connection_info, kopf_settings
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

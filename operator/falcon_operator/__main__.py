@@ -25,11 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the operator until it is ended. Return the exit code."""
     parser(PROGRAM, DESCRIPTION).parse_args(arguments)
     try:
-        from falcon_operator import life
+        from falcon_operator.runtime import process
     except ModuleNotFoundError as error:
         print(missing_package(PROGRAM, "operator", error), file=sys.stderr)
         return EXIT_CONFIG
-    return life.live()
+    return process.live()
 
 
 if __name__ == "__main__":

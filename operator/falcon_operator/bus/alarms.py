@@ -14,12 +14,12 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-import msgspec
 import structlog
 
 from falcon_etcd import Alarm, Client, Compacted, EtcdError
+from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import BusState, Database
 from falcon_operator.bus import capacity
-from falcon_operator.clock import Clock
 
 ALARMS_SECONDS = 5.0  # between two looks
 COMPACT_SECONDS = 60.0
@@ -29,27 +29,6 @@ LONGEST_PAUSE_SECONDS = 300.0
 _MIB = 1024**2
 _MORE_ROOM = "raise etcd.quotaBackendBytes, or lower etcd.autoCompactionRetention"
 log = structlog.get_logger(__name__)
-
-
-class Database(msgspec.Struct, frozen=True, kw_only=True):
-    """The database of one member that answered."""
-
-    endpoint: str
-    size_bytes: int  # of the file: what etcd compares with the quota
-    in_use_bytes: int
-    quota_bytes: int
-    revision: int
-
-
-class BusState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last look has shown. ``notes`` are for people: a line for each trouble, with its remedy."""
-
-    databases: tuple[Database, ...] = ()
-    full: bool = False
-    corrupt: bool = False
-    healed: int = 0  # how often a full etcd got room again
-    written_bytes: int = 0  # keys and values that this leader has seen written
-    notes: tuple[str, ...] = ()
 
 
 class Alarms:

@@ -29,8 +29,10 @@ from falcon_core.wire.peers import Peers
 from falcon_core.wire.probe import ProbeOrder
 from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
 from falcon_gateway import Batch, Leader, Tls
+from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import BusState, Conflict, JobReports, NotFound, Rejected
 from falcon_operator.bus import access
-from falcon_operator.bus.alarms import ALARMS_SECONDS, Alarms, BusState
+from falcon_operator.bus.alarms import ALARMS_SECONDS, Alarms
 from falcon_operator.bus.census import Pods, read_registration
 from falcon_operator.bus.credentials import BusCertificates, Credentials
 from falcon_operator.bus.gateways import Gateways
@@ -40,8 +42,6 @@ from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.bus.stored import Stored
 from falcon_operator.bus.sweep import Sweep
 from falcon_operator.bus.wanted import Wanted
-from falcon_operator.clock import Clock
-from falcon_operator.ports import Conflict, JobReports, NotFound, Rejected
 
 AUTH_CHECK_SECONDS = 15.0
 SWEEP_SECONDS = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Protocol
 
+from falcon_operator.base.clock import Clock
 from falcon_operator.bus import certs
-from falcon_operator.clock import Clock
 
 
 class BusCertificates(Protocol):

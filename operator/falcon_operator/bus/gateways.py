@@ -14,9 +14,9 @@ import structlog
 
 from falcon_core.times import SILENCE_SECONDS
 from falcon_gateway import Batch, Desired, Leader, OperatorClient, Refused, Tls
+from falcon_operator.base.clock import Clock
 from falcon_operator.bus import census
 from falcon_operator.bus.census import Pods, Registration
-from falcon_operator.clock import Clock
 
 CHECK_SECONDS = 0.5
 REFUSED_SECONDS = 2.0  # before a gateway that has refused the stream is asked again

@@ -22,7 +22,7 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.reports import decode_summary
 from falcon_gateway import Batch, Entries, PodEntry
-from falcon_operator.ports import JobReports, Received
+from falcon_operator.base.ports import JobReports, Received
 
 OLD = float("-inf")  # received at an unknown time before this session
 RefusedReport = Literal["Malformed", "Impossible"]  # cut or no report at all; beyond the bounds, or of another version

@@ -8,9 +8,9 @@ import structlog
 
 from falcon_core.wire.keys import REPORTS, JobKey
 from falcon_etcd import Op
+from falcon_operator.base.clock import Clock
 from falcon_operator.bus.leader_key import LeaderKey
 from falcon_operator.bus.stored import Stored
-from falcon_operator.clock import Clock
 
 GONE_SECONDS = 600.0  # its last reports are evidence for a while
 log = structlog.get_logger(__name__)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import msgspec
 
 from falcon_operator.api.common import LABEL_JOB
+from falcon_operator.base.ports import Conflict, Manifest, NotFound, Rejected
 from falcon_operator.cluster import owned
 from falcon_operator.cluster.transport import FIELD_MANAGER, AlreadyExists, Transport, path_of
-from falcon_operator.ports import Conflict, Manifest, NotFound, Rejected
 
 _TRIAL_MANAGER = f"{FIELD_MANAGER}-trial"
 _MOST_KNOWN = 4096  # Secrets; beyond them the ones that were written first are judged again

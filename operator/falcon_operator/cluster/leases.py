@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from falcon_operator.base.ports import LEASE_NAME, Holder
 from falcon_operator.cluster.transport import Transport, path_of
-from falcon_operator.election import LEASE_NAME, Holder
 
 _API = "coordination.k8s.io/v1"
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_operator.api.common import GROUP
+from falcon_operator.base.ports import Conflict, Foreign, Manifest, NotFound
 from falcon_operator.cluster.transport import MERGE_PATCH, Transport, path_of
-from falcon_operator.ports import Conflict, Foreign, Manifest, NotFound
 
 _ATTEMPTS = 3  # each begins with a read; somebody else may write between it and our write
 

@@ -10,8 +10,8 @@ import structlog
 from falcon_operator.api.common import API_VERSION
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
+from falcon_operator.base.ports import Conflict, Manifest, NotFound, Rejected
 from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
-from falcon_operator.ports import Conflict, Manifest, NotFound, Rejected
 
 COMPONENT = "falcon"
 _NOTE_LIMIT = 1024  # bytes, the API's

@@ -16,11 +16,11 @@ from typing import Generic, Literal, Protocol, TypeVar
 import msgspec
 import structlog
 
+from falcon_operator.base.ports import Conflict, NotFound, Rejected
 from falcon_operator.cluster import views
 from falcon_operator.cluster.mirror import Item, Mirror
 from falcon_operator.cluster.transport import Expired, Method
 from falcon_operator.cluster.views import ListMeta
-from falcon_operator.ports import Conflict, NotFound, Rejected
 
 PAGE = "500"
 WATCH_SECONDS = "600"  # then the server ends the watch, and the next begins with a fresh token

@@ -18,10 +18,10 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from falcon_operator.base.ports import Conflict, NotFound
 from falcon_operator.bus import certs
 from falcon_operator.bus.certs import Pair
 from falcon_operator.cluster.transport import AlreadyExists, Transport, path_of
-from falcon_operator.ports import Conflict, NotFound
 
 log = structlog.get_logger(__name__)
 _ATTEMPTS = 5

@@ -19,8 +19,8 @@ import msgspec
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
+from falcon_operator.base.ports import Conflict, NotFound, Rejected, Unavailable
 from falcon_operator.cluster.pace import Lane, Paces
-from falcon_operator.ports import Conflict, NotFound, Rejected, Unavailable
 
 TIMEOUT_SECONDS = 15.0
 FIELD_MANAGER = "falcon-operator"

@@ -12,7 +12,7 @@ import msgspec
 
 from falcon_core.recovery.model.observation import ClaimLimit
 from falcon_operator.api.warmpool import NamespaceClaims, WarmPool
-from falcon_operator.times import clock_time, timestamp, unix_seconds
+from falcon_operator.base.time_format import clock_time, timestamp, unix_seconds
 
 HOUR_SECONDS = 3600.0
 MOST_REMEMBERED = 4096  # claims of all namespaces; the pool's status has to stay small

@@ -26,11 +26,11 @@ from falcon_core.recovery.model.membership import Exclusion, Member
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import NodeVerdict
-from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
+from falcon_operator.base.effects import BurnIn, Effect, TaintNode, UntaintNode
+from falcon_operator.base.ports import NodeView
 from falcon_operator.intent import observe
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import BurnInResult, Snapshot
-from falcon_operator.ports import NodeView
 
 VERDICTS = 32  # that are remembered
 DETAIL_LENGTH = 300

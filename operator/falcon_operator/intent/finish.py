@@ -16,11 +16,11 @@ from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus
 from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.base.ports import PodView
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.observe import launch_status
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.pods import processes_per_pod, trainer_container
-from falcon_operator.ports import PodView
 
 replace = msgspec.structs.replace
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from falcon_core.recovery.model.membership import Membership
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
+from falcon_operator.base.ports import NodeView
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.ports import NodeView
 
 
 def open_nodes(snap: Snapshot, membership: Membership) -> list[NodeView]:

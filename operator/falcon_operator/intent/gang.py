@@ -20,13 +20,13 @@ from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import Gang
+from falcon_operator.base.ports import PodView
 from falcon_operator.intent import last_resort, observe, standbys, starts
 from falcon_operator.intent.intent import Intent, give_up_pods, master_port
 from falcon_operator.intent.link_order import are_comparable, link_order
 from falcon_operator.intent.pod_ends import over
 from falcon_operator.intent.policy import error_rules
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.ports import PodView
 
 RELEASE_BACKOFF_SECONDS = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 NAMED_NODES = 5

@@ -22,8 +22,8 @@ from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import ClosedIncident, End, Gang, NodeVerdict
 from falcon_operator.api.warmpool import WarmPool
+from falcon_operator.base.ports import PodView
 from falcon_operator.manifests.pods import pod_name
-from falcon_operator.ports import PodView
 
 # Below the kernel's ephemeral range, so that no outgoing connection holds the port.
 FIRST_PORT, PORTS = 20_000, 10_000

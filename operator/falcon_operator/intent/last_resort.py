@@ -26,11 +26,11 @@ from falcon_core.recovery.model.membership import Exclusion, Member, Replacement
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.strategies import replace_node
 from falcon_operator.api.common import TAINT_SPARE
+from falcon_operator.base.time_format import clock_time
 from falcon_operator.intent import exclusion, observe
 from falcon_operator.intent.free_nodes import is_usable, open_nodes, own_nodes
 from falcon_operator.intent.intent import Intent, JobNames, claim_prefix
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.times import clock_time
 
 SCHEDULE_SECONDS = 5.0  # after which the scheduler has looked at every node for a pod without a pin
 PLACE_SECONDS = 30.0  # after which a pinned pod without a node gets none: other pods have taken the room

@@ -15,7 +15,7 @@ from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass, Source
 from falcon_core.model import CPU_BUSY_CONDITION, Severity
 from falcon_core.recovery.model.observation import NodeTrouble
-from falcon_operator.ports import NodeReport, NodeView
+from falcon_operator.base.ports import NodeReport, NodeView
 
 OWN_PREFIX = "Falcon"  # of the types of Falcon's own conditions
 STALE_SECONDS: Final = 720.0  # the node's agent repeats its conditions each five minutes

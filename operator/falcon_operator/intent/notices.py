@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 from falcon_core.errors.judge import Judge
 from falcon_core.recovery.model.observation import Notice
+from falcon_operator.base.ports import NodeView, PodView
 from falcon_operator.intent.pod_ends import exceeds_own_limit
-from falcon_operator.ports import NodeView, PodView
 
 
 def notice(

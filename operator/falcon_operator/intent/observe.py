@@ -27,6 +27,7 @@ from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import RankOutput
+from falcon_operator.base.ports import ContainerView, Received
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.free_nodes import open_nodes
 from falcon_operator.intent.intent import claim_prefix
@@ -37,7 +38,6 @@ from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.intent.starts import has_started, longest_start_seconds, start_wait, waiting_for
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from falcon_operator.manifests.validation import pool_problems
-from falcon_operator.ports import ContainerView, Received
 
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 

@@ -17,9 +17,9 @@ from falcon_core.recovery.model.observation import Owner, PodEnd
 from falcon_core.text import clean, clip
 from falcon_core.wire.launch import LaunchStatus
 from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.base.ports import ContainerView, PodView
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, INSTALL_CONTAINER
 from falcon_operator.manifests.pods import trainer_container
-from falcon_operator.ports import ContainerView, PodView
 
 _KILLED: Final = 128 + 9  # exit code of a container whose first process got SIGKILL
 _TERMINATED: Final = 128 + 15

@@ -7,8 +7,9 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_operator.api.common import ANNOTATION_CHECK
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
-from falcon_operator.manifests.instrument import PodSettings, grace_seconds
-from falcon_operator.times import parse_duration, parse_percent
+from falcon_operator.base.ports import PodSettings
+from falcon_operator.base.time_format import parse_duration, parse_percent
+from falcon_operator.manifests.instrument import grace_seconds
 
 MOST_CHECK = 63  # characters of the annotation that asks for a check
 

@@ -12,10 +12,10 @@ from falcon_core.times import FRESH_SECONDS
 from falcon_operator.api.common import LABEL_REPLICA
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import End
+from falcon_operator.base.ports import PodView
+from falcon_operator.base.time_format import unix_seconds
 from falcon_operator.intent.intent import Intent, master_port
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.ports import PodView
-from falcon_operator.times import unix_seconds
 
 
 def rebuild(snap: Snapshot) -> Intent | None:

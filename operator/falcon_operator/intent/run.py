@@ -19,9 +19,9 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api.common import API_VERSION, LABEL_JOB, LABEL_JOB_UID, ObjectMeta
 from falcon_operator.api.trainingjob import Counters, TrainingJob
 from falcon_operator.api.trainingrun import RunMember, TrainingRun, TrainingRunSpec
+from falcon_operator.base.ports import Manifest
 from falcon_operator.intent.intent import Intent
 from falcon_operator.manifests.pods import owner_reference
-from falcon_operator.ports import Manifest
 
 _PHASES = ("Stop", "Run", "Finish")
 replace = msgspec.structs.replace

@@ -34,7 +34,7 @@ from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
 from falcon_core.wire.probe import ProbeOrder
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.trainingrun import ClosedIncident
-from falcon_operator.effects import (
+from falcon_operator.base.effects import (
     AskDetail,
     ChangeClaims,
     CreatePod,
@@ -49,6 +49,7 @@ from falcon_operator.effects import (
     PublishPeers,
     PublishPlan,
 )
+from falcon_operator.base.ports import Manifest
 from falcon_operator.intent import (
     copies,
     exclusion,
@@ -78,7 +79,6 @@ from falcon_operator.job import inactive
 from falcon_operator.manifests import validation
 from falcon_operator.manifests.pods import build_pod
 from falcon_operator.manifests.service import build_budget, build_service
-from falcon_operator.ports import Manifest
 from falcon_operator.status.events import Look, turning_points
 from falcon_operator.status.render import render
 from falcon_operator.status.view import View

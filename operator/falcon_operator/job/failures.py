@@ -6,7 +6,7 @@ import msgspec
 
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJob
-from falcon_operator.ports import Kube
+from falcon_operator.base.ports import Kube
 from falcon_operator.status.failures import FAILED, Failure
 from falcon_operator.status.limits import SUMMARY, fit_text
 

@@ -9,17 +9,17 @@ import msgspec
 from falcon_core.times import FINISH_SECONDS
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.trainingrun import End
-from falcon_operator.effects import ChangeClaims, DeleteJob, DeletePod, Effect, PublishPlan
+from falcon_operator.base.effects import ChangeClaims, DeleteJob, DeletePod, Effect, PublishPlan
+from falcon_operator.base.ports import PodView
+from falcon_operator.base.time_format import timestamp
 from falcon_operator.intent import gang, observe
 from falcon_operator.intent.intent import Intent, close_open_incidents, give_up_pods, unused_claims
 from falcon_operator.intent.policy import policy_of
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.ports import PodView
 from falcon_operator.status.conditions import Finding, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.limits import fit
 from falcon_operator.status.render import counters
-from falcon_operator.times import timestamp
 
 LOOK_SECONDS = 2.0
 RETRY_SECONDS = 30.0  # a quota or an admission policy may change without the job's doing

@@ -19,27 +19,35 @@ import structlog
 
 from falcon_core.model import Cause
 from falcon_core.wire.keys import JobKey
-from falcon_operator import effects as fx
 from falcon_operator.api.common import LABEL_JOB_UID
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import TrainingRun
-from falcon_operator.clock import Clock
-from falcon_operator.election import LeadershipLost
-from falcon_operator.failure_reports import FailureReports
+from falcon_operator.base import effects as fx
+from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import (
+    Bus,
+    Conflict,
+    Foreign,
+    Kube,
+    LeadershipLost,
+    NotFound,
+    PodSettings,
+    Rejected,
+    Unavailable,
+)
 from falcon_operator.intent import on_demand
 from falcon_operator.intent.intent import Intent, begin
 from falcon_operator.intent.run import decode, encode, lasting
 from falcon_operator.intent.snapshot import Snapshot, is_trainer
 from falcon_operator.job.carry_out import REFUSED_SECONDS, EffectRunner, bus_key
+from falcon_operator.job.cluster_durations import Elsewhere
 from falcon_operator.job.decide import Decision, decide
-from falcon_operator.job.elsewhere import Elsewhere
 from falcon_operator.job.failures import JobFailures
 from falcon_operator.job.memory import Memory
-from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
 from falcon_operator.manifests.validation import misfits, problems
 from falcon_operator.pool.burn_ins import BurnIns
-from falcon_operator.ports import Bus, Conflict, Foreign, Kube, NotFound, Rejected, Unavailable
+from falcon_operator.status.failure_reports import FailureReports
 from falcon_operator.status.failures import failure_of
 from falcon_operator.status.limits import essence, have_moved, minimal
 

@@ -28,8 +28,8 @@ from falcon_operator.api.common import (
     Toleration,
 )
 from falcon_operator.api.warmpool import WarmPool
+from falcon_operator.base.ports import Manifest
 from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, PYTHON_DIR, restricted
-from falcon_operator.ports import Manifest
 
 ROLE_BURN_IN = "burn-in"
 LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested

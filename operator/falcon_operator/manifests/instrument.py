@@ -26,8 +26,8 @@ import msgspec
 
 from falcon_core.wire.checkpoint import CHECKPOINT_DIR, COPIES_DIR
 from falcon_core.wire.launch import AGENT_DIR, LAUNCH_DIR
+from falcon_operator.base.ports import Manifest, PodSettings
 from falcon_operator.manifests import directory, qos
-from falcon_operator.ports import Manifest
 
 BIN_DIR = "/falcon/bin"
 PYTHON_DIR = "/falcon/python"  # what runs in the interpreters of the user's image
@@ -46,17 +46,6 @@ LAUNCH_DIR_MIB = 48  # status and stacks
 OUTPUT_MIB = 2  # a process: its newest output, and that of the generation before while the agent reads it
 RING_MIB = 24  # a process: its rings of the newest generations
 GUARANTEED_CPU = "250m"  # request and limit of each of our containers in a Guaranteed pod
-
-
-class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's own settings that every pod needs, and what is known of its way to the gateways."""
-
-    agent_image: str
-    image_pull_policy: str = "IfNotPresent"
-    gateways: str  # host:port, comma-separated, as the agents reach them
-    host_network_admitted: bool = True  # False: a NetworkPolicy keeps pods on the host's network from the gateways
-    error_overrides: str = ""  # what is laid over the table of error classes: YAML, as ``errors.table.Overrides``
-    departure_taints: tuple[str, ...] = ()  # keys of taints which say that a node is about to go
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,10 +22,10 @@ from falcon_operator.api.common import (
     TAINT_SPARE,
 )
 from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.base.ports import Manifest, PodSettings
 from falcon_operator.manifests.amounts import amount
 from falcon_operator.manifests.directory import directory_of
-from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
-from falcon_operator.ports import Manifest
+from falcon_operator.manifests.instrument import Identity, instrument
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels and no look-alikes, like Kubernetes' own suffixes
 _SUFFIX_LENGTH = 5

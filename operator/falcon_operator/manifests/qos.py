@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from falcon_operator.ports import Manifest
+from falcon_operator.base.ports import Manifest
 
 _COUNTED = ("cpu", "memory")
 _QUANTITY = re.compile(r"\+?((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]?)")

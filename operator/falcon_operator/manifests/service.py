@@ -9,8 +9,8 @@ import base64
 
 from falcon_operator.api.common import LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, ROLE_TRAINER
 from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.base.ports import Manifest
 from falcon_operator.manifests.pods import owner_reference, secret_name
-from falcon_operator.ports import Manifest
 
 BUDGET_SUFFIX = "-falcon"
 

@@ -13,10 +13,10 @@ import msgspec
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.wire.burn_in import BurnInReport, decode_bench, decode_report
+from falcon_operator.base.ports import ContainerView, PodView
 from falcon_operator.intent.snapshot import BurnInResult
 from falcon_operator.manifests.burn_in import BENCH_CONTAINER, BURN_IN_CONTAINER
 from falcon_operator.pool.history import Reference
-from falcon_operator.ports import ContainerView, PodView
 
 SLOW_TESTS = 2  # slow tests before a node is called slow
 MOST_TESTS = 4  # tests of a node in a row while other processes disturb them

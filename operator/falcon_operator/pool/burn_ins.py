@@ -19,7 +19,8 @@ import msgspec
 from falcon_core.recovery.model.membership import Exclusion
 from falcon_operator.api.common import LABEL_POOL, LABEL_ROLE
 from falcon_operator.api.warmpool import WarmPool
-from falcon_operator.clock import Clock
+from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import Kube, NodeView, Occupant, PodSettings, PodView
 from falcon_operator.intent.snapshot import BurnInResult
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
@@ -29,11 +30,9 @@ from falcon_operator.manifests.burn_in import (
     burn_in_name,
     longest_seconds,
 )
-from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.pool.burn_in_result import APART_SECONDS, MOST_TESTS, SLOW_TESTS, is_settled, weigh
 from falcon_operator.pool.history import Reference, reference
 from falcon_operator.pool.nodes import alike, neighbours, pods_of
-from falcon_operator.ports import Kube, NodeView, Occupant, PodView
 
 _NAMES = MOST_TESTS + SLOW_TESTS - 1  # the most tests that an exclusion can ask for before it has an outcome
 

@@ -24,7 +24,9 @@ import msgspec
 
 from falcon_operator.api.common import TAINT_SPARE
 from falcon_operator.api.warmpool import NodeChecks, SpareStatus, WarmPool
-from falcon_operator.effects import DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.base.effects import DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.base.ports import NodeView, Occupant, PodView
+from falcon_operator.base.time_format import timestamp, unix_seconds
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
     PULL,
@@ -41,8 +43,6 @@ from falcon_operator.pool.history import Reference, gflops, recorded, reference
 from falcon_operator.pool.nodes import candidates, is_selected, left_out, obstacle, tenants, trainers, unlike
 from falcon_operator.pool.snapshot import PoolDecision, PoolSnapshot
 from falcon_operator.pool.summary import summed_up
-from falcon_operator.ports import NodeView, Occupant, PodView
-from falcon_operator.times import timestamp, unix_seconds
 
 # After a failed test. A pool tests at a fixed distance: only the pool waits for the node. A job that has left a node
 # doubles the distance each time (falcon_core.recovery.history.left_nodes), since each test also keeps the node from

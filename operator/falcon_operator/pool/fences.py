@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 
 from falcon_operator.api.common import TAINT_FENCED
-from falcon_operator.effects import DeletePod, Effect, UntaintNode
+from falcon_operator.base.effects import DeletePod, Effect, UntaintNode
+from falcon_operator.base.ports import NodeView, PodView
 from falcon_operator.manifests.burn_in import LABEL_PURPOSE, PURPOSE_FENCED, burn_in_name
 from falcon_operator.pool.burn_in_result import weigh
 from falcon_operator.pool.history import Reference, reference
 from falcon_operator.pool.nodes import alike, is_selected, obstacle_but_fence, tenants, trainers
 from falcon_operator.pool.snapshot import PoolSnapshot
-from falcon_operator.ports import NodeView, PodView
 
 RETEST_SECONDS = 3600.0
 _OWNER = re.compile(r"\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$")  # of a fence: the uid of a job

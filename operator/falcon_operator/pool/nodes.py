@@ -8,8 +8,8 @@ import msgspec
 
 from falcon_operator.api.common import ROLE_TRAINER, TAINT_FENCED, TAINT_SPARE, Toleration
 from falcon_operator.api.warmpool import WarmPool
+from falcon_operator.base.ports import NodeTaint, NodeView, Occupant
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN, tolerations
-from falcon_operator.ports import NodeTaint, NodeView, Occupant
 
 _OF_THE_NODE = ("DaemonSet", "Node")  # owners of pods that belong to each node: daemons and mirror pods
 # Labels by which machines differ. A node without such a label is like others without it.

@@ -17,17 +17,25 @@ import structlog
 from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.common import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, Condition
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolStatus
-from falcon_operator.clock import Clock
-from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
-from falcon_operator.election import LeadershipLost
-from falcon_operator.failure_reports import FailureReports
+from falcon_operator.base.clock import Clock
+from falcon_operator.base.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.base.ports import (
+    Conflict,
+    LeadershipLost,
+    Manifest,
+    NodeView,
+    NotFound,
+    Occupant,
+    PodView,
+    Rejected,
+)
 from falcon_operator.intent.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
 from falcon_operator.pool.decide import abandoned, decide_pool, is_free, job_uid
 from falcon_operator.pool.fences import left_fenced, owner_of
 from falcon_operator.pool.nodes import candidates
 from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
-from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected
+from falcon_operator.status.failure_reports import FailureReports
 from falcon_operator.status.failures import Failure, Spell, failure_of
 
 CONFLICT_SECONDS = 0.1

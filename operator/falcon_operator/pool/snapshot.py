@@ -9,10 +9,10 @@ import msgspec
 
 from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
-from falcon_operator.effects import CreatePod, Effect
+from falcon_operator.base.effects import CreatePod, Effect
+from falcon_operator.base.ports import NodeView, Occupant, PodView
 from falcon_operator.intent.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import build_burn_in_pod
-from falcon_operator.ports import NodeView, Occupant, PodView
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):

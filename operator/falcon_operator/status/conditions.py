@@ -15,11 +15,11 @@ from falcon_core.recovery.model.slowdown import JobChange
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.warmpool import WarmPoolStatus
+from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent import last_resort, observe, standbys, starts
 from falcon_operator.status.moves import moving_words
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import change_words, link_where, listed
-from falcon_operator.times import clock_time, timestamp
 
 replace = msgspec.structs.replace
 ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter

@@ -22,6 +22,7 @@ from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
 from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
+from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.causes import cause_words
 from falcon_operator.status.doubt import cause_of, imbalance_words
@@ -42,7 +43,6 @@ from falcon_operator.status.words import (
     seconds,
     since_words,
 )
-from falcon_operator.times import clock_time, timestamp
 
 replace = msgspec.structs.replace
 

@@ -14,7 +14,7 @@ from falcon_core.model import Cause
 from falcon_core.recovery.checkpoint_on_demand import Demand
 from falcon_core.recovery.model.actions import Abandon, Action, Swap
 from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
-from falcon_operator.effects import Event
+from falcon_operator.base.effects import Event
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import is_true
 from falcon_operator.status.limits import EVENT, fit_text

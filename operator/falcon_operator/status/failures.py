@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from falcon_operator.api.common import Condition
-from falcon_operator.ports import Conflict, Foreign, NotFound, Rejected, Unavailable
+from falcon_operator.base.ports import Conflict, Foreign, NotFound, Rejected, Unavailable
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.limits import CONDITION, fit_text, undigited
 

@@ -12,7 +12,7 @@ import msgspec
 from falcon_core.text import clean, clip
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep, IterationStatus, TrainingJobStatus
-from falcon_operator.times import timestamp
+from falcon_operator.base.time_format import timestamp
 
 STATUS_BYTES = 16 * 1024
 SUMMARY = 120

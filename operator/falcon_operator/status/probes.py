@@ -14,9 +14,9 @@ from falcon_core.recovery.preflight.link_test import LEAST_MACHINES
 from falcon_core.recovery.probe import probe_targets
 from falcon_core.recovery.strategies import replace_node
 from falcon_operator.api.trainingjob import CheckStatus, PausesStatus
-from falcon_operator.effects import Event
+from falcon_operator.base.effects import Event
+from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.status.words import link_where
-from falcon_operator.times import clock_time, timestamp
 
 _WHAT: dict[Measured, str] = {
     "Links": "the links between the pods are",

@@ -11,6 +11,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api.trainingjob import Counters, IterationStatus, TrainingJobStatus
+from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
 from falcon_operator.status.checks import machines_checked
@@ -25,7 +26,6 @@ from falcon_operator.status.probes import check_status, is_probed, pauses
 from falcon_operator.status.tracking import tracking
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import fault_brief, link_brief, listed, milliseconds
-from falcon_operator.times import clock_time, timestamp
 
 replace = msgspec.structs.replace
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_operator.api.trainingjob import DoneStep
-from falcon_operator.times import timestamp
+from falcon_operator.base.time_format import timestamp
 
 
 def done_step(at: float, what: str) -> DoneStep:

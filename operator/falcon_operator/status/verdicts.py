@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_operator.api.trainingrun import NodeVerdict
-from falcon_operator.times import clock_time
+from falcon_operator.base.time_format import clock_time
 
 GOOD_NEWS = frozenset({"AsFast", "UsableAgain", "ReadyAgain", "LiftedByHand"})
 NODE_RETURNS = frozenset({"UsableAgain", "UsedSlow"})

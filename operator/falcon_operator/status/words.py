@@ -11,7 +11,7 @@ from falcon_core.recovery.model.stored import Place
 from falcon_core.text import clip
 from falcon_core.wire.ring import Op
 from falcon_operator.api.trainingrun import Restore
-from falcon_operator.times import timestamp
+from falcon_operator.base.time_format import timestamp
 
 _BRIEF = {Cause.NODE_LOST: "node lost", Cause.OUT_OF_MEMORY: "out of memory"}
 NAMED = 5  # of a list: the rest is counted

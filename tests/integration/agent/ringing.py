@@ -20,8 +20,8 @@ from falcon_core.wire.check_links import LinksOrder
 from falcon_core.wire.messages import DetailRequest, Plan, PlanMember, Summary
 from falcon_core.wire.probe import ProbeOrder, ProbeReport
 from falcon_core.wire.reports import decode_summary
-from falcon_operator.effects import AskDetail, Event, OrderProbe
-from falcon_operator.ports import Received
+from falcon_operator.base.effects import AskDetail, Event, OrderProbe
+from falcon_operator.base.ports import Received
 from tests.integration.agent.networks import Network, inside
 from tests.integration.agent.pod import PROGRAMS, PYTHON, AgentPod, credentials, eventually, start_agent
 from tests.integration.gateway.gateways import Job, Operator, Site

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
+from falcon_operator.base.ports import PodSettings
+from falcon_operator.manifests.instrument import Identity, instrument
 from tests.integration.api.apiserver import ApiServer
 
 SETTINGS = PodSettings(agent_image="falcon/agent:1", gateways="gateway:7443")

@@ -19,7 +19,8 @@ from unittest.mock import Mock
 import msgspec
 
 from falcon_operator.api.common import API_VERSION, ObjectMeta
-from falcon_operator.clock import SystemClock
+from falcon_operator.base.clock import SystemClock
+from falcon_operator.base.ports import NotFound
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
@@ -27,8 +28,7 @@ from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import AlreadyExists
 from falcon_operator.cluster.views import Unreadable
-from falcon_operator.handlers import registry_of
-from falcon_operator.ports import NotFound
+from falcon_operator.runtime.handlers import registry_of
 
 CALL_SECONDS = 0.2  # some methods go on until they are cancelled
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

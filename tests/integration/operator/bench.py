@@ -13,12 +13,11 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan, Summary
 from falcon_core.wire.reports import encode_summary
 from falcon_etcd import Client
+from falcon_operator.base.clock import SystemClock
+from falcon_operator.base.ports import JobReports, LeadershipLost, NotFound
 from falcon_operator.bus.bus import EtcdBus
 from falcon_operator.bus.census import GatewayPod
-from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.secrets import BusCertificates
-from falcon_operator.election import LeadershipLost
-from falcon_operator.ports import JobReports, NotFound
 from tests.integration.gateway.gateways import BERT, GPT, Agent, Gateway, Job, Site
 from tests.integration.operator.cluster import until_async
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from falcon_operator.clock import SystemClock
+from falcon_operator.base.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.transport import Transport, load_configuration

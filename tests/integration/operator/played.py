@@ -23,13 +23,13 @@ from falcon_core.wire.messages import Plan, RankSignals, Summary
 from falcon_core.wire.peers import Peers
 from falcon_core.wire.probe import ProbeOrder
 from falcon_operator.api.common import API_VERSION
-from falcon_operator.clock import SystemClock
+from falcon_operator.base.clock import SystemClock
+from falcon_operator.base.ports import JobReports, NotFound, PodSettings, PodView, Received
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.transport import MERGE_PATCH, Transport, load_configuration, path_of
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings
-from falcon_operator.ports import JobReports, NotFound, PodView, Received
+from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from tests.integration.operator.cluster import READY, WAIT_SECONDS, Installation, node
 from tests.unit.operator.telling import Metrics
 

@@ -11,8 +11,8 @@ from falcon_core.wire.messages import DetailRequest
 from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.probe import ProbeOrder
 from falcon_gateway import Publish
+from falcon_operator.base.ports import LeadershipLost
 from falcon_operator.bus.leader_key import BusUnavailable
-from falcon_operator.election import LeadershipLost
 from tests.integration.gateway.gateways import GPT, eventually
 from tests.integration.operator.bench import PLAN, POD, Bench, has_plan, report, sees
 from tests.integration.operator.cluster import until_async

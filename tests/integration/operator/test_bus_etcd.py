@@ -13,7 +13,7 @@ from cryptography import x509
 from falcon_core.wire.keys import GATEWAYS, REPORTS, ROOT
 from falcon_etcd import Client, EtcdError, NoSpace, Tls
 from falcon_gateway import Announce, Batch
-from falcon_operator.ports import JobReports
+from falcon_operator.base.ports import JobReports
 from tests.integration.gateway.gateways import BERT, GPT, eventually
 from tests.integration.operator.bench import PLAN, POD, QUOTA_BYTES, Bench, report, sees, stored
 from tests.integration.operator.cluster import until_async

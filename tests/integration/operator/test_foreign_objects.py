@@ -18,11 +18,10 @@ import pytest
 
 from falcon_core.recovery.model.membership import Member
 from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.base.ports import Foreign, PodSettings, PodView
 from falcon_operator.cluster.client import KubeClient
-from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
 from falcon_operator.manifests.service import build_budget, build_secret, build_service
-from falcon_operator.ports import Foreign, PodView
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.operator.clients import synced_client
 from tests.integration.operator.cluster import WAIT_SECONDS, Installation, a_job, until

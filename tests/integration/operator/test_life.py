@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from falcon_operator.base.settings import EXIT_CONFIG
 from falcon_operator.bus import certs
-from falcon_operator.settings import EXIT_CONFIG
 from tests.integration.api.apiserver import running_apiserver
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.full_etcd import fill_with_live_data

@@ -14,13 +14,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from falcon_operator.base.ports import JobReports, PodSettings, Unavailable
 from falcon_operator.cluster import transport as transports
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.transport import Transport, load_configuration
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.manifests.instrument import PodSettings
-from falcon_operator.ports import JobReports, Unavailable
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.operator.cluster import Installation, a_job
 from tests.unit.operator.fake_clock import FakeClock

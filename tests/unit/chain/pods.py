@@ -20,12 +20,11 @@ from falcon_core.wire.messages import Detection, RankSignals, Summary, ThrottleS
 from falcon_core.wire.reports import decode_summary, encode_summary
 from falcon_operator.api.common import ANNOTATION_CHECK, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus
-from falcon_operator.effects import AskDetail, Effect, Event
+from falcon_operator.base.effects import AskDetail, Effect, Event
+from falcon_operator.base.ports import JobReports, NodeView, PodSettings, PodView, Received
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job.decide import decide
-from falcon_operator.manifests.instrument import PodSettings
-from falcon_operator.ports import JobReports, NodeView, PodView, Received
 from tests.unit.agent.ring_files import descriptor, write_ring
 from tests.unit.signals.members import Job
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from falcon_core.wire.ring import Op
-from falcon_operator.effects import OrderProbe
+from falcon_operator.base.effects import OrderProbe
 from tests.unit.chain.pods import Operator, agents
 from tests.unit.signals.members import TRANSFER_NS, Job
 from tests.unit.signals.streams import MS

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from falcon_operator.api.trainingjob import TrainingJob
-from falcon_operator.times import timestamp
+from falcon_operator.base.time_format import timestamp
 from kubectl_falcon.objects import Event, Job, Run, events_of, job_of, run_of
 from tests.unit.operator.telling import operator, run, state, trained
 from tests.unit.operator.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FakeClock:
-    """A ``falcon_operator.clock.Clock`` whose time of day begins at 2026-11-20T12:00:00Z."""
+    """A ``falcon_operator.base.clock.Clock`` whose time of day begins at 2026-11-20T12:00:00Z."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0

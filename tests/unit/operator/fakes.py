@@ -17,8 +17,7 @@ from falcon_operator.api.common import LABEL_JOB_UID, LABEL_ROLE
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
-from falcon_operator.intent.run import build_run, read_run
-from falcon_operator.ports import (
+from falcon_operator.base.ports import (
     Conflict,
     ContainerView,
     JobReports,
@@ -29,6 +28,7 @@ from falcon_operator.ports import (
     PodView,
     Rejected,
 )
+from falcon_operator.intent.run import build_run, read_run
 
 if TYPE_CHECKING:
     from tests.unit.operator.world import Pod, World

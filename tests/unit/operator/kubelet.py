@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from falcon_operator.base.ports import PodView
 from falcon_operator.cluster.pods import item
-from falcon_operator.ports import PodView
 
 Status = dict[str, Any]
 

@@ -9,10 +9,10 @@ import msgspec
 
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
+from falcon_operator.base.ports import ContainerView, NodeReport, NodeView, Occupant, PodView
+from falcon_operator.base.time_format import timestamp
 from falcon_operator.pool.decide import decide_pool
 from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
-from falcon_operator.ports import ContainerView, NodeReport, NodeView, Occupant, PodView
-from falcon_operator.times import timestamp
 
 NOW = 1_795_176_000.0
 GPU_LOST = NodeReport("FalconGpuProblem", "GpuLost", "GPU 3")

@@ -10,9 +10,8 @@ import msgspec
 
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
+from falcon_operator.base.ports import Conflict, PodSettings
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.manifests.instrument import PodSettings
-from falcon_operator.ports import Conflict
 from tests.unit.operator.world import Crash, World
 
 

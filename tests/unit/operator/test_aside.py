@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from falcon_operator import election
-from falcon_operator.aside import Aside
-from falcon_operator.clock import SystemClock
-from falcon_operator.election import Election, Holder
+from falcon_operator.base.background_loop import Aside
+from falcon_operator.base.clock import SystemClock
+from falcon_operator.base.ports import Holder
+from falcon_operator.runtime import election
+from falcon_operator.runtime.election import Election
 
 
 class CountedLeases:

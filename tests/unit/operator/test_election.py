@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from falcon_operator import election
-from falcon_operator.election import Election, Holder, LeadershipLost, lost_leadership, may_take, observe
-from falcon_operator.ports import Conflict, NotFound
+from falcon_operator.base import ports
+from falcon_operator.base.ports import Conflict, Holder, LeadershipLost, NotFound, lost_leadership
+from falcon_operator.runtime import election
+from falcon_operator.runtime.election import Election, may_take, observe
 from tests.unit.operator.fake_clock import FakeClock
 
 
@@ -66,8 +67,8 @@ def test_a_renewal_is_timed_from_when_it_was_seen() -> None:
 @pytest.mark.parametrize(
     ("holder", "age_seconds", "free"),
     [
-        (Holder(identity="other"), election.LEASE_SECONDS - 0.1, False),
-        (Holder(identity="other"), election.LEASE_SECONDS + 0.1, True),
+        (Holder(identity="other"), ports.LEASE_SECONDS - 0.1, False),
+        (Holder(identity="other"), ports.LEASE_SECONDS + 0.1, True),
         (Holder(identity="other", lease_seconds=60), 30.0, False),
         (Holder(identity=""), 0.0, True),
         (Holder(identity="me"), 0.0, True),
@@ -94,7 +95,7 @@ async def test_a_dead_leaders_lease_expires_and_the_epoch_grows(clock: FakeClock
     await first.acquire()
     before = clock.monotonic()
     await second.acquire()  # nobody renews
-    assert clock.monotonic() - before <= election.LEASE_SECONDS + 2 * election.RETRY_SECONDS
+    assert clock.monotonic() - before <= ports.LEASE_SECONDS + 2 * election.RETRY_SECONDS
     assert second.epoch == 2
     assert not first.leading
     with pytest.raises(LeadershipLost):
@@ -131,7 +132,7 @@ async def test_a_leader_that_cannot_renew_ends_before_another_can_begin(clock: F
     before = clock.monotonic()
     with pytest.raises(LeadershipLost):
         await leader.keep()
-    assert clock.monotonic() - before < election.LEASE_SECONDS
+    assert clock.monotonic() - before < ports.LEASE_SECONDS
 
 
 async def test_a_renewal_without_an_answer_is_repeated_at_once(clock: FakeClock) -> None:

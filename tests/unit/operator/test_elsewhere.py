@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from falcon_core.model import Cause
 from falcon_core.recovery.model.suspects import Lasted
-from falcon_operator.job.elsewhere import MOST_ALIKE, MOST_JOBS, Elsewhere
+from falcon_operator.job.cluster_durations import MOST_ALIKE, MOST_JOBS, Elsewhere
 
 
 def lasted(seconds: float, cause: Cause = Cause.CPU_CONTENTION, depth: int = 1) -> Lasted:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from falcon_operator.api.common import Condition
+from falcon_operator.base.ports import Conflict, Foreign, NotFound, PodView, Rejected, Unavailable
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.ports import Conflict, Foreign, NotFound, PodView, Rejected, Unavailable
 from falcon_operator.status.failures import EVENT_SECONDS, FAILED, REPEAT_SECONDS, REWORD_SECONDS, failure_of
 from tests.unit.operator.telling import Metrics, operator, reasons, run, shown, state, trained
 from tests.unit.operator.world import World

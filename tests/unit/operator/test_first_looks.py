@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from falcon_operator.base.keys import job_key, pool_key
 from falcon_operator.cluster.views import JobSketch
-from falcon_operator.first_looks import FirstLooks
-from falcon_operator.work import job_key, pool_key
+from falcon_operator.runtime.startup_tracker import FirstLooks
 
 
 def sketch(name: str) -> JobSketch:

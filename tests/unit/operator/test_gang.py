@@ -9,11 +9,10 @@ from falcon_core.recovery.model.membership import Member, Membership
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.api.trainingrun import Gang
+from falcon_operator.base.ports import ContainerView, JobReports, NodeView, PodSettings, PodView
 from falcon_operator.intent.gang import RELEASE_BACKOFF_SECONDS, Gathering, advance, gather
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.manifests.instrument import PodSettings
-from falcon_operator.ports import ContainerView, JobReports, NodeView, PodView
 
 NOW, MONOTONIC = 1_000_000.0, 5_000.0
 WAITS = Gathering(ready=False, waiting="1 of 1 pods wait for a node")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from falcon_operator import handlers
 from falcon_operator.api.common import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
-from falcon_operator.handlers import Router
-from falcon_operator.metrics import Metrics
-from falcon_operator.ports import PodView
-from falcon_operator.queue import KeyedQueue
-from falcon_operator.work import Key, job_key, pool_key
+from falcon_operator.base.keys import Key, job_key, pool_key
+from falcon_operator.base.metrics import Metrics
+from falcon_operator.base.ports import PodView
+from falcon_operator.runtime import handlers
+from falcon_operator.runtime.handlers import Router
+from falcon_operator.runtime.workqueue import KeyedQueue
 from tests.unit.operator.fake_clock import FakeClock
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.reports import decode_summary, encode_summary
-from falcon_operator.ports import Received
+from falcon_operator.base.ports import Received
 from tests.unit.operator.telling import operator, run, trained
 from tests.unit.operator.world import World
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
+from falcon_operator.base.ports import PodSettings
+from falcon_operator.manifests.instrument import Identity, instrument
 
 SETTINGS = PodSettings(agent_image="falcon/agent:1", image_pull_policy="Never", gateways="gateway:7443")
 SPEC: dict[str, Any] = {

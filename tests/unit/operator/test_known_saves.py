@@ -8,8 +8,8 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.peers import CopiesReport
+from falcon_operator.base.ports import JobReports, Received
 from falcon_operator.intent.on_demand import with_checkpoints
-from falcon_operator.ports import JobReports, Received
 from tests.unit.operator.test_copies import membership, replace, snapshot
 
 NODES = ["a", "b"]  # of two ranks each

@@ -13,7 +13,7 @@ import yaml
 from falcon_core.recovery.model.slowdown import Culprit
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep, TrainingJobStatus
-from falcon_operator.ports import Rejected
+from falcon_operator.base.ports import Rejected
 from falcon_operator.status import limits
 from falcon_operator.status.diagnoses import describe_slowdown
 from falcon_operator.status.limits import STATUS_BYTES, SUMMARY, fit

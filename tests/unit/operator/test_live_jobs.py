@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_operator.cluster.views import JobSketch
-from falcon_operator.live_jobs import LiveJobs
+from falcon_operator.runtime.job_index import LiveJobs
 
 
 def job(uid: str, *, over: bool = False) -> JobSketch:

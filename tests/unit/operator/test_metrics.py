@@ -6,8 +6,8 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from falcon_operator.bus.alarms import BusState, Database
-from falcon_operator.metrics import Metrics, Readings, job_figures
+from falcon_operator.base.metrics import Metrics, Readings, job_figures
+from falcon_operator.base.ports import BusState, Database
 
 
 def body(uid: str = "u", **status: Any) -> dict[str, Any]:

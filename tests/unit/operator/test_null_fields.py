@@ -12,7 +12,7 @@ import pytest
 from falcon_core.recovery.model.membership import Member, Replacement, StandbyPod
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
-from falcon_operator.manifests.instrument import PodSettings
+from falcon_operator.base.ports import PodSettings
 from falcon_operator.manifests.pods import build_pod, template_hash
 from falcon_operator.manifests.validation import misfits, notes, problems
 from tests.unit.operator.telling import operator, run, state

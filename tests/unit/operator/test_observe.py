@@ -18,11 +18,11 @@ from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import Printed, RankOutput
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
+from falcon_operator.base.ports import ContainerView, JobReports, NodeView, PodSettings, PodView, Received
 from falcon_operator.intent.observe import observe
 from falcon_operator.intent.policy import policy_of
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings
-from falcon_operator.ports import ContainerView, JobReports, NodeView, PodView, Received
+from falcon_operator.manifests.instrument import AGENT_CONTAINER
 
 NOW, MONOTONIC = 1_000_000.0, 500.0
 STARTED = LaunchRank(local_rank=0, rank=0, pid=7, state="Running", started_unix_ns=int((NOW - 60) * 1e9))

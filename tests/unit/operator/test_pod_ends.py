@@ -12,8 +12,8 @@ from falcon_core.model import Cause
 from falcon_core.recovery.model.observation import PodEnd
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
+from falcon_operator.base.ports import PodView
 from falcon_operator.intent.pod_ends import ended_badly, pod_end
-from falcon_operator.ports import PodView
 from tests.unit.operator.kubelet import disrupted, ended, pod, running, waiting
 
 INSTALLED = ended("falcon-install", 0, 2)

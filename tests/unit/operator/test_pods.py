@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from falcon_core.recovery.model.membership import Member, Replacement
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
-from falcon_operator.manifests.instrument import PodSettings
+from falcon_operator.base.ports import PodSettings
 from falcon_operator.manifests.pods import build_pod, pod_name, template_hash
 from falcon_operator.manifests.service import build_budget, build_secret, build_service
 

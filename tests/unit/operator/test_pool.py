@@ -10,13 +10,13 @@ import pytest
 from falcon_core.wire.burn_in import BurnInReport, encode_report
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE, ObjectMeta
 from falcon_operator.api.warmpool import SpareStatus, WarmPool
-from falcon_operator.effects import CreatePod, DeletePod, TaintNode, UntaintNode
+from falcon_operator.base.effects import CreatePod, DeletePod, TaintNode, UntaintNode
+from falcon_operator.base.ports import ContainerView, NodeView, PodView
+from falcon_operator.base.time_format import timestamp
 from falcon_operator.manifests.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
 from falcon_operator.pool import decide as pools
 from falcon_operator.pool.burn_in_result import APART_SECONDS
 from falcon_operator.pool.decide import DISTURBED_APART_SECONDS
-from falcon_operator.ports import ContainerView, NodeView, PodView
-from falcon_operator.times import timestamp
 from tests.unit.operator.pool_looks import GPU_LOST, JOB, NOW, a_node, a_pool, ended, look, of_type, spare, states, then
 
 

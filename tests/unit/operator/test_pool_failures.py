@@ -10,8 +10,8 @@ import pytest
 
 from falcon_operator.api.common import Condition
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
+from falcon_operator.base.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected, Unavailable
 from falcon_operator.pool.reconciler import PoolReconciler
-from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected, Unavailable
 from falcon_operator.status.failures import FAILED
 from tests.unit.operator.fake_clock import FakeClock
 from tests.unit.operator.pool_looks import SETTINGS, a_node, a_pool

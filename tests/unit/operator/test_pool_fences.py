@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
-from falcon_operator.effects import CreatePod, DeletePod, UntaintNode
+from falcon_operator.base.effects import CreatePod, DeletePod, UntaintNode
+from falcon_operator.base.ports import NodeView, Occupant, PodView
 from falcon_operator.pool.fences import RETEST_SECONDS
 from falcon_operator.pool.snapshot import PoolDecision
-from falcon_operator.ports import NodeView, Occupant, PodView
 from tests.unit.operator.pool_looks import NOW, a_node, a_pool, ended, look, of_type, spare
 
 UID = "8f14e45f-ceea-467f-a8b1-3c9c0f2d9f3a"

@@ -9,10 +9,10 @@ import pytest
 
 from falcon_operator.api.common import TAINT_SPARE, Resources
 from falcon_operator.api.warmpool import BurnInSpec
+from falcon_operator.base.ports import NodeTaint, NodeView, Occupant
 from falcon_operator.pool.claims import claim
 from falcon_operator.pool.decide import decide_pool
 from falcon_operator.pool.snapshot import PoolSnapshot
-from falcon_operator.ports import NodeTaint, NodeView, Occupant
 from tests.unit.operator.pool_looks import GPU_LOST, JOB, NOW, SETTINGS, a_node, a_pool, look, spare, states, then
 
 TENANT = [Occupant(namespace="team", name="greedy", owner="ReplicaSet")]

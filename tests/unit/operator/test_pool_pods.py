@@ -8,7 +8,7 @@ import msgspec
 
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.api.warmpool import BurnInSpec
-from falcon_operator.effects import CreatePod
+from falcon_operator.base.effects import CreatePod
 from tests.unit.operator.pool_looks import NOW, a_node, a_pool, look, of_type, then
 
 

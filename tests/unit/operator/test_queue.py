@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from falcon_operator.queue import FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS, KeyedQueue, work
+from falcon_operator.runtime.workqueue import FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS, KeyedQueue, work
 from tests.unit.operator.fake_clock import FakeClock
 
 

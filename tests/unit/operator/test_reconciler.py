@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_operator.base.ports import Manifest, PodView
 from falcon_operator.bus.leader_key import BusUnavailable
 from falcon_operator.job.carry_out import BROKEN_SECONDS, LEAST_SECONDS
 from falcon_operator.job.decide import QUIET_SECONDS
@@ -17,7 +18,6 @@ from falcon_operator.job.reconciler import (
     WELL_RUN_SECONDS,
     JobReconciler,
 )
-from falcon_operator.ports import Manifest, PodView
 from falcon_operator.status.limits import essence
 from tests.unit.operator.telling import Metrics, Settings, operator, run, trained
 from tests.unit.operator.world import World

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from falcon_operator import settings as operator_settings
-from falcon_operator.settings import Settings, SettingsError
+from falcon_operator.base import settings as operator_settings
+from falcon_operator.base.settings import Settings, SettingsError
 from tests.unit.environ import load_with
 
 GOOD = {

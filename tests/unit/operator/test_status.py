@@ -16,12 +16,12 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import DoneStep, TrainingJobStatus
 from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
+from falcon_operator.base.time_format import parse_duration
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import job_changed, set_condition
 from falcon_operator.status.diagnoses import describe_slowdown, diagnoses
 from falcon_operator.status.events import Look, turning_points
 from falcon_operator.status.limits import LINE, TEXT
-from falcon_operator.times import parse_duration
 
 NOON = 1_795_176_250.0  # 2026-11-20T12:04:10Z
 POLICY = Policy(job="gpt2", strategies=[("Ignore", None), ("ReplaceNode", None)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from falcon_operator.base.ports import JobReports
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.ports import JobReports
 from tests.unit.operator.telling import Metrics, Settings, condition, run
 from tests.unit.operator.world import World
 

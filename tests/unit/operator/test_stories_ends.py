@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_operator.ports import ContainerView
+from falcon_operator.base.ports import ContainerView
 from tests.unit.operator.telling import operator, run, runs, state, trained
 from tests.unit.operator.world import World
 

@@ -9,8 +9,8 @@ from falcon_core.model import Cause
 from falcon_core.recovery.model.suspects import Lasted
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.api.warmpool import ClaimLimits, NamespaceClaims
+from falcon_operator.base.time_format import timestamp
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.times import timestamp
 from tests.unit.operator.telling import condition, operator, run, state, steps, trained
 from tests.unit.operator.world import World
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.ports import ContainerView
+from falcon_operator.base.ports import ContainerView
 from tests.unit.operator.telling import operator, reasons, run, shown, state, trained
 from tests.unit.operator.world import World
 from tests.unit.operator.world_state import Node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_operator.api.common import TAINT_FENCED
-from falcon_operator.ports import NodeReport
+from falcon_operator.base.ports import NodeReport
 from tests.unit.operator.telling import Metrics, condition, operator, run, runs, trained
 from tests.unit.operator.world import World
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.ports import Manifest
+from falcon_operator.base.ports import Manifest
 from tests.unit.operator.fakes import FakeBus, FakeKube
 from tests.unit.operator.world_launching import Launching
 from tests.unit.operator.world_reporting import Reporting

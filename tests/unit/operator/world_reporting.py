@@ -8,7 +8,7 @@ from falcon_core.wire.launch import LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, RankSignals, Summary, ThrottleSignals
 from falcon_core.wire.microbatches import MicroShare
 from falcon_core.wire.probe import ProbeReport
-from falcon_operator.ports import Received
+from falcon_operator.base.ports import Received
 from tests.unit.operator.paused import replica_of
 from tests.unit.operator.world_state import TTL_SECONDS, Node, Pod
 from tests.unit.operator.world_training import Training

@@ -11,7 +11,8 @@ from falcon_agent.agent import READ_SECONDS
 from falcon_bench import links
 from falcon_core import times
 from falcon_core.signals.rank.hang_deadline import MINIMUM_DEADLINE_NS
-from falcon_operator.election import LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS
+from falcon_operator.base.ports import LEASE_SECONDS
+from falcon_operator.runtime.election import RENEW_DEADLINE_SECONDS, RETRY_SECONDS
 
 ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = ROOT / "shim" / "src" / "launch"

@@ -12,8 +12,8 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import CommSignals, Onset, RankSignals, Summary
 from falcon_core.wire.reports import encode_summary
 from falcon_gateway import Batch, Entry
+from falcon_operator.base.ports import JobReports
 from falcon_operator.bus.reports import ReportsCache
-from falcon_operator.ports import JobReports
 
 JOB = JobKey("ns", "job", "uid-1")
 OTHER = JobKey("ns", "job", "uid-2")  # a later job of the same name

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from falcon_operator.api.common import TAINT_FENCED
+from falcon_operator.base.ports import Rejected
 from falcon_operator.cluster import nodes
 from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, without_taint
-from falcon_operator.ports import Rejected
 
 NOW = 1795176000.0
 

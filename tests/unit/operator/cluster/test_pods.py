@@ -7,10 +7,10 @@ import tracemalloc
 from typing import Any
 
 from falcon_operator.api.common import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_REPLICA, LABEL_ROLE
+from falcon_operator.base.ports import PodView
 from falcon_operator.cluster import pods
 from falcon_operator.cluster.mirror import Item
 from falcon_operator.cluster.pods import PodMirror
-from falcon_operator.ports import PodView
 from tests.unit.operator import kubelet
 
 MOST_BYTES = 2048  # of a running pod in memory

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_operator.base.ports import Rejected
 from falcon_operator.cluster.mirror import Item, Mirror
 from falcon_operator.cluster.reflector import FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS, Reflector
 from falcon_operator.cluster.transport import Expired
-from falcon_operator.ports import Rejected
 
 Answer = dict[str, Any] | Exception
 Lines = list[dict[str, Any]] | Exception

@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-from falcon_operator.settings import LogLevel
+from falcon_operator.base.settings import LogLevel
 
 
 def configure(level: LogLevel) -> None:

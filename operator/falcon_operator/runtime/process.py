@@ -12,9 +12,12 @@ from pathlib import Path
 
 import structlog
 
-from falcon_operator import health, logs, memory
-from falcon_operator.aside import Aside
-from falcon_operator.clock import SystemClock
+from falcon_operator.base import logs
+from falcon_operator.base.background_loop import Aside
+from falcon_operator.base.clock import SystemClock
+from falcon_operator.base.metrics import Metrics
+from falcon_operator.base.ports import LeadershipLost, lost_leadership
+from falcon_operator.base.settings import EXIT_CONFIG, Settings, SettingsError, load
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
@@ -22,10 +25,9 @@ from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.pace import Paces
 from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import Transport, load_configuration
-from falcon_operator.election import Election, LeadershipLost, lost_leadership
-from falcon_operator.leader import Leader
-from falcon_operator.metrics import Metrics
-from falcon_operator.settings import EXIT_CONFIG, Settings, SettingsError, load
+from falcon_operator.runtime import garbage_collector, health
+from falcon_operator.runtime.election import Election
+from falcon_operator.runtime.leader import Leader
 
 EXIT_FAILED = 1
 log = structlog.get_logger("falcon_operator")
@@ -130,7 +132,7 @@ def live() -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
     logs.configure(settings.log_level)
-    memory.settle()
+    garbage_collector.settle()
     try:
         asyncio.run(operate(settings))
     except Exception as error:

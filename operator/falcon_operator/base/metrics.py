@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from falcon_operator.bus.alarms import BusState
+from falcon_operator.base.ports import BusState
 
 JobName = tuple[str, str]
 _AGES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)

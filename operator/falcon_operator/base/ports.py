@@ -280,3 +280,80 @@ class Bus(Protocol):
     def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
         """Return the PEM files for the job's agents: ca.crt, jobs-ca.crt, tls.crt, tls.key (CN = job uid)."""
         ...
+
+
+LEASE_NAME = "falcon-operator"
+LEASE_SECONDS = 15  # as Kubernetes' own controllers, the deadline and the pause as well
+
+
+class LeadershipLost(Exception):  # noqa: N818 - an event, not a fault
+    """The end of a leadership: another candidate may lead from now on, and this process must do nothing more."""
+
+
+def lost_leadership(error: Exception) -> LeadershipLost | None:
+    """Return the loss of leadership that an error, or a group of errors, consists of; None if there is more in it."""
+    if isinstance(error, LeadershipLost):
+        return error
+    if not isinstance(error, ExceptionGroup):
+        return None
+    found = [lost_leadership(part) for part in error.exceptions]
+    return found[0] if all(found) else None
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A Lease as stored. ``resource_version`` and ``renewed`` are only compared, never used in a calculation."""
+
+    identity: str = ""  # "": given back
+    transitions: int = 0
+    lease_seconds: int = LEASE_SECONDS
+    renewed: str = ""
+    acquired: str = ""
+    resource_version: str = ""
+
+
+class Leases(Protocol):
+    """The storage of the Lease."""
+
+    async def read(self) -> Holder:
+        """Return the Lease. Raises NotFound when it does not exist."""
+        ...
+
+    async def create(self, holder: Holder) -> Holder:
+        """Create the Lease. Raises Conflict when it exists."""
+        ...
+
+    async def replace(self, holder: Holder) -> Holder:
+        """Replace the Lease of version ``holder.resource_version``. Raises Conflict when it has changed since."""
+        ...
+
+
+class Database(msgspec.Struct, frozen=True, kw_only=True):
+    """The database of one member that answered."""
+
+    endpoint: str
+    size_bytes: int  # of the file: what etcd compares with the quota
+    in_use_bytes: int
+    quota_bytes: int
+    revision: int
+
+
+class BusState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last look has shown. ``notes`` are for people: a line for each trouble, with its remedy."""
+
+    databases: tuple[Database, ...] = ()
+    full: bool = False
+    corrupt: bool = False
+    healed: int = 0  # how often a full etcd got room again
+    written_bytes: int = 0  # keys and values that this leader has seen written
+    notes: tuple[str, ...] = ()
+
+
+class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's own settings that every pod needs, and what is known of its way to the gateways."""
+
+    agent_image: str
+    image_pull_policy: str = "IfNotPresent"
+    gateways: str  # host:port, comma-separated, as the agents reach them
+    host_network_admitted: bool = True  # False: a NetworkPolicy keeps pods on the host's network from the gateways
+    error_overrides: str = ""  # what is laid over the table of error classes: YAML, as ``errors.table.Overrides``
+    departure_taints: tuple[str, ...] = ()  # keys of taints which say that a node is about to go

@@ -8,7 +8,7 @@ from falcon_core.wire.imports import Imports
 from falcon_core.wire.messages import Plan
 from falcon_core.wire.peers import Peers
 from falcon_core.wire.probe import ProbeOrder
-from falcon_operator.ports import Manifest, PodView
+from falcon_operator.base.ports import Manifest, PodView
 
 
 class EnsureGroundwork(msgspec.Struct, frozen=True):

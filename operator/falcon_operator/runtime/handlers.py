@@ -16,11 +16,11 @@ import kopf
 from kubernetes.aio.client import Configuration
 
 from falcon_operator.api.common import GROUP, LABEL_JOB, LABEL_POOL, VERSION
+from falcon_operator.base.keys import Key, job_key, pool_key
+from falcon_operator.base.metrics import Metrics, job_figures
+from falcon_operator.base.ports import PodView
 from falcon_operator.cluster.views import JobSketch, run_nodes, sketch
-from falcon_operator.metrics import Metrics, job_figures
-from falcon_operator.ports import PodView
-from falcon_operator.queue import KeyedQueue
-from falcon_operator.work import Key, job_key, pool_key
+from falcon_operator.runtime.workqueue import KeyedQueue
 
 Body = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
 from falcon_core.errors.judge import platform_judge
-from falcon_operator.manifests.instrument import PodSettings
+from falcon_operator.base.ports import PodSettings
 
 EXIT_CONFIG = environment.EXIT_CONFIG
 LogLevel = Literal["debug", "info", "warning", "error"]

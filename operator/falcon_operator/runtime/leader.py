@@ -19,27 +19,26 @@ from falcon_core.wire.keys import JobKey
 from falcon_etcd import Client
 from falcon_etcd import Tls as EtcdTls
 from falcon_gateway import Tls as GatewayTls
-from falcon_operator import handlers
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
+from falcon_operator.base.clock import Clock
+from falcon_operator.base.keys import Key, job_key, pool_key
+from falcon_operator.base.metrics import Metrics, Readings
+from falcon_operator.base.ports import Conflict, LeadershipLost, NotFound, Rejected, lost_leadership
+from falcon_operator.base.settings import Settings
 from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import EtcdBus
 from falcon_operator.bus.leader_key import Leadership
-from falcon_operator.clock import Clock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.secrets import BusCertificates, CertificateStore, MissingSecret
 from falcon_operator.cluster.views import JobSketch, Unreadable
-from falcon_operator.election import LeadershipLost, lost_leadership
-from falcon_operator.first_looks import FirstLooks
 from falcon_operator.job.reconciler import JobReconciler
-from falcon_operator.live_jobs import LiveJobs
-from falcon_operator.metrics import Metrics, Readings
 from falcon_operator.pool.reconciler import PoolReconciler
 from falcon_operator.pool.snapshot import PoolSettings
-from falcon_operator.ports import Conflict, NotFound, Rejected
-from falcon_operator.queue import KeyedQueue, work
-from falcon_operator.settings import Settings
-from falcon_operator.work import Key, job_key, pool_key
+from falcon_operator.runtime import handlers
+from falcon_operator.runtime.job_index import LiveJobs
+from falcon_operator.runtime.startup_tracker import FirstLooks
+from falcon_operator.runtime.workqueue import KeyedQueue, work
 
 SWITCH_SECONDS = 0.0005  # that a decision keeps the interpreter while the event loop waits for it; Python's own is 5 ms
 TURNS = 256  # jobs and pools that are looked at at the same time: most of a turn is waiting for answers

@@ -16,62 +16,18 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import Awaitable
-from typing import Protocol
 
 import msgspec
 import structlog
 
-from falcon_operator.clock import Clock
-from falcon_operator.ports import Conflict, NotFound
+from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import LEASE_NAME, LEASE_SECONDS, Conflict, Holder, LeadershipLost, Leases, NotFound
 
-LEASE_NAME = "falcon-operator"
-LEASE_SECONDS = 15  # as Kubernetes' own controllers, the deadline and the pause as well
 RENEW_DEADLINE_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 AGAIN_SECONDS = 0.2  # after a renewal without an answer: the time until the deadline is short
 CALL_SECONDS = 3.0
 log = structlog.get_logger(__name__)
-
-
-class LeadershipLost(Exception):  # noqa: N818 - an event, not a fault
-    """The end of a leadership: another candidate may lead from now on, and this process must do nothing more."""
-
-
-def lost_leadership(error: Exception) -> LeadershipLost | None:
-    """Return the loss of leadership that an error, or a group of errors, consists of; None if there is more in it."""
-    if isinstance(error, LeadershipLost):
-        return error
-    if not isinstance(error, ExceptionGroup):
-        return None
-    found = [lost_leadership(part) for part in error.exceptions]
-    return found[0] if all(found) else None
-
-
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A Lease as stored. ``resource_version`` and ``renewed`` are only compared, never used in a calculation."""
-
-    identity: str = ""  # "": given back
-    transitions: int = 0
-    lease_seconds: int = LEASE_SECONDS
-    renewed: str = ""
-    acquired: str = ""
-    resource_version: str = ""
-
-
-class Leases(Protocol):
-    """The storage of the Lease."""
-
-    async def read(self) -> Holder:
-        """Return the Lease. Raises NotFound when it does not exist."""
-        ...
-
-    async def create(self, holder: Holder) -> Holder:
-        """Create the Lease. Raises Conflict when it exists."""
-        ...
-
-    async def replace(self, holder: Holder) -> Holder:
-        """Replace the Lease of version ``holder.resource_version``. Raises Conflict when it has changed since."""
-        ...
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""Give all rooms their common ground: clock, settings, logs, ports and effects."""

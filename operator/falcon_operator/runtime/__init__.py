@@ -1,0 +1,1 @@
+"""Run the operator's process: leadership, work queue, handlers, health."""
