@@ -11,8 +11,8 @@ from falcon_core.wire.checkpoint import newest_of_all, spread
 from falcon_operator.base.time_format import clock_time
 from falcon_operator.intent import copies, on_demand
 from falcon_operator.status.conditions import Finding
+from falcon_operator.status.text.format import listed, short
 from falcon_operator.status.view import View
-from falcon_operator.status.words import listed, short
 
 TYPE = "CheckpointInMemory"
 PROTECTION: Final = "DegradedProtection"

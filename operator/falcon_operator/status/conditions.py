@@ -17,9 +17,9 @@ from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.warmpool import WarmPoolStatus
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent import last_resort, observe, standbys, starts
-from falcon_operator.status.moves import moving_words
+from falcon_operator.status.text.format import change_words, link_where, listed
+from falcon_operator.status.text.planned_move import moving_words
 from falcon_operator.status.view import State, View
-from falcon_operator.status.words import change_words, link_where, listed
 
 replace = msgspec.structs.replace
 ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter

@@ -24,17 +24,10 @@ from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
 from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.intent import Intent
-from falcon_operator.status.causes import cause_words
-from falcon_operator.status.doubt import cause_of, imbalance_words
-from falcon_operator.status.exchanges import link_beside_next
-from falcon_operator.status.hang_diagnosis import describe_hang
-from falcon_operator.status.moves import BACK, describe_move
-from falcon_operator.status.probes import is_probed, probe_evidence, probe_next
-from falcon_operator.status.slow_links import describe_link
-from falcon_operator.status.slow_steps import beside_next, slow_done, slow_next
-from falcon_operator.status.steps import done_step
-from falcon_operator.status.verdicts import verdict_words
-from falcon_operator.status.words import (
+from falcon_operator.status.text.action_log import done_step
+from falcon_operator.status.text.causes import cause_words
+from falcon_operator.status.text.exchanges import link_beside_next
+from falcon_operator.status.text.format import (
     fault_where,
     listed,
     milliseconds,
@@ -43,6 +36,13 @@ from falcon_operator.status.words import (
     seconds,
     since_words,
 )
+from falcon_operator.status.text.hang_diagnosis import describe_hang
+from falcon_operator.status.text.node_kept import cause_of, imbalance_words
+from falcon_operator.status.text.node_verdict import verdict_words
+from falcon_operator.status.text.planned_move import BACK, describe_move
+from falcon_operator.status.text.probes import is_probed, probe_evidence, probe_next
+from falcon_operator.status.text.slow_links import describe_link
+from falcon_operator.status.text.slowdown_actions import beside_next, slow_done, slow_next
 
 replace = msgspec.structs.replace
 

@@ -7,8 +7,8 @@ from falcon_operator.base.time_format import clock_time
 from falcon_operator.intent import finish
 from falcon_operator.manifests.directory import directory_of
 from falcon_operator.status.conditions import Finding
+from falcon_operator.status.text.format import listed
 from falcon_operator.status.view import View
-from falcon_operator.status.words import listed
 
 TYPE = "CheckpointsDurable"
 _NEARLY_FULL = 0.9

@@ -18,9 +18,9 @@ from falcon_operator.base.effects import Event
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import is_true
 from falcon_operator.status.limits import EVENT, fit_text
-from falcon_operator.status.probes import probe_events
-from falcon_operator.status.verdicts import GOOD_NEWS, NODE_RETURNS, verdict_words
-from falcon_operator.status.words import change_words, listed
+from falcon_operator.status.text.format import change_words, listed
+from falcon_operator.status.text.node_verdict import GOOD_NEWS, NODE_RETURNS, verdict_words
+from falcon_operator.status.text.probes import probe_events
 
 _OPENED = {Cause.SLOW_LINK.value: "SlowLink", Cause.IMBALANCE.value: "Imbalance", Cause.HANG.value: "Hang"}
 _CONDITIONS = (

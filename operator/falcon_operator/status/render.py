@@ -18,14 +18,14 @@ from falcon_operator.status.checks import machines_checked
 from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
-from falcon_operator.status.doubt import is_kept
-from falcon_operator.status.exchanges import swapping_words
 from falcon_operator.status.limits import fit
-from falcon_operator.status.moves import move_summary
-from falcon_operator.status.probes import check_status, is_probed, pauses
+from falcon_operator.status.text.exchanges import swapping_words
+from falcon_operator.status.text.format import fault_brief, link_brief, listed, milliseconds
+from falcon_operator.status.text.node_kept import is_kept
+from falcon_operator.status.text.planned_move import move_summary
+from falcon_operator.status.text.probes import check_status, is_probed, pauses
 from falcon_operator.status.tracking import tracking
 from falcon_operator.status.view import State, View
-from falcon_operator.status.words import fault_brief, link_brief, listed, milliseconds
 
 replace = msgspec.structs.replace
 

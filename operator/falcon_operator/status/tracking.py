@@ -7,8 +7,8 @@ from typing import Final
 
 from falcon_core.wire.messages import Sight
 from falcon_operator.status.conditions import Finding
+from falcon_operator.status.text.format import listed
 from falcon_operator.status.view import View
-from falcon_operator.status.words import listed
 
 UNSEEN_SECONDS: Final = 120.0  # a program that imports and compiles has made no communicator yet
 _UNSEEN: Final = (

@@ -19,7 +19,7 @@ from falcon_operator.intent import observe
 from falcon_operator.intent.gang import Gathering
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.status import hang_diagnosis
+from falcon_operator.status.text import hang_diagnosis
 
 CURRENT_ITERATIONS = 8  # the newest, of which the shown iteration time is the median
 State = Literal["", "Pending", "Starting", "Running", "Degraded", "Recovering", "Suspended", "Succeeded", "Failed"]

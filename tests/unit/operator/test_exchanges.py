@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.model.treatments import Outlook
-from falcon_operator.status.exchanges import link_next
+from falcon_operator.status.text.exchanges import link_next
 from tests.unit.recovery.seen import replace
 from tests.unit.recovery.strategies.test_swap_for_link import POLICY, incident
 

@@ -10,8 +10,8 @@ import pytest
 from falcon_core.recovery.model.failure import Awaited, HangFinding, HangIncident
 from falcon_core.recovery.model.stored import Place
 from falcon_core.wire.ring import Op
-from falcon_operator.status.hang_diagnosis import describe_hang, finding_words
-from falcon_operator.status.words import op_name, size
+from falcon_operator.status.text.format import op_name, size
+from falcon_operator.status.text.hang_diagnosis import describe_hang, finding_words
 
 replace = msgspec.structs.replace
 

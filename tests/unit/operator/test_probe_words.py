@@ -9,7 +9,7 @@ from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_operator.status.probes import probe_next
+from falcon_operator.status.text.probes import probe_next
 from tests.unit.recovery.incidents import located
 
 POLICY = Policy(job="gpt2", strategies=[("SwapNodes", 1.0), ("ReplaceNode", 1.0)], world_size=3, pause_budget=0.01)

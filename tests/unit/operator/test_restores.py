@@ -6,7 +6,7 @@ import pytest
 
 from falcon_core.wire.checkpoint import Loaded
 from falcon_operator.api.trainingrun import Restore
-from falcon_operator.status.words import restore_words
+from falcon_operator.status.text.format import restore_words
 from tests.unit.operator.telling import operator, run, runs, trained
 from tests.unit.operator.world import World
 

@@ -6,7 +6,7 @@ import pytest
 
 from falcon_core.recovery.model.slowdown import SlowLink
 from falcon_core.wire.ring import Op
-from falcon_operator.status.slow_links import describe_link
+from falcon_operator.status.text.slow_links import describe_link
 from tests.unit.recovery.seen import MS, replace
 from tests.unit.recovery.strategies.test_swap_for_link import LINK, POLICY, incident
 

@@ -10,7 +10,7 @@ from falcon_core.recovery.model.observation import MemberSeen
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.reports import decode_summary, encode_summary
-from falcon_operator.status.slow_links import network_words
+from falcon_operator.status.text.slow_links import network_words
 
 
 def pod(replica: int, again: int, healthy: int = 100, *, congested: int = -1, faulty: int = -1) -> MemberSeen:

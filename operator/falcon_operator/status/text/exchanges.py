@@ -10,9 +10,9 @@ from falcon_core.recovery.model.slowdown import Applied, SlowIncident, newest
 from falcon_core.recovery.model.treatments import Swapped
 from falcon_core.recovery.strategies import ignore, swap_for_link
 from falcon_operator.api.trainingjob import DoneStep
-from falcon_operator.status.early import why_early
-from falcon_operator.status.steps import done_step
-from falcon_operator.status.words import listed, milliseconds, percent, seconds
+from falcon_operator.status.text.action_log import done_step
+from falcon_operator.status.text.early_action import why_early
+from falcon_operator.status.text.format import listed, milliseconds, percent, seconds
 
 _LINK_WAITS: Final = "once no rank is slow any more, the link is judged by itself; each pays for what it costs alone"
 

@@ -8,9 +8,9 @@ from falcon_core.recovery.model.evidence import NetworkSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
 from falcon_operator.api.trainingjob import DiagnosisStatus
-from falcon_operator.status.exchanges import link_done, link_next
-from falcon_operator.status.probes import probe_evidence
-from falcon_operator.status.words import link_where, milliseconds, op_name, since_words
+from falcon_operator.status.text.exchanges import link_done, link_next
+from falcon_operator.status.text.format import link_where, milliseconds, op_name, since_words
+from falcon_operator.status.text.probes import probe_evidence
 
 
 def describe_link(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.model.slowdown import Applied
-from falcon_operator.status.words import percent, seconds
+from falcon_operator.status.text.format import percent, seconds
 
 
 def due_words(price: Applied | Candidate) -> str:

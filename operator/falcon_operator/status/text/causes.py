@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from falcon_core.model import Cause, Evidence
 from falcon_core.recovery.model.slowdown import Culprit
-from falcon_operator.status.words import percent
+from falcon_operator.status.text.format import percent
 
 
 def cause_words(culprit: Culprit, evidence: Evidence | None) -> str:

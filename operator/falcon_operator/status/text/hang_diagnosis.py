@@ -9,7 +9,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import PATIENCE_SECONDS
 from falcon_operator.api.trainingjob import DiagnosisStatus
 from falcon_operator.base.time_format import clock_time, timestamp
-from falcon_operator.status.words import listed, op_name, place, size
+from falcon_operator.status.text.format import listed, op_name, place, size
 
 NOBODY_WAITS = "no rank is inside a call: a long checkpoint or evaluation, or late data"
 _UNKNOWN = "the ranks' counts of calls do not show whom they wait for"

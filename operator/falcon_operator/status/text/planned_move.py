@@ -8,7 +8,7 @@ from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
 from falcon_operator.base.time_format import clock_time, timestamp
-from falcon_operator.status.words import listed
+from falcon_operator.status.text.format import listed
 
 BACK = "training goes on from the last checkpoint as soon as all ranks are back"
 

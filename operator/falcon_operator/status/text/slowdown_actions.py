@@ -7,11 +7,11 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident, newest
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_for_link
 from falcon_operator.api.trainingjob import DoneStep
-from falcon_operator.status.doubt import doubt_words, is_kept
-from falcon_operator.status.early import due_words, why_early
-from falcon_operator.status.exchanges import exchange_next, exchange_steps
-from falcon_operator.status.steps import done_step
-from falcon_operator.status.words import milliseconds, seconds
+from falcon_operator.status.text.action_log import done_step
+from falcon_operator.status.text.early_action import due_words, why_early
+from falcon_operator.status.text.exchanges import exchange_next, exchange_steps
+from falcon_operator.status.text.format import milliseconds, seconds
+from falcon_operator.status.text.node_kept import doubt_words, is_kept
 
 
 def slow_done(slow: SlowIncident) -> list[DoneStep]:

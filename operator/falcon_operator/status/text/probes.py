@@ -16,7 +16,7 @@ from falcon_core.recovery.strategies import replace_node
 from falcon_operator.api.trainingjob import CheckStatus, PausesStatus
 from falcon_operator.base.effects import Event
 from falcon_operator.base.time_format import clock_time, timestamp
-from falcon_operator.status.words import link_where
+from falcon_operator.status.text.format import link_where
 
 _WHAT: dict[Measured, str] = {
     "Links": "the links between the pods are",

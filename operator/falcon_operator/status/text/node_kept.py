@@ -7,7 +7,7 @@ from falcon_core.recovery.history.node_fault import suffices
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.strategies import replace_node
-from falcon_operator.status.probes import may_be_tested
+from falcon_operator.status.text.probes import may_be_tested
 
 _LOW = "set spec.mitigation.confidence: Low"
 _OF_THE_WORK = (Evidence.WORK_MAY_MOVE, Evidence.FOLLOWS_THE_ROLE, Evidence.TESTED_AS_FAST)

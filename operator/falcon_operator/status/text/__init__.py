@@ -1,0 +1,1 @@
+"""Write the sentences that a job's owner reads in the status."""
