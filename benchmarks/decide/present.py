@@ -12,9 +12,9 @@ from falcon_core.recovery.model.membership import Member, Membership
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.base.ports import ContainerView, JobReports, NodeView, PodSettings, PodView, Received
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.run import build_run, encode
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.run import build_run, encode
+from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.job.decide import Decision, decide
 
 

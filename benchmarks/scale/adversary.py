@@ -35,7 +35,7 @@ from falcon_gateway import AgentClient, Batch, Desired, Leader, OperatorClient
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
 from falcon_operator.bus.reports import ReportsCache
-from falcon_operator.intent.claim_limits import allowance
+from falcon_operator.intent.model.claim_limits import allowance
 from falcon_operator.pool.claims import claim
 from tests.integration.gateway.gateways import BERT, GPT, Gateway, Site
 

@@ -357,3 +357,11 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     host_network_admitted: bool = True  # False: a NetworkPolicy keeps pods on the host's network from the gateways
     error_overrides: str = ""  # what is laid over the table of error classes: YAML, as ``errors.table.Overrides``
     departure_taints: tuple[str, ...] = ()  # keys of taints which say that a node is about to go
+
+
+class Clock(Protocol):
+    """Seconds that only grow, and the time of day in unix seconds."""
+
+    def monotonic(self) -> float: ...
+
+    def unix(self) -> float: ...

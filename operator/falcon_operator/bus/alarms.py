@@ -17,8 +17,7 @@ from collections.abc import Sequence
 import structlog
 
 from falcon_etcd import Alarm, Client, Compacted, EtcdError
-from falcon_operator.base.clock import Clock
-from falcon_operator.base.ports import BusState, Database
+from falcon_operator.base.ports import BusState, Clock, Database
 from falcon_operator.bus import capacity
 
 ALARMS_SECONDS = 5.0  # between two looks

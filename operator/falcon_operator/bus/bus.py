@@ -29,8 +29,7 @@ from falcon_core.wire.peers import Peers
 from falcon_core.wire.probe import ProbeOrder
 from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
 from falcon_gateway import Batch, Leader, Tls
-from falcon_operator.base.clock import Clock
-from falcon_operator.base.ports import BusState, Conflict, JobReports, NotFound, Rejected
+from falcon_operator.base.ports import BusState, Clock, Conflict, JobReports, NotFound, Rejected
 from falcon_operator.bus import access
 from falcon_operator.bus.alarms import ALARMS_SECONDS, Alarms
 from falcon_operator.bus.census import Pods, read_registration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Protocol
 
-from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import Clock
 from falcon_operator.bus import certs
 
 

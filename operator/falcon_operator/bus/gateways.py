@@ -14,7 +14,7 @@ import structlog
 
 from falcon_core.times import SILENCE_SECONDS
 from falcon_gateway import Batch, Desired, Leader, OperatorClient, Refused, Tls
-from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import Clock
 from falcon_operator.bus import census
 from falcon_operator.bus.census import Pods, Registration
 

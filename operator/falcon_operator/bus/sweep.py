@@ -8,7 +8,7 @@ import structlog
 
 from falcon_core.wire.keys import REPORTS, JobKey
 from falcon_etcd import Op
-from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import Clock
 from falcon_operator.bus.leader_key import LeaderKey
 from falcon_operator.bus.stored import Stored
 

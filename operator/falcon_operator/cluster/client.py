@@ -23,8 +23,7 @@ from falcon_operator.api.common import API_VERSION, LABEL_ROLE, ROLE_TRAINER, TA
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
-from falcon_operator.base.clock import Clock
-from falcon_operator.base.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView
+from falcon_operator.base.ports import Clock, Conflict, Manifest, NodeView, NotFound, Occupant, PodView
 from falcon_operator.cluster import nodes, owned, pods, recorder, views
 from falcon_operator.cluster.inventory import Inventory, Unsynced
 from falcon_operator.cluster.job_secrets import JobSecrets
@@ -33,7 +32,7 @@ from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, with
 from falcon_operator.cluster.read_cache import ReadCache
 from falcon_operator.cluster.reflector import Interruption, uncounted
 from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
-from falcon_operator.intent.run import build_run, read_run
+from falcon_operator.intent.model.run import build_run, read_run
 from falcon_operator.manifests.service import BUDGET_SUFFIX
 
 JOBS, RUNS, POOLS = "trainingjobs", "trainingruns", "warmpools"

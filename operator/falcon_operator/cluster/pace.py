@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import Clock
 
 Lane = Literal["Intent", "Event", "Other"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import Clock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -14,7 +14,7 @@ from falcon_core.recovery.strategies.swap_for_link import end_nodes
 from falcon_core.topology.neighbours import holders
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.manifests.pods import copy_bandwidth
 
 

@@ -17,9 +17,9 @@ from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.ports import PodView
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.observe import launch_status
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation.job_observation import launch_status
 from falcon_operator.manifests.pods import processes_per_pod, trainer_container
 
 replace = msgspec.structs.replace

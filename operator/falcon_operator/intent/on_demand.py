@@ -15,8 +15,8 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.checkpoint import Held, newest_of_all, spread
 from falcon_operator.intent import copies
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.snapshot import Snapshot
 
 WAITING = "ready; all ranks save a checkpoint first"
 replace = msgspec.structs.replace

@@ -14,8 +14,8 @@ from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import End
 from falcon_operator.base.ports import PodView
 from falcon_operator.base.time_format import unix_seconds
-from falcon_operator.intent.intent import Intent, master_port
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent, master_port
+from falcon_operator.intent.model.snapshot import Snapshot
 
 
 def rebuild(snap: Snapshot) -> Intent | None:

@@ -17,9 +17,8 @@ from falcon_core.wire.keys import JobKey
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.base import effects as fx
-from falcon_operator.base.clock import Clock
-from falcon_operator.base.ports import Bus, Foreign, Kube, Manifest, Rejected
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.base.ports import Bus, Clock, Foreign, Kube, Manifest, Rejected
+from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.job.decide import Decision
 from falcon_operator.job.memory import Memory
 from falcon_operator.manifests.service import budget_name, build_budget, build_secret, build_service

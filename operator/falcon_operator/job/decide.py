@@ -50,20 +50,8 @@ from falcon_operator.base.effects import (
     PublishPlan,
 )
 from falcon_operator.base.ports import Manifest
-from falcon_operator.intent import (
-    copies,
-    exclusion,
-    finish,
-    gang,
-    last_resort,
-    observe,
-    on_demand,
-    preflight,
-    restores,
-    smoke,
-    standbys,
-)
-from falcon_operator.intent.intent import (
+from falcon_operator.intent import copies, finish, on_demand, restored_ranks
+from falcon_operator.intent.model.intent import (
     Intent,
     JobNames,
     adopt,
@@ -71,10 +59,12 @@ from falcon_operator.intent.intent import (
     remember,
     unused_claims,
 )
-from falcon_operator.intent.pod_ends import over
-from falcon_operator.intent.policy import policy_of
+from falcon_operator.intent.model.policy import policy_of
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation import job_observation
+from falcon_operator.intent.observation.pod_ends import over
+from falcon_operator.intent.placement import exclusion, gang, last_resort, preflight, smoke_test, standby_pods
 from falcon_operator.intent.rebuild import rebuild
-from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job import inactive
 from falcon_operator.manifests import validation
 from falcon_operator.manifests.pods import build_pod
@@ -144,10 +134,10 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         if snap.now < intent.gang.retry_at:
             return _conclude(snap, before, inactive.released(snap, intent))
         intent = begin(snap.job, intent, snap.now)
-    intent = standbys.look(snap, adopt(intent, snap.pods_by_name, snap.pool))
+    intent = standby_pods.look(snap, adopt(intent, snap.pods_by_name, snap.pool))
     intent = finish.remember_done(snap, intent)  # first: the end of a pod whose ranks are done is no failure
     policy = policy_of(snap.job, snap.settings)
-    obs = on_demand.with_checkpoints(observe.observe(snap, intent.membership), snap, intent.membership)
+    obs = on_demand.with_checkpoints(job_observation.observe(snap, intent.membership), snap, intent.membership)
     intent, actions = _recover(snap, intent, obs, policy)
     given_up = next((action for action in actions if isinstance(action, GiveUp)), None)
     if given_up is not None:
@@ -158,7 +148,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
     gathering = gang.gather(snap, intent)
     intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)
-    intent, gathering = smoke.check(snap, intent, gathering, obs.spares, policy.judge)
+    intent, gathering = smoke_test.check(snap, intent, gathering, obs.spares, policy.judge)
     intent = gang.advance(snap, intent, gathering)
     if not intent.membership.members:
         return _conclude(snap, before, inactive.released(snap, intent), actions)
@@ -204,7 +194,7 @@ def _recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -
     """Run one step of the recovery's ladders, and apply their actions to the intent."""
     intent, recovery, actions = on_demand.recover(snap, intent, obs, policy)
     closed = [incident for action in actions if (incident := _closed(action, snap.now)) is not None]
-    restore = restores.restored(snap, intent.membership)
+    restore = restored_ranks.restored(snap, intent.membership)
     closed = [
         replace(each, restore=restore) if each.outcome == "Resumed" and each.retry is None else each for each in closed
     ]
@@ -267,7 +257,7 @@ def _warnings(snap: Snapshot, before: Intent) -> list[Event]:
 
 def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     peers = copies.peers(snap, intent.membership, intent.recovery)
-    imports = standbys.imports(snap, intent.membership)
+    imports = standby_pods.imports(snap, intent.membership)
     return [
         EnsureGroundwork(build_service(snap.job)),
         EnsureBudget(_budget(snap, intent)),
@@ -319,7 +309,7 @@ def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
     membership = intent.membership
     holders: list[Replacement | StandbyPod] = [*membership.replacements, *membership.standbys]
     take = [holder.claim_key for holder in holders if holder.claim_key and not holder.node]
-    if not take or not observe.unclaimed(snap, membership).available:
+    if not take or not job_observation.unclaimed(snap, membership).available:
         take = []
     release = unused_claims(snap.job, intent, snap.pods, snap.pool)
     return [ChangeClaims(take, release, snap.avoided(membership))] if take or release else []
@@ -372,11 +362,11 @@ def _deletions(snap: Snapshot, intent: Intent) -> list[Effect]:
 
 def _has_stopped(snap: Snapshot, intent: Intent, pod_uid: str) -> bool:
     membership = intent.membership
-    launch = observe.launch_status(snap, pod_uid)
+    launch = job_observation.launch_status(snap, pod_uid)
     return (
         membership.phase == "Run"
         or launch is None
         or pod_uid in membership.lost_pods
-        or observe.acknowledged(launch, membership.generation)
-        or observe.alive(snap, pod_uid) is False
+        or job_observation.acknowledged(launch, membership.generation)
+        or job_observation.alive(snap, pod_uid) is False
     )

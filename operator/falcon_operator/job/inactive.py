@@ -12,10 +12,11 @@ from falcon_operator.api.trainingrun import End
 from falcon_operator.base.effects import ChangeClaims, DeleteJob, DeletePod, Effect, PublishPlan
 from falcon_operator.base.ports import PodView
 from falcon_operator.base.time_format import timestamp
-from falcon_operator.intent import gang, observe
-from falcon_operator.intent.intent import Intent, close_open_incidents, give_up_pods, unused_claims
-from falcon_operator.intent.policy import policy_of
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent, close_open_incidents, give_up_pods, unused_claims
+from falcon_operator.intent.model.policy import policy_of
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation import job_observation
+from falcon_operator.intent.placement import gang
 from falcon_operator.status.conditions import Finding, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.limits import fit
@@ -203,7 +204,7 @@ def _endings(snap: Snapshot, intent: Intent, end: End, left: list[PodView]) -> l
     deletions = [
         DeletePod(pod)
         for pod in left
-        if late or pod.name not in members or observe.launch_status(snap, pod.uid) is None
+        if late or pod.name not in members or job_observation.launch_status(snap, pod.uid) is None
     ]
     return [*plan, *deletions]
 

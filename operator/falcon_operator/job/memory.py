@@ -8,7 +8,7 @@ from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun
 from falcon_operator.base import effects as fx
 from falcon_operator.base.ports import Manifest
-from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.failures import Failure, Spell
 
 

@@ -23,9 +23,9 @@ from falcon_operator.api.common import LABEL_JOB_UID
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import TrainingRun
 from falcon_operator.base import effects as fx
-from falcon_operator.base.clock import Clock
 from falcon_operator.base.ports import (
     Bus,
+    Clock,
     Conflict,
     Foreign,
     Kube,
@@ -36,9 +36,9 @@ from falcon_operator.base.ports import (
     Unavailable,
 )
 from falcon_operator.intent import on_demand
-from falcon_operator.intent.intent import Intent, begin
-from falcon_operator.intent.run import decode, encode, lasting
-from falcon_operator.intent.snapshot import Snapshot, is_trainer
+from falcon_operator.intent.model.intent import Intent, begin
+from falcon_operator.intent.model.run import decode, encode, lasting
+from falcon_operator.intent.model.snapshot import Snapshot, is_trainer
 from falcon_operator.job.carry_out import REFUSED_SECONDS, EffectRunner, bus_key
 from falcon_operator.job.cluster_durations import Elsewhere
 from falcon_operator.job.decide import Decision, decide

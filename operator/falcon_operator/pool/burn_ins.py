@@ -19,9 +19,8 @@ import msgspec
 from falcon_core.recovery.model.membership import Exclusion
 from falcon_operator.api.common import LABEL_POOL, LABEL_ROLE
 from falcon_operator.api.warmpool import WarmPool
-from falcon_operator.base.clock import Clock
-from falcon_operator.base.ports import Kube, NodeView, Occupant, PodSettings, PodView
-from falcon_operator.intent.snapshot import BurnInResult
+from falcon_operator.base.ports import Clock, Kube, NodeView, Occupant, PodSettings, PodView
+from falcon_operator.intent.model.snapshot import BurnInResult
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
     PURPOSE_EXCLUDED,

@@ -9,7 +9,7 @@ import msgspec
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.base.effects import ChangeClaims
 from falcon_operator.base.time_format import timestamp
-from falcon_operator.intent.claim_limits import allowance, recorded
+from falcon_operator.intent.model.claim_limits import allowance, recorded
 from falcon_operator.pool.history import gflops
 from falcon_operator.pool.summary import summed_up
 

@@ -1,8 +1,8 @@
 """Fences that outlive their job: the pool tests these nodes, and lifts the fence of a node that passes. Pure.
 
-While a job lives, it tests the nodes that it left (``intent.exclusion``). Once it is over, the pool that selects a node
-tests that node once an hour, and compares its score with the spares' scores. A test's name derives from the fence and
-the hour, so that nothing is remembered outside the node's taint and the test's pod.
+While a job lives, it tests the nodes that it left (``intent.placement.exclusion``). Once it is over, the pool that
+selects a node tests that node once an hour, and compares its score with the spares' scores. A test's name derives from
+the fence and the hour, so that nothing is remembered outside the node's taint and the test's pod.
 
 A fence that no job of Falcon set (its value ends in no uid) belongs to whoever set it, and stays.
 """

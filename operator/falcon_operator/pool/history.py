@@ -15,7 +15,7 @@ import msgspec
 
 from falcon_operator.api.warmpool import NodeCheck, NodeChecks, SpareStatus, WarmPool
 from falcon_operator.base.time_format import timestamp
-from falcon_operator.intent.snapshot import BurnInResult
+from falcon_operator.intent.model.snapshot import BurnInResult
 
 MOST_CHECKS = 5  # of a node; its newest score is kept besides
 MOST_NODES = 256  # those that were tested last: with all else, the status stays below a megabyte

@@ -17,9 +17,9 @@ import structlog
 from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.common import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, Condition
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolStatus
-from falcon_operator.base.clock import Clock
 from falcon_operator.base.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.base.ports import (
+    Clock,
     Conflict,
     LeadershipLost,
     Manifest,
@@ -29,7 +29,7 @@ from falcon_operator.base.ports import (
     PodView,
     Rejected,
 )
-from falcon_operator.intent.node_troubles import grave_troubles
+from falcon_operator.intent.model.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
 from falcon_operator.pool.decide import abandoned, decide_pool, is_free, job_uid
 from falcon_operator.pool.fences import left_fenced, owner_of

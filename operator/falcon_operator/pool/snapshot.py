@@ -11,7 +11,7 @@ from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.base.effects import CreatePod, Effect
 from falcon_operator.base.ports import NodeView, Occupant, PodView
-from falcon_operator.intent.node_troubles import grave_troubles
+from falcon_operator.intent.model.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import build_burn_in_pod
 
 

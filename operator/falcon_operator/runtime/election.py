@@ -20,8 +20,16 @@ from collections.abc import Awaitable
 import msgspec
 import structlog
 
-from falcon_operator.base.clock import Clock
-from falcon_operator.base.ports import LEASE_NAME, LEASE_SECONDS, Conflict, Holder, LeadershipLost, Leases, NotFound
+from falcon_operator.base.ports import (
+    LEASE_NAME,
+    LEASE_SECONDS,
+    Clock,
+    Conflict,
+    Holder,
+    LeadershipLost,
+    Leases,
+    NotFound,
+)
 
 RENEW_DEADLINE_SECONDS = 10.0
 RETRY_SECONDS = 2.0

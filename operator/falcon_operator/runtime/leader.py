@@ -20,10 +20,9 @@ from falcon_etcd import Client
 from falcon_etcd import Tls as EtcdTls
 from falcon_gateway import Tls as GatewayTls
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
-from falcon_operator.base.clock import Clock
 from falcon_operator.base.keys import Key, job_key, pool_key
 from falcon_operator.base.metrics import Metrics, Readings
-from falcon_operator.base.ports import Conflict, LeadershipLost, NotFound, Rejected, lost_leadership
+from falcon_operator.base.ports import Clock, Conflict, LeadershipLost, NotFound, Rejected, lost_leadership
 from falcon_operator.base.settings import Settings
 from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import EtcdBus

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from falcon_operator.base.clock import Clock
+from falcon_operator.base.ports import Clock
 
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.5, 60.0
 LEAST_SHARE = 0.1  # of the pause, after a turn that took no time

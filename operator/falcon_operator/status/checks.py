@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from falcon_core.recovery.preflight.link_test import LinksFound, SlowPair
 from falcon_core.recovery.preflight.machine_test import Preflight
-from falcon_operator.intent.preflight import reason
+from falcon_operator.intent.placement.preflight import reason
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.text.format import listed
 from falcon_operator.status.view import View

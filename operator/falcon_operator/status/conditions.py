@@ -16,7 +16,8 @@ from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.warmpool import WarmPoolStatus
 from falcon_operator.base.time_format import clock_time, timestamp
-from falcon_operator.intent import last_resort, observe, standbys, starts
+from falcon_operator.intent.observation import job_observation, pod_starts
+from falcon_operator.intent.placement import last_resort, standby_pods
 from falcon_operator.status.text.format import change_words, link_where, listed
 from falcon_operator.status.text.planned_move import moving_words
 from falcon_operator.status.view import State, View
@@ -236,7 +237,7 @@ def pool_missing(view: View) -> Finding | None:
     """Build the finding on whether the pool that the job names can be used; None for a job without a pool."""
     if view.snap.job.spec.warm_pool_ref is None:
         return None
-    problems = observe.pool_messages(view.snap)
+    problems = job_observation.pool_messages(view.snap)
     if problems:
         return Finding("WarmPoolUsable", False, "Unusable", "; ".join(problems), shown=True)
     spares = view.obs.spares
@@ -267,7 +268,7 @@ def standby_ready(view: View) -> Finding | None:
 
 def _standbys(view: View) -> Finding:
     members = view.intent.membership.members
-    launches = [(member.pod_name, observe.launch_status(view.snap, member.pod_uid)) for member in members]
+    launches = [(member.pod_name, job_observation.launch_status(view.snap, member.pod_uid)) for member in members]
     held = [(pod, launch.standby) for pod, launch in launches if launch is not None and launch.standby is not None]
     count = sum(standby.ready for _, standby in held)
     reasons = [f"{pod}: {standby.why}" for pod, standby in held if standby.why]
@@ -293,7 +294,7 @@ def _with_pods(view: View, ranks: Finding | None) -> Finding:
         late = "they are made when training has settled"  # what is said of the ranks' standbys may say so, too
     message = f"{len(ready)} of {wanted} standby pods ready" + (f" ({listed(ready)})" if ready else "")
     if ready and ranks is not None:
-        message += f", {standbys.held(view.snap, view.intent.membership)} with all imports done"
+        message += f", {standby_pods.held(view.snap, view.intent.membership)} with all imports done"
     message = "; ".join(filter(None, (message, late, ranks.message if ranks is not None else "")))
     if len(ready) < wanted:
         return Finding("StandbyReady", False, "Preparing", message, shown=True)
@@ -304,9 +305,12 @@ def _waits_for(view: View, standby: StandbyPod) -> str:
     """Return what a pod that is to stand by waits for; "" where nothing is known to be missing."""
     pod = view.snap.pod(standby.pod_name)
     if pod is not None:
-        return starts.waiting_for(pod)
+        return pod_starts.waiting_for(pod)
     if standby.pool and not standby.node:
-        return observe.unclaimed(view.snap, view.intent.membership).message or f"WarmPool {standby.pool} gives a spare"
+        return (
+            job_observation.unclaimed(view.snap, view.intent.membership).message
+            or f"WarmPool {standby.pool} gives a spare"
+        )
     return view.snap.refused
 
 

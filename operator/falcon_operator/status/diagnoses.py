@@ -23,7 +23,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
 from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
 from falcon_operator.base.time_format import clock_time, timestamp
-from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.text.action_log import done_step
 from falcon_operator.status.text.causes import cause_words
 from falcon_operator.status.text.exchanges import link_beside_next

@@ -15,7 +15,7 @@ from falcon_core.recovery.checkpoint_on_demand import Demand
 from falcon_core.recovery.model.actions import Abandon, Action, Swap
 from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.base.effects import Event
-from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.conditions import is_true
 from falcon_operator.status.limits import EVENT, fit_text
 from falcon_operator.status.text.format import change_words, listed

@@ -14,8 +14,7 @@ import structlog
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
-from falcon_operator.base.clock import Clock
-from falcon_operator.base.ports import Conflict, LeadershipLost, NotFound
+from falcon_operator.base.ports import Clock, Conflict, LeadershipLost, NotFound
 from falcon_operator.status.conditions import is_true, put
 from falcon_operator.status.failures import FAILED, Failure, Spell, finding, is_due, needs_event
 from falcon_operator.status.limits import EVENT, fit_text

@@ -12,7 +12,7 @@ from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_operator.api.trainingjob import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.base.time_format import clock_time, timestamp
-from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
 from falcon_operator.status.checks import machines_checked
 from falcon_operator.status.conditions import live_conditions, put

@@ -15,10 +15,10 @@ from falcon_core.recovery.failstop.liveness import Liveness
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import BLIND_SECONDS
-from falcon_operator.intent import observe
-from falcon_operator.intent.gang import Gathering
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation import job_observation
+from falcon_operator.intent.placement.gang import Gathering
 from falcon_operator.status.text import hang_diagnosis
 
 CURRENT_ITERATIONS = 8  # the newest, of which the shown iteration time is the median
@@ -53,7 +53,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def untracked(self) -> str:
         """Return why the ranks run without the shim; "" if they run with it."""
         for member in self.intent.membership.members:
-            launch = observe.launch_status(self.snap, member.pod_uid)
+            launch = job_observation.launch_status(self.snap, member.pod_uid)
             if launch is not None and launch.untracked:
                 return launch.untracked
         return ""

@@ -22,8 +22,8 @@ from falcon_operator.api.common import ANNOTATION_CHECK, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus
 from falcon_operator.base.effects import AskDetail, Effect, Event
 from falcon_operator.base.ports import JobReports, NodeView, PodSettings, PodView, Received
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.job.decide import decide
 from tests.unit.agent.ring_files import descriptor, write_ring
 from tests.unit.signals.members import Job

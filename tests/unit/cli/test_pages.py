@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_operator.intent.intent import HISTORY
+from falcon_operator.intent.model.intent import HISTORY
 from kubectl_falcon.explain import explain
 from kubectl_falcon.objects import KEPT_INCIDENTS, job_of, run_of
 from kubectl_falcon.timeline import timeline

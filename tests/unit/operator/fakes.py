@@ -28,7 +28,7 @@ from falcon_operator.base.ports import (
     PodView,
     Rejected,
 )
-from falcon_operator.intent.run import build_run, read_run
+from falcon_operator.intent.model.run import build_run, read_run
 
 if TYPE_CHECKING:
     from tests.unit.operator.world import Pod, World

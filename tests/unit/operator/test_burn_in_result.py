@@ -10,7 +10,7 @@ import pytest
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.wire.burn_in import BurnInReport, decode_report, encode_report
 from falcon_operator.base.ports import ContainerView, PodView
-from falcon_operator.intent.snapshot import BurnInResult
+from falcon_operator.intent.model.snapshot import BurnInResult
 from falcon_operator.pool.burn_in_result import MOST_TESTS, is_settled, is_slow, listed, weigh
 from falcon_operator.pool.history import Reference
 

@@ -20,7 +20,7 @@ from falcon_core.wire.peers import CopiesReport, Peers
 from falcon_core.wire.reports import decode_summary, encode_summary
 from falcon_operator.base.ports import JobReports, NodeView, PodView, Received
 from falcon_operator.intent.copies import copied, peers
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.manifests.instrument import instrument
 from falcon_operator.manifests.validation import problems
 from falcon_operator.status.checkpoints import PROTECTION

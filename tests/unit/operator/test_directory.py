@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from falcon_core.wire.directory import DirectoryReport, LaunchDirectory, report_of
-from falcon_operator.intent.policy import policy_of
+from falcon_operator.intent.model.policy import policy_of
 from falcon_operator.manifests.directory import Directory
 from falcon_operator.manifests.instrument import instrument
 from falcon_operator.manifests.validation import problems

@@ -10,9 +10,9 @@ from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.api.trainingrun import Gang
 from falcon_operator.base.ports import ContainerView, JobReports, NodeView, PodSettings, PodView
-from falcon_operator.intent.gang import RELEASE_BACKOFF_SECONDS, Gathering, advance, gather
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.placement.gang import RELEASE_BACKOFF_SECONDS, Gathering, advance, gather
 
 NOW, MONOTONIC = 1_000_000.0, 5_000.0
 WAITS = Gathering(ready=False, waiting="1 of 1 pods wait for a node")

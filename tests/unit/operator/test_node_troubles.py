@@ -9,7 +9,7 @@ import pytest
 from falcon_core.errors.judge import shipped_judge
 from falcon_operator.base.ports import NodeReport, NodeView
 from falcon_operator.cluster import nodes
-from falcon_operator.intent.node_troubles import STALE_SECONDS, grave_troubles, node_trouble, who_is_busy
+from falcon_operator.intent.model.node_troubles import STALE_SECONDS, grave_troubles, node_trouble, who_is_busy
 
 
 def view(*conditions: tuple[str, str, str, str]) -> NodeView:

@@ -19,9 +19,9 @@ from falcon_core.wire.printed import Printed, RankOutput
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.base.ports import ContainerView, JobReports, NodeView, PodSettings, PodView, Received
-from falcon_operator.intent.observe import observe
-from falcon_operator.intent.policy import policy_of
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.policy import policy_of
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation.job_observation import observe
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
 
 NOW, MONOTONIC = 1_000_000.0, 500.0

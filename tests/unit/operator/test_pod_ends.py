@@ -13,7 +13,7 @@ from falcon_core.recovery.model.observation import PodEnd
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.base.ports import PodView
-from falcon_operator.intent.pod_ends import ended_badly, pod_end
+from falcon_operator.intent.observation.pod_ends import ended_badly, pod_end
 from tests.unit.operator.kubelet import disrupted, ended, pod, running, waiting
 
 INSTALLED = ended("falcon-install", 0, 2)

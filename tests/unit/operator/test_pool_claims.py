@@ -9,7 +9,7 @@ from falcon_operator.api.common import TAINT_SPARE
 from falcon_operator.api.warmpool import ClaimLimits, NamespaceClaims
 from falcon_operator.base.effects import ChangeClaims, CreatePod
 from falcon_operator.base.time_format import timestamp
-from falcon_operator.intent.claim_limits import MOST_REMEMBERED, allowance
+from falcon_operator.intent.model.claim_limits import MOST_REMEMBERED, allowance
 from falcon_operator.pool import claims
 from falcon_operator.pool.claims import claim, release
 from tests.unit.operator.pool_looks import JOB, NOW, a_node, a_pool, look, of_type, spare, states

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_operator.api.warmpool import NodeChecks, WarmPoolStatus
-from falcon_operator.intent.snapshot import BurnInResult
+from falcon_operator.intent.model.snapshot import BurnInResult
 from falcon_operator.pool.history import MOST_CHECKS, MOST_NODES, recorded, reference
 from tests.unit.operator.pool_looks import NOW, a_pool, spare
 

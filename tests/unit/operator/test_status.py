@@ -17,7 +17,7 @@ from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import DoneStep, TrainingJobStatus
 from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
 from falcon_operator.base.time_format import parse_duration
-from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.conditions import job_changed, set_condition
 from falcon_operator.status.diagnoses import describe_slowdown, diagnoses
 from falcon_operator.status.events import Look, turning_points

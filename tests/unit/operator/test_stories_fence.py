@@ -10,7 +10,7 @@ import pytest
 from falcon_operator.api.common import TAINT_FENCED, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.ports import NodeReport
-from falcon_operator.intent.exclusion import STEADY_SECONDS, fence_owner
+from falcon_operator.intent.placement.exclusion import STEADY_SECONDS, fence_owner
 from tests.unit.operator.telling import operator, run, state, trained
 from tests.unit.operator.world import Node, World
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from falcon_operator.api.warmpool import ClaimLimits, SpareStatus
-from falcon_operator.intent.last_resort import PLACE_SECONDS
+from falcon_operator.intent.placement.last_resort import PLACE_SECONDS
 from tests.unit.operator.telling import operator, run, state, trained
 from tests.unit.operator.test_stories_return import left_slow, take_spares
 from tests.unit.operator.world import Node, World

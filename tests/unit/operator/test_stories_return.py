@@ -7,7 +7,7 @@ import pytest
 
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.base.ports import Occupant
-from falcon_operator.intent.last_resort import PLACE_SECONDS
+from falcon_operator.intent.placement.last_resort import PLACE_SECONDS
 from falcon_operator.pool.burn_in_result import MOST_TESTS, SLOW_TESTS
 from tests.unit.operator.telling import operator, run, state, steps, trained
 from tests.unit.operator.world import Node, World

@@ -18,8 +18,8 @@ from falcon_core.recovery.model.suspects import Grown, SinceStart
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.api.trainingrun import ClosedIncident
-from falcon_operator.intent.intent import Intent, close_open_incidents, remember
-from falcon_operator.intent.run import build_run, decode, encode, lasting, read_run
+from falcon_operator.intent.model.intent import Intent, close_open_incidents, remember
+from falcon_operator.intent.model.run import build_run, decode, encode, lasting, read_run
 from tests.unit.operator.telling import condition, operator, run, state, trained
 from tests.unit.operator.test_status import CHANGE, NOON, SLOW
 from tests.unit.operator.world import World

@@ -18,8 +18,8 @@ from falcon_operator.api.common import TAINT_SPARE, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus, WarmPoolRef
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
 from falcon_operator.base.ports import Manifest, NodeReport, Occupant, PodView, Received
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.run import decode, read_run
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.run import decode, read_run
 from tests.unit.operator.fakes import START_UNIX, FakeBus, FakeKube
 from tests.unit.operator.flows import Flows
 from tests.unit.operator.paused import Paused

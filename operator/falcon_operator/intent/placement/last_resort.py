@@ -27,10 +27,11 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.strategies import replace_node
 from falcon_operator.api.common import TAINT_SPARE
 from falcon_operator.base.time_format import clock_time
-from falcon_operator.intent import exclusion, observe
-from falcon_operator.intent.free_nodes import is_usable, open_nodes, own_nodes
-from falcon_operator.intent.intent import Intent, JobNames, claim_prefix
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent, JobNames, claim_prefix
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation import job_observation
+from falcon_operator.intent.observation.free_nodes import is_usable, open_nodes, own_nodes
+from falcon_operator.intent.placement import exclusion
 
 SCHEDULE_SECONDS = 5.0  # after which the scheduler has looked at every node for a pod without a pin
 PLACE_SECONDS = 30.0  # after which a pinned pod without a node gets none: other pods have taken the room
@@ -49,7 +50,7 @@ def find_nodes(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
             intent = _unpinned(snap, intent, member, policy)
         elif move.node:
             intent = _pinned(snap, intent, move)
-        elif not observe.spares(snap, intent.membership).available:
+        elif not job_observation.spares(snap, intent.membership).available:
             intent = _spareless(snap, intent, move, policy)
     return intent
 
@@ -59,7 +60,7 @@ def _unpinned(snap: Snapshot, intent: Intent, member: Member, policy: Policy) ->
     move = intent.membership.replacement(member.replica)
     if not _is_stuck(snap, member.pod_name, SCHEDULE_SECONDS if move is not None else PLACE_SECONDS):
         return intent
-    if observe.spares(snap, intent.membership).available and (move is not None or _may_claim(snap, intent)):
+    if job_observation.spares(snap, intent.membership).available and (move is not None or _may_claim(snap, intent)):
         return _made_anew(snap, intent, member.replica)
     since = move.at if move is not None else intent.membership.since
     node = _departed(snap, intent, since, policy)
@@ -78,7 +79,7 @@ def _pinned(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
         return _made_anew(snap, intent, move.replica) if returning else _withdrawn(snap, intent, move)
     pod = snap.pod(move.pod_name)
     last_resort = bool(move.pool) and not move.claim_key
-    if last_resort and pod is not None and not pod.node and observe.spares(snap, intent.membership).available:
+    if last_resort and pod is not None and not pod.node and job_observation.spares(snap, intent.membership).available:
         return _withdrawn(snap, intent, move)
     return intent
 

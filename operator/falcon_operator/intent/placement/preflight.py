@@ -31,10 +31,10 @@ from falcon_core.recovery.preflight.machine_test import (
     without_round,
 )
 from falcon_core.recovery.preflight.smoke_test import size_of
-from falcon_operator.intent.gang import Gathering
-from falcon_operator.intent.intent import Intent, JobNames
-from falcon_operator.intent.link_order import machines_of
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent, JobNames
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.placement.gang import Gathering
+from falcon_operator.intent.placement.link_order import machines_of
 
 replace = msgspec.structs.replace
 

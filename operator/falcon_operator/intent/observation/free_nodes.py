@@ -5,7 +5,7 @@ from __future__ import annotations
 from falcon_core.recovery.model.membership import Membership
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.base.ports import NodeView
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.snapshot import Snapshot
 
 
 def open_nodes(snap: Snapshot, membership: Membership) -> list[NodeView]:

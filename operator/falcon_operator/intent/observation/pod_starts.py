@@ -13,9 +13,9 @@ from falcon_core.recovery.model.observation import StartWait
 from falcon_core.text import clean, clip
 from falcon_operator.base.ports import PodView
 from falcon_operator.base.time_format import clock_time
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.pod_ends import native_sidecars, over, said_class
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation.pod_ends import native_sidecars, over, said_class
 from falcon_operator.manifests.instrument import INSTALL_CONTAINER
 
 _AT_WORK: Final = ("", "PodInitializing", "ContainerCreating")  # what kubelets say while nothing is wrong

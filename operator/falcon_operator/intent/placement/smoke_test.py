@@ -16,11 +16,11 @@ from falcon_core.recovery.model.membership import apply_actions
 from falcon_core.recovery.model.observation import Spares
 from falcon_core.recovery.preflight import smoke_test
 from falcon_core.recovery.preflight.machine_test import MOST_EXAMPLES, Found, is_due
-from falcon_operator.intent.gang import Gathering
-from falcon_operator.intent.intent import Intent, JobNames
-from falcon_operator.intent.link_order import machines_of
-from falcon_operator.intent.preflight import with_steps
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent, JobNames
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.placement.gang import Gathering
+from falcon_operator.intent.placement.link_order import machines_of
+from falcon_operator.intent.placement.preflight import with_steps
 
 replace = msgspec.structs.replace
 

@@ -10,11 +10,11 @@ from falcon_core.recovery.failstop import standby_pods
 from falcon_core.recovery.failstop.standby_pods import Seen
 from falcon_core.recovery.model.membership import Membership, StandbyPod
 from falcon_core.wire.imports import Imports
-from falcon_operator.intent import observe
-from falcon_operator.intent.intent import Intent, JobNames, claimed_nodes
-from falcon_operator.intent.notices import notice
-from falcon_operator.intent.pod_ends import over
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent, JobNames, claimed_nodes
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation import job_observation
+from falcon_operator.intent.observation.notices import notice
+from falcon_operator.intent.observation.pod_ends import over
 
 replace = msgspec.structs.replace
 
@@ -37,12 +37,12 @@ def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> Se
     if pod is None:
         return Seen(node=claimed.get(standby.claim_key, ""))
     node = snap.nodes.get(pod.node)
-    launch = observe.launch_status(snap, pod.uid)
+    launch = job_observation.launch_status(snap, pod.uid)
     leaves = notice(node, pod, snap.settings.departure_taints, snap.judge)
     return Seen(
         pod_uid=pod.uid,
         node=pod.node,
-        ready=node is not None and node.ready and launch is not None and observe.alive(snap, pod.uid) is True,
+        ready=node is not None and node.ready and launch is not None and job_observation.alive(snap, pod.uid) is True,
         over=over(snap.job, pod) or pod.deleting or leaves is not None,
     )
 
@@ -71,6 +71,6 @@ def held(snap: Snapshot, membership: Membership) -> int:
 
 
 def _held(snap: Snapshot, pod_uid: str) -> bool:
-    launch = observe.launch_status(snap, pod_uid)
+    launch = job_observation.launch_status(snap, pod_uid)
     standby = launch.standby if launch is not None else None
     return standby is not None and 0 < standby.wanted <= standby.ready

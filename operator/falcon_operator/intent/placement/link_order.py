@@ -6,7 +6,7 @@ from falcon_core.recovery.model.membership import Membership
 from falcon_core.recovery.preflight.link_test import LEAST_MACHINES, TRANSFER_MS, participants
 from falcon_core.recovery.preflight.machine_test import Machine, Preflight
 from falcon_core.wire.check_links import LinksOrder
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.snapshot import Snapshot
 
 
 def machines_of(snap: Snapshot, membership: Membership, number: int, *, smoke: bool = False) -> list[Machine]:

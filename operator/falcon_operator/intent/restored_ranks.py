@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from falcon_core.recovery.model.membership import Membership
 from falcon_core.wire.checkpoint import Loaded
 from falcon_operator.api.trainingrun import Restore
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.snapshot import Snapshot
 
 
 def restored(snap: Snapshot, membership: Membership) -> Restore | None:

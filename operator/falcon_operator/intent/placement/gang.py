@@ -21,12 +21,13 @@ from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import Gang
 from falcon_operator.base.ports import PodView
-from falcon_operator.intent import last_resort, observe, standbys, starts
-from falcon_operator.intent.intent import Intent, give_up_pods, master_port
-from falcon_operator.intent.link_order import are_comparable, link_order
-from falcon_operator.intent.pod_ends import over
-from falcon_operator.intent.policy import error_rules
-from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.intent.model.intent import Intent, give_up_pods, master_port
+from falcon_operator.intent.model.policy import error_rules
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation import job_observation, pod_starts
+from falcon_operator.intent.observation.pod_ends import over
+from falcon_operator.intent.placement import last_resort, standby_pods
+from falcon_operator.intent.placement.link_order import are_comparable, link_order
 
 RELEASE_BACKOFF_SECONDS = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 NAMED_NODES = 5
@@ -64,14 +65,14 @@ def leavers(snap: Snapshot, membership: Membership) -> list[PodView]:
 
 def is_out_of_the_way(snap: Snapshot, membership: Membership, pod: PodView) -> bool:
     """Check whether no process in a pod that leaves can disturb the present generation."""
-    launch = observe.launch_status(snap, pod.uid)
+    launch = job_observation.launch_status(snap, pod.uid)
     node = snap.nodes.get(pod.node)
     dead_node = node is None or not node.ready
     return (
         over(snap.job, pod)
-        or (dead_node and observe.alive(snap, pod.uid) is False)
+        or (dead_node and job_observation.alive(snap, pod.uid) is False)
         or pod.uid in membership.lost_pods
-        or observe.acknowledged(launch, membership.generation)
+        or job_observation.acknowledged(launch, membership.generation)
         or (launch is None and pod.phase == "Pending")
     )
 
@@ -81,7 +82,7 @@ def _unplaced(snap: Snapshot, intent: Intent, unplaced: list[Member]) -> str:
     pod = snap.pod(member.pod_name)
     count = f"{len(unplaced)} of {len(membership.members)} pods wait for a node"
     if pod is not None:
-        reason = "; ".join(part for part in (starts.waiting_for(pod), _fences(snap)) if part)
+        reason = "; ".join(part for part in (pod_starts.waiting_for(pod), _fences(snap)) if part)
     else:
         move = membership.replacement(member.replica)
         spareless = move is not None and move.pool and not move.node
@@ -90,7 +91,7 @@ def _unplaced(snap: Snapshot, intent: Intent, unplaced: list[Member]) -> str:
 
 
 def _no_spare(snap: Snapshot, intent: Intent) -> str:
-    message = observe.spares(snap, intent.membership).message
+    message = job_observation.spares(snap, intent.membership).message
     return "; ".join(part for part in (message, last_resort.outlook(snap, intent)) if part)
 
 
@@ -113,8 +114,8 @@ def _silent(snap: Snapshot, intent: Intent) -> str:
     silent = [
         member
         for member in members
-        if observe.alive(snap, member.pod_uid) is not True
-        or not observe.acknowledged(observe.launch_status(snap, member.pod_uid), membership.generation)
+        if job_observation.alive(snap, member.pod_uid) is not True
+        or not job_observation.acknowledged(job_observation.launch_status(snap, member.pod_uid), membership.generation)
     ]
     if not silent:
         return ""
@@ -124,13 +125,13 @@ def _silent(snap: Snapshot, intent: Intent) -> str:
 def _why_silent(snap: Snapshot, intent: Intent, silent: list[Member]) -> str:
     judge = snap.judge
     for member in silent:
-        if words := starts.waiting_words(snap, intent, member, judge):
+        if words := pod_starts.waiting_words(snap, intent, member, judge):
             return words
     if snap.reports.session_healthy_since_seconds is None:
         return "the operator reaches neither etcd nor all gateways, through which launchers report"
     name = silent[0].pod_name
     where = f"waiting for pod {name} (node {silent[0].node}); its Events say why: kubectl describe pod {name}"
-    return where + starts.outlook(snap, intent, silent[0], judge)
+    return where + pod_starts.outlook(snap, intent, silent[0], judge)
 
 
 def _leaving(snap: Snapshot, membership: Membership) -> str:
@@ -218,7 +219,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
             if member.pod_uid
         ],
         standby_pods=[each.pod_uid for each in membership.standbys if each.pod_uid],
-        imports_of=standbys.imports_of(snap, membership) if membership.phase == "Run" else "",
+        imports_of=standby_pods.imports_of(snap, membership) if membership.phase == "Run" else "",
         detection=Detection(
             verify_percent=spec.detection.verify_percent,
             consecutive_iterations=spec.detection.consecutive_iterations,

@@ -20,7 +20,7 @@ from falcon_operator.api.common import API_VERSION, LABEL_JOB, LABEL_JOB_UID, Ob
 from falcon_operator.api.trainingjob import Counters, TrainingJob
 from falcon_operator.api.trainingrun import RunMember, TrainingRun, TrainingRunSpec
 from falcon_operator.base.ports import Manifest
-from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.model.intent import Intent
 from falcon_operator.manifests.pods import owner_reference
 
 _PHASES = ("Stop", "Run", "Finish")

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from falcon_core.errors.judge import Judge
 from falcon_core.recovery.model.observation import Notice
 from falcon_operator.base.ports import NodeView, PodView
-from falcon_operator.intent.pod_ends import exceeds_own_limit
+from falcon_operator.intent.observation.pod_ends import exceeds_own_limit
 
 
 def notice(

@@ -28,9 +28,9 @@ from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import NodeVerdict
 from falcon_operator.base.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.base.ports import NodeView
-from falcon_operator.intent import observe
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.snapshot import BurnInResult, Snapshot
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.snapshot import BurnInResult, Snapshot
+from falcon_operator.intent.observation import job_observation
 
 VERDICTS = 32  # that are remembered
 DETAIL_LENGTH = 300
@@ -143,7 +143,7 @@ def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Return the taints to set and remove, and the burn-ins of nodes that the job has left."""
     if not intent.membership.exclusions:
         return []
-    tested = snap.pool is not None and not observe.pool_messages(snap)
+    tested = snap.pool is not None and not job_observation.pool_messages(snap)
     busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
     wanted: list[Effect] = []
     for exclusion in intent.membership.exclusions:

@@ -16,9 +16,9 @@ from falcon_operator.api.common import LABEL_ROLE, ROLE_TRAINER
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.base.ports import JobReports, NodeView, PodSettings, PodView
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.node_troubles import grave_troubles
-from falcon_operator.intent.policy import error_rules
+from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.node_troubles import grave_troubles
+from falcon_operator.intent.model.policy import error_rules
 
 
 class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,14 +28,14 @@ from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import RankOutput
 from falcon_operator.base.ports import ContainerView, Received
-from falcon_operator.intent.claim_limits import allowance
-from falcon_operator.intent.free_nodes import open_nodes
-from falcon_operator.intent.intent import claim_prefix
-from falcon_operator.intent.node_troubles import node_trouble, who_is_busy
-from falcon_operator.intent.notices import notice
-from falcon_operator.intent.pod_ends import ended_badly, over, pod_end
-from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.intent.starts import has_started, longest_start_seconds, start_wait, waiting_for
+from falcon_operator.intent.model.claim_limits import allowance
+from falcon_operator.intent.model.intent import claim_prefix
+from falcon_operator.intent.model.node_troubles import node_trouble, who_is_busy
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation.free_nodes import open_nodes
+from falcon_operator.intent.observation.notices import notice
+from falcon_operator.intent.observation.pod_ends import ended_badly, over, pod_end
+from falcon_operator.intent.observation.pod_starts import has_started, longest_start_seconds, start_wait, waiting_for
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from falcon_operator.manifests.validation import pool_problems
 

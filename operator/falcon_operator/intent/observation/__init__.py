@@ -1,0 +1,1 @@
+"""Translate a snapshot of pods, nodes and reports into what the recovery sees."""

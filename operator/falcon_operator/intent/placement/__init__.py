@@ -1,0 +1,1 @@
+"""Choose the nodes of a job's pods, and test them before it trains."""
