@@ -34,9 +34,9 @@ from benchmarks.launch.processes import cpu_seconds, rss_mib
 from falcon_agent.output.monitor import Output
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.wire import ring
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.output import READABLE
+from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.launcher.output import READABLE
+from falcon_core.wire.reporting.messages import Summary
 from falcon_core.wire.ring import DType, Kind, Op, RingHeader
 from tests.integration.agent.pod import Pod
 from tests.integration.gateway.gateways import Job, Operator, Site

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from falcon_core.wire.keys import GATEWAYS, JobKey
-from falcon_core.wire.messages import RankSignals, Summary
-from falcon_core.wire.reports import encode_summary
+from falcon_core.wire.reporting.messages import RankSignals, Summary
+from falcon_core.wire.reporting.reports import encode_summary
 from falcon_gateway import Batch, Entry
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.operator.cluster import Installation, Operator, until

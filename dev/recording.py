@@ -24,7 +24,7 @@ import msgspec
 from dev.cluster import cgroups
 from dev.cluster.layout import CACHE, Node
 from falcon_agent.rings.recorder import record
-from falcon_core.wire.launch import LaunchPlan, LaunchStatus, render_plan
+from falcon_core.wire.launcher.launch import LaunchPlan, LaunchStatus, render_plan
 
 PYTHON = CACHE / "torch" / "venv" / "bin" / "python"
 LAUNCH = Path(os.environ.get("SHIM_OUT", "")) / "falcon-launch"

@@ -44,7 +44,7 @@ def _burn_in(seconds: float, output: Path, folder: Path) -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the test makes its own threads; read once, when numpy is loaded
     from falcon_agent.cli.burn_in import burn_in
     from falcon_agent.telemetry.cpu import usable_cpus
-    from falcon_core.wire.burn_in import encode_report
+    from falcon_core.wire.measurement.burn_in import encode_report
 
     result = burn_in(seconds, folder, usable_cpus())
     line = encode_report(result)
@@ -57,7 +57,7 @@ def _burn_in(seconds: float, output: Path, folder: Path) -> int:
 def _inspect(path: Path) -> int:
     from falcon_agent.rings.ring_reader import RingReader
     from falcon_core.signals.rank.chain import RankChain
-    from falcon_core.wire.messages import Detection
+    from falcon_core.wire.reporting.messages import Detection
     from falcon_core.wire.ring import RingFormatError
 
     try:

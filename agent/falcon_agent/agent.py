@@ -36,15 +36,15 @@ from falcon_agent.telemetry.garbage_collections import with_collections
 from falcon_agent.telemetry.network import read_counters
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.signals.rank.warm_up import warm_up
-from falcon_core.wire.checkpoint import Held, Loaded
-from falcon_core.wire.directory import DirectoryReport, report_of
-from falcon_core.wire.imports import Imports
-from falcon_core.wire.launch import LAUNCH_DIR, LaunchCounters, LaunchPlan, LaunchStatus
-from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
-from falcon_core.wire.microbatches import MicrobatchOrder
+from falcon_core.wire.launcher.imports import Imports
+from falcon_core.wire.launcher.launch import LAUNCH_DIR, LaunchCounters, LaunchPlan, LaunchStatus
+from falcon_core.wire.measurement.probe import ProbeOrder
 from falcon_core.wire.network import NetworkCounters
-from falcon_core.wire.peers import Peers
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.reporting.messages import DetailRequest, Plan, RankSignals, Summary
+from falcon_core.wire.reporting.microbatches import MicrobatchOrder
+from falcon_core.wire.saves.checkpoint import Held, Loaded
+from falcon_core.wire.saves.directory import DirectoryReport, report_of
+from falcon_core.wire.saves.peers import Peers
 
 READ_SECONDS = 1.0  # between two reads of the rings, and looks at what they say
 MEMORY_SECONDS = 5.0

@@ -13,8 +13,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
 from falcon_core.errors.judge import platform_judge
-from falcon_core.wire.checkpoint import CHECKPOINT_DIR, COPIES_DIR
 from falcon_core.wire.keys import JobKey
+from falcon_core.wire.saves.checkpoint import CHECKPOINT_DIR, COPIES_DIR
 
 EXIT_CONFIG = environment.EXIT_CONFIG
 CREDENTIALS = ("ca.crt", "tls.crt", "tls.key")

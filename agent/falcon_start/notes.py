@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # ``typing`` takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-COLLECTED, UNCAUGHT, ENDED = range(3)  # places of the numbers; core/falcon_core/wire/notes.py
+COLLECTED, UNCAUGHT, ENDED = range(3)  # places of the numbers; core/falcon_core/wire/launcher/notes.py
 COUNT = 3
 SUFFIX = ".notes"
 

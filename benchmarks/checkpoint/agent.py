@@ -18,7 +18,7 @@ from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.replication import Copying, credentials
 from falcon_agent.checkpoint.store import Store
 from falcon_agent.launch.run_dir import RunDir
-from falcon_core.wire.peers import Peers
+from falcon_core.wire.saves.peers import Peers
 
 JOB = "0b2f8f4e-1d0c-4c1b-9a55-3f6a1f0f5f11"
 

@@ -26,7 +26,7 @@ from benchmarks.checkpoint.pods import Pod, acquaint, certificate, environment
 from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.client import fetch, put
 from falcon_agent.checkpoint.store import Store
-from falcon_core.wire.checkpoint import PAGE_BYTES, Parts, unpack_parts
+from falcon_core.wire.saves.checkpoint import PAGE_BYTES, Parts, unpack_parts
 
 SHARD_BYTES: Final = 1 << 30
 VOLUME_BYTES_A_SECOND: Final = 125_000_000  # of a volume of a cloud that is not paid for more

@@ -19,7 +19,7 @@ from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.client import Peer
 from falcon_agent.checkpoint.replication import credentials
 from falcon_agent.checkpoint.store import Store
-from falcon_core.wire.peers import PeerPod, Peers
+from falcon_core.wire.saves.peers import PeerPod, Peers
 from falcon_operator.bus import certs
 
 START_SECONDS: Final = 120.0

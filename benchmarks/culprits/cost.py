@@ -14,7 +14,7 @@ from falcon_core.signals.calls.stream import Tokenizer
 from falcon_core.signals.iterations.segmenter import IterationTracker
 from falcon_core.signals.job.culprits import attribute_slowdown
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script, ddp
 

@@ -18,7 +18,14 @@ from falcon_core.recovery.model.observation import MemberSeen, Observation, Rank
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, PairSignals, RankSignals, ThrottleSignals
+from falcon_core.wire.reporting.messages import (
+    RECENT_ITERATIONS,
+    CommSignals,
+    Onset,
+    PairSignals,
+    RankSignals,
+    ThrottleSignals,
+)
 from falcon_core.wire.ring import Op
 
 PODS = 1250

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from benchmarks.decide.description import JOB_FILE, Job, Look, Pod, write_job, write_look
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import (
+from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.reporting.messages import (
     RECENT_ITERATIONS,
     CommSignals,
     Onset,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from falcon_core.wire.messages import CommSignals, PairSignals, RankSignals, Summary
+from falcon_core.wire.reporting.messages import CommSignals, PairSignals, RankSignals, Summary
 
 JOB_FILE = "job.json"
 

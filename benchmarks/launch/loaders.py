@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.launch.life import until
 from benchmarks.results import provenance, put
-from falcon_core.wire.launch import LaunchStatus
+from falcon_core.wire.launcher.launch import LaunchStatus
 from tests.integration.shim import launching
 from tests.integration.shim.launching import Launcher
 

@@ -27,7 +27,7 @@ import msgspec
 
 from benchmarks.limits import Limit
 from falcon_core.recovery.preflight.machine_test import LOAD_MS, Machine, judge
-from falcon_core.wire.check import CheckReport, read_printed
+from falcon_core.wire.measurement.check import CheckReport, read_printed
 from tests.integration.agent.cpus import cgroup, machines_with
 from tests.integration.agent.pod import PYTHON
 

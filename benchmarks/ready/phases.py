@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 from benchmarks.ready.standby import AGENT, LEAST_STEPS, PROGRAM, Ranks
 from benchmarks.results import provenance, put
 from falcon_core.wire.keys import JobKey
-from falcon_core.wire.launch import LaunchStatus, Standby
-from falcon_core.wire.messages import Plan
+from falcon_core.wire.launcher.launch import LaunchStatus, Standby
+from falcon_core.wire.reporting.messages import Plan
 from falcon_operator.api.common import API_VERSION, LABEL_JOB
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec

@@ -17,7 +17,7 @@ from benchmarks.failstop.outcome import suffer
 from benchmarks.failstop.stage import COMMAND, RANKS, RECOVERY, WINDOW_SECONDS, Stage, namespace, shared_folder, stage
 from dev.cluster import faults
 from dev.kubectl import Json, Kubectl
-from falcon_core.wire.launch import Standby
+from falcon_core.wire.launcher.launch import Standby
 from tests.e2e.jobs import condition
 
 PAUSE_SECONDS: Final = 0.02  # of a step: the first step after a restart counts

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from falcon_core.wire.launch import Standby
+from falcon_core.wire.launcher.launch import Standby
 from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
 from tests.integration.gateway.gateways import running_site
 from tests.integration.ports import free_port

@@ -10,7 +10,7 @@ import msgspec
 
 from falcon_agent.rings.communicators import CommTable
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection, RankSignals
+from falcon_core.wire.reporting.messages import Detection, RankSignals
 from falcon_core.wire.ring import RecordArray
 
 try:

@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.real_jobs.scene import Broken, Level
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import RankSignals
+from falcon_core.wire.reporting.messages import RankSignals
 
 REPLACEMENT_SECONDS: Final = 60.0  # the declared price of a replacement
 

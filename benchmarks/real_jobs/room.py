@@ -16,7 +16,7 @@ from benchmarks.real_jobs.patterns import PATTERNS
 from benchmarks.real_jobs.scene import SAMPLE_EVERY, entropy, scene_of
 from benchmarks.real_jobs.world import START_UNIX_NS, World
 from falcon_core.topology.parallelism import Axis, Parallelism
-from falcon_core.wire.messages import RankSignals
+from falcon_core.wire.reporting.messages import RankSignals
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.model import Block
 from falcon_sim.records import Ints

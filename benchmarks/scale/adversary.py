@@ -29,8 +29,8 @@ import msgspec
 
 from benchmarks.results import provenance, put
 from benchmarks.scale.attacks import ATTACKS, Target, launch
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.reports import encode_summary
+from falcon_core.wire.reporting.messages import Summary
+from falcon_core.wire.reporting.reports import encode_summary
 from falcon_gateway import AgentClient, Batch, Desired, Leader, OperatorClient
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus

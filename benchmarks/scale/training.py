@@ -18,8 +18,8 @@ from falcon_agent.launch.notify import POLL_SECONDS
 from falcon_agent.reporting.schedule import Speaker
 from falcon_core.times import REPORT_SECONDS
 from falcon_core.wire.keys import DETAIL, PLAN, JobKey
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import (
+from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.reporting.messages import (
     RECENT_ITERATIONS,
     CommSignals,
     DetailRequest,
@@ -31,7 +31,7 @@ from falcon_core.wire.messages import (
     Summary,
     ThrottleSignals,
 )
-from falcon_core.wire.reports import encode_summary
+from falcon_core.wire.reporting.reports import encode_summary
 
 MS: Final = 1_000_000
 SECOND: Final = 1_000_000_000

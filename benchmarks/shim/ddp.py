@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.shim.jobs import RANKS, start, wait
-from falcon_core.wire.control import Mode, pack_control
+from falcon_core.wire.launcher.control import Mode, pack_control
 from falcon_core.wire.ring import HEADER_BYTES, RECORD_DTYPE, Kind, Op, parse_header
 
 PROGRAM = Path(__file__).parent / "ddp_program.py"

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.shim.jobs import SHIM
 from falcon_agent.rings.communicators import CommTable
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import EXCHANGE, RECORD_DTYPE, Kind, Op, RecordArray
 
 BENCH = Path(os.environ.get("SHIM_TEST_OUT", "")) / "exchange_bench"

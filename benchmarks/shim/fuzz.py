@@ -30,9 +30,9 @@ import structlog
 
 from falcon_agent.rings.tracker import Tracker
 from falcon_core.wire import ring
-from falcon_core.wire.launch import RINGS_DIR
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.launcher.launch import RINGS_DIR
+from falcon_core.wire.reporting.messages import Summary
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 
 MOST_SECONDS: Final = 5.0  # of CPU, for a read
 MOST_MIB: Final = 300.0  # that the process may grow by over a run

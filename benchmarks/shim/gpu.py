@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.shim import iterations, pauses
-from falcon_core.wire.control import Mode
+from falcon_core.wire.launcher.control import Mode
 from tests.gpu import experiments
 from tests.gpu.experiments import CAPTURES, KINDS, ON_GPU
 

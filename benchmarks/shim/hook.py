@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from falcon_core.wire.control import Mode, pack_control
+from falcon_core.wire.launcher.control import Mode, pack_control
 
 CALLS = 400_000
 ROUNDS = 7

@@ -17,7 +17,7 @@ from falcon_agent.rings.ring_reader import RingReader
 from falcon_core.signals.attribution.measured import Measured
 from falcon_core.signals.iterations.segmenter import Iteration
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 
 PROGRAMS = Path(__file__).parents[2] / "tests" / "gpu" / "programs"
 ITERATIONS = {"ddp": 1500, "fsdp": 600, "pipeline": 600, "all_reduce": 1500}  # their calls fit into a ring

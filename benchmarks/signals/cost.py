@@ -18,7 +18,7 @@ from falcon_core.signals.changepoint.bocd import RunLengthPosterior
 from falcon_core.signals.changepoint.detector import HAZARD, PRIOR, ChangeDetector
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.signals.rank.warm_up import warm_up
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
 
 LENGTHS = (50, 500, 5_000, 50_000)

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.signals.series import Times
 from falcon_core.signals.changepoint.bocd import LONGEST_RUN, Prior, RunLengthPosterior
 from falcon_core.signals.changepoint.detector import ChangeDetector
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 
 SECOND_NS = 1_000_000_000
 PERCENT = 10  # FALCON §4.2: smaller differences are jitter

@@ -10,7 +10,7 @@ from benchmarks.signals.markdown import table
 from benchmarks.signals.series import HEALTHY, Times
 from falcon_core.signals.changepoint.detector import ChangeDetector
 from falcon_core.signals.changepoint.generation_level import Level, slowdown_since_earlier
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 
 _COUNT = 200
 

@@ -21,7 +21,7 @@ from benchmarks.signals.markdown import table
 from benchmarks.signals.series import Times
 from falcon_core.signals.changepoint.bocd import Prior, RunLengthPosterior
 from falcon_core.signals.changepoint.detector import HAZARD, PRIOR, Reference
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 
 _MARGIN = 5
 _PUBLISHED_HAZARD = 1 / 100

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.signals.rank.profiling import Profile
-from falcon_core.wire.messages import Detection, Onset, RankSignals
-from falcon_core.wire.microbatches import MAX_TURNS, MicroShare, Said, Turn
+from falcon_core.wire.reporting.messages import Detection, Onset, RankSignals
+from falcon_core.wire.reporting.microbatches import MAX_TURNS, MicroShare, Said, Turn
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.model import Block, JobModel
 from falcon_sim.records import TENSOR, RingWriter

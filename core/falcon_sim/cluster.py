@@ -17,7 +17,7 @@ from falcon_core.recovery.model.actions import Action, Recreate, Restart
 from falcon_core.recovery.model.membership import Membership, apply_actions, begin
 from falcon_core.recovery.model.observation import MemberSeen, Observation, PreparedSeen, RankSeen, Spares
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.wire.messages import RankSignals
+from falcon_core.wire.reporting.messages import RankSignals
 from falcon_sim.agents import Agents
 from falcon_sim.machines import Machines
 from falcon_sim.scenario import Scenario, StopFault

@@ -14,9 +14,9 @@ import numpy as np
 from falcon_core.recovery.model.observation import Observation, ProbeSeen
 from falcon_core.recovery.model.probe import Probe
 from falcon_core.topology.passes import ring_passes
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinkReport, LinksReport
-from falcon_core.wire.probe import ChannelStart, ProbeReport, RankStart
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinkReport, LinksReport
+from falcon_core.wire.measurement.probe import ChannelStart, ProbeReport, RankStart
 from falcon_core.wire.ring import Traffic
 from falcon_sim.machines import Machines, probe
 from falcon_sim.model import Conditions

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from falcon_core.wire.messages import CommSignals, SentSignals
+from falcon_core.wire.reporting.messages import CommSignals, SentSignals
 from falcon_core.wire.ring import Op
 from falcon_sim.model import NORM_SECONDS, JobModel
 from falcon_sim.records import DATA, EXPERT, PIPELINE, TENSOR, WORLD

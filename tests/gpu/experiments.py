@@ -22,7 +22,7 @@ from benchmarks.shim.iterations import PROGRAMS, ring_iterations, run
 from benchmarks.shim.jobs import PYTHON, RANKS, SHIM, start, wait
 from falcon_agent.cli.replay import replay, ring_files
 from falcon_agent.rings.recorder import Recording
-from falcon_core.wire.control import Mode, pack_control
+from falcon_core.wire.launcher.control import Mode, pack_control
 from falcon_core.wire.ring import HEADER_BYTES, RECORD_DTYPE, Flag, Kind, Op, RecordArray, parse_header
 
 KINDS = ("ddp", "fsdp", "pipeline", "exchange", "all_reduce")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.control import Mode
+from falcon_core.wire.launcher.control import Mode
 from tests.gpu import experiments
 from tests.gpu.experiments import CAPTURES, LAUNCHES, ON_GPU
 

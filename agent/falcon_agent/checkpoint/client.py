@@ -14,7 +14,7 @@ import msgspec
 from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.files.untrusted import open_regular
-from falcon_core.wire.checkpoint import BUFFERS, PAGE_BYTES, unpack_parts
+from falcon_core.wire.saves.checkpoint import BUFFERS, PAGE_BYTES, unpack_parts
 
 CONNECT_SECONDS = 10.0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.files.untrusted import open_regular
-from falcon_core.wire.checkpoint import CHECKS_OFFSET, PAGE_BYTES, Parts, unpack_parts
+from falcon_core.wire.saves.checkpoint import CHECKS_OFFSET, PAGE_BYTES, Parts, unpack_parts
 
 
 async def take(copies: Sequence[Path], rank: int, buffers: Sequence[Path]) -> list[int]:

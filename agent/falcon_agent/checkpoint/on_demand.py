@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from falcon_core.times import SAVE_SECONDS
-from falcon_core.wire.checkpoint import Held
-from falcon_core.wire.messages import Plan
+from falcon_core.wire.reporting.messages import Plan
+from falcon_core.wire.saves.checkpoint import Held
 
 
 class Answer:

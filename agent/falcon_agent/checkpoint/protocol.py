@@ -27,7 +27,7 @@ import zlib
 from pathlib import Path
 from typing import Final, Protocol
 
-from falcon_core.wire.checkpoint import CHECKS_OFFSET, PAGE_BYTES, Parts, unpack_checks, unpack_parts
+from falcon_core.wire.saves.checkpoint import CHECKS_OFFSET, PAGE_BYTES, Parts, unpack_checks, unpack_parts
 
 MAGIC: Final = b"FALCONCP"
 VERSION: Final = 1

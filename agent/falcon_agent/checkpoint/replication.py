@@ -23,8 +23,8 @@ from falcon_agent.checkpoint.interface import NoAddressError, address_of
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.checkpoint.server import Copies, Holder
 from falcon_agent.checkpoint.store import Store
-from falcon_core.wire.checkpoint import Loaded
-from falcon_core.wire.peers import MAX_REASON, CopiesReport, PeerPod, Peers
+from falcon_core.wire.saves.checkpoint import Loaded
+from falcon_core.wire.saves.peers import MAX_REASON, CopiesReport, PeerPod, Peers
 
 LOOK_SECONDS: Final = 0.2  # between two looks at the ranks' buffers: what a copy is late by
 RETRY_SECONDS: Final = 1.0

@@ -19,7 +19,7 @@ import structlog
 
 from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.protocol import PeerError
-from falcon_core.wire.checkpoint import BUFFERS, PAGE_BYTES, Held, Parts, unpack_parts
+from falcon_core.wire.saves.checkpoint import BUFFERS, PAGE_BYTES, Held, Parts, unpack_parts
 
 MOST_CONNECTIONS = 64
 _log = structlog.get_logger()

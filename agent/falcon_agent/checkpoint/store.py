@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from falcon_agent.files.untrusted import open_regular
-from falcon_core.wire.checkpoint import (
+from falcon_core.wire.saves.checkpoint import (
     BUFFERS,
     PAGE_BYTES,
     Held,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from falcon_agent.telemetry.cpu import read_counters, run_delay_ns, share
-from falcon_core.wire.burn_in import BurnInReport
+from falcon_core.wire.measurement.burn_in import BurnInReport
 
 _SIZE = 384  # of the matrices: 1.2 MB each, beyond the first caches
 _COPY_BYTES = 32 << 20

@@ -21,7 +21,7 @@ from falcon_core.signals.changepoint.detector import Slowdown
 from falcon_core.signals.job.culprits import RankView, Verdict, Wait, attribute_slowdown
 from falcon_core.signals.job.transfers import Link, Matched, match, slow_links, transfer_medians, waits
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Kind, RecordArray, RingFormatError, RingHeader
 
 _POLL_NS = 100_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import structlog
 
 from falcon_agent.launch.run_dir import RunDir
-from falcon_core.wire.imports import Imports, pack, unpack
-from falcon_core.wire.launch import LaunchStatus
-from falcon_core.wire.messages import Plan
+from falcon_core.wire.launcher.imports import Imports, pack, unpack
+from falcon_core.wire.launcher.launch import LaunchStatus
+from falcon_core.wire.reporting.messages import Plan
 
 _log = structlog.get_logger()
 

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from falcon_agent.launch.run_dir import RunDir
-from falcon_core.wire.check import MAX_TEXT, CheckReport, read_printed
-from falcon_core.wire.check_links import read_links
-from falcon_core.wire.launch import LaunchCheck, LaunchStatus
+from falcon_core.wire.launcher.launch import LaunchCheck, LaunchStatus
+from falcon_core.wire.measurement.check import MAX_TEXT, CheckReport, read_printed
+from falcon_core.wire.measurement.check_links import read_links
 
 REPORTED_SECONDS: Final = 30.0  # of a smoke test: the operator waits a few seconds at most
 

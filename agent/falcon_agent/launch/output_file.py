@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from falcon_core.wire.output import (
+from falcon_core.wire.launcher.output import (
     CAPACITY,
     FIXED_BYTES,
     HEADER_BYTES,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from falcon_core.topology.passes import ring_passes
-from falcon_core.wire.check_links import LinksOrder, PodLinks, turns_of
-from falcon_core.wire.launch import LaunchPlan
-from falcon_core.wire.messages import Plan
+from falcon_core.wire.launcher.launch import LaunchPlan
+from falcon_core.wire.measurement.check_links import LinksOrder, PodLinks, turns_of
+from falcon_core.wire.reporting.messages import Plan
 
 
 def plan_for(

@@ -12,10 +12,8 @@ import msgspec
 from falcon_agent.files.untrusted import read_regular
 from falcon_agent.files.watched_json import WatchedFile
 from falcon_agent.launch.output_file import OutputReader
-from falcon_core.wire.check_links import LinksPrinted, PodLinks
-from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
-from falcon_core.wire.directory import LaunchDirectory
-from falcon_core.wire.launch import (
+from falcon_core.wire.launcher.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
+from falcon_core.wire.launcher.launch import (
     AGENT_DIR,
     ALIVE_FILE,
     CHECK_FILE,
@@ -46,9 +44,11 @@ from falcon_core.wire.launch import (
     LaunchStatus,
     render_plan,
 )
-from falcon_core.wire.microbatches import MicrobatchOrder
-from falcon_core.wire.notes import NOTES_SUFFIX, Notes, unpack
-from falcon_core.wire.output import OutputFormatError
+from falcon_core.wire.launcher.notes import NOTES_SUFFIX, Notes, unpack
+from falcon_core.wire.launcher.output import OutputFormatError
+from falcon_core.wire.measurement.check_links import LinksPrinted, PodLinks
+from falcon_core.wire.reporting.microbatches import MicrobatchOrder
+from falcon_core.wire.saves.directory import LaunchDirectory
 
 _T = TypeVar("_T")
 MOST_BYTES = 1 << 20  # of a file of the launcher's

@@ -16,7 +16,7 @@ from falcon_core.errors.last_words import MOST_CHARACTERS, words_of
 from falcon_core.errors.table import ErrorClass, Source
 from falcon_core.errors.tracebacks import Raised, Tracebacks, exception_type, without_prefix
 from falcon_core.text import clean, clip
-from falcon_core.wire.printed import MAX_CLASS_CHARACTERS, MOST_PRINTED, Printed, RankOutput
+from falcon_core.wire.launcher.printed import MAX_CLASS_CHARACTERS, MOST_PRINTED, Printed, RankOutput
 
 MOST_NEWS: Final = 16  # kinds of errors of a process that are reported at once
 _ENDS: Final = re.compile(rb"[\r\n]")

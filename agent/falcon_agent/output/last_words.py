@@ -10,7 +10,7 @@ import msgspec
 from falcon_agent.launch.run_dir import RunDir
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.launchers import first_end, lines_of
-from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStatus
+from falcon_core.wire.launcher.launch import FirstEnd, LaunchRank, LaunchStatus
 
 
 class _Printed(NamedTuple):

@@ -17,9 +17,9 @@ import structlog
 from falcon_agent.launch.output_file import OutputReader, Piece
 from falcon_agent.output.error_lines import Budget, Errors, LineJudge, WholeLines
 from falcon_core.errors.classify import Classifier
-from falcon_core.wire.launch import OUTPUT_FILE, LaunchStatus
-from falcon_core.wire.output import OutputFormatError
-from falcon_core.wire.printed import RankOutput
+from falcon_core.wire.launcher.launch import OUTPUT_FILE, LaunchStatus
+from falcon_core.wire.launcher.output import OutputFormatError
+from falcon_core.wire.launcher.printed import RankOutput
 
 SHARE: Final = 0.1
 SHARE_SECONDS: Final = 5.0

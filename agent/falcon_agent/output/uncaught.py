@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from falcon_agent.launch.run_dir import RunDir
-from falcon_core.wire.printed import RankOutput
+from falcon_core.wire.launcher.printed import RankOutput
 
 LOOK_SECONDS: Final = 5.0  # after a traceback: a hook of the program's own may print before it calls the one that notes
 

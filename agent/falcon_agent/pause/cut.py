@@ -10,7 +10,7 @@ import msgspec
 from falcon_agent.rings.ring_reader import RingReader
 from falcon_agent.rings.tracker import Followed
 from falcon_core.signals.calls.iteration_counts import IterationCounts, iteration_counts
-from falcon_core.wire.probe import MOST_CHANNELS, ChannelStart, RankStart
+from falcon_core.wire.measurement.probe import MOST_CHANNELS, ChannelStart, RankStart
 from falcon_core.wire.ring import CounterArray, Traffic, parse_counter_key
 
 HOST_AHEAD_ITERATIONS = 2  # that a host enqueues before its device has begun them; more are rare

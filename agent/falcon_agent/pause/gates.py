@@ -1,4 +1,4 @@
-"""The gates of a pod's ranks: the control file (``wire.control``), written in place, since ranks have it mapped.
+"""Open and close the gates of a pod's ranks in the control file (``wire.launcher.control``), in place: ranks map it.
 
 A pause lasts as long as somebody beats, and until its deadline at most; the shim sees to that.
 """
@@ -10,8 +10,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from falcon_core.wire import control
-from falcon_core.wire.control import Target, pack_control
+from falcon_core.wire.launcher import control
+from falcon_core.wire.launcher.control import Target, pack_control
 
 _BEFORE = struct.Struct("<12xI24xQQ")  # the mode, the gate and the table's epoch
 _SAMPLING = struct.Struct("<II")

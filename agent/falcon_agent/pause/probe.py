@@ -1,7 +1,7 @@
 """Carries out the operator's probes in this pod: its ranks stand still at a cut, machine and links are measured.
 
-What is ordered, and that everything opens by itself, is in ``wire.probe``. Here the orders become the gates' targets
-and the executor's order, and what the rings, the launcher and the executor say becomes the pod's answer.
+What is ordered, and that everything opens by itself, is in ``wire.measurement.probe``. Here the orders become the
+gates' targets and the executor's order, and what the rings, the launcher and the executor say becomes the pod's answer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from falcon_agent.pause.cut import Start, State, now_begun, start_of, state_of, 
 from falcon_agent.pause.gates import Gates
 from falcon_agent.rings.tracker import Followed, Tracker
 from falcon_core.times import PAUSE_UNENDED_SECONDS
-from falcon_core.wire.check import CheckReport, bounded
-from falcon_core.wire.check_links import MAX_TEXT, LinksReport, read_links
-from falcon_core.wire.control import Target
-from falcon_core.wire.launch import CONTROL_FILE, LaunchStatus
-from falcon_core.wire.probe import ProbeOrder, ProbeReport
+from falcon_core.wire.launcher.control import Target
+from falcon_core.wire.launcher.launch import CONTROL_FILE, LaunchStatus
+from falcon_core.wire.measurement.check import CheckReport, bounded
+from falcon_core.wire.measurement.check_links import MAX_TEXT, LinksReport, read_links
+from falcon_core.wire.measurement.probe import ProbeOrder, ProbeReport
 
 LOOK_SECONDS: Final = 0.02  # while ranks are to stand still
 STABLE_LOOKS: Final = 2  # a thread may be on its way from the gate to its counter

@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 from falcon_core.signals.changepoint.sudden_jump import is_suddenly_slow
 from falcon_core.times import DETAIL_SECONDS, REPORT_SECONDS
-from falcon_core.wire.messages import Detection, RankSignals, Summary
+from falcon_core.wire.reporting.messages import Detection, RankSignals, Summary
 
 SLOW_SECONDS = 2.0
 

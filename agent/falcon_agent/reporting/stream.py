@@ -15,12 +15,12 @@ import msgspec
 import structlog
 
 from falcon_agent.settings import Settings
-from falcon_core.wire.imports import Imports
-from falcon_core.wire.messages import DetailRequest, Plan, Summary
-from falcon_core.wire.microbatches import MicrobatchOrder
-from falcon_core.wire.peers import Peers
-from falcon_core.wire.probe import ProbeOrder
-from falcon_core.wire.reports import encode_summary
+from falcon_core.wire.launcher.imports import Imports
+from falcon_core.wire.measurement.probe import ProbeOrder
+from falcon_core.wire.reporting.messages import DetailRequest, Plan, Summary
+from falcon_core.wire.reporting.microbatches import MicrobatchOrder
+from falcon_core.wire.reporting.reports import encode_summary
+from falcon_core.wire.saves.peers import Peers
 from falcon_gateway import AgentClient, Command, Pod, Refused, Tls
 
 REFUSED_SECONDS: Final = 30.0  # after a refusal that lasts until somebody changes certificate, gateway or agent

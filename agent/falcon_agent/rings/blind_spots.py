@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from falcon_core.wire.messages import Sight
+from falcon_core.wire.reporting.messages import Sight
 from falcon_core.wire.ring import DeviceTimes, Full, NoDeviceTimes, RingStatus
 
 _REASONS: Final[dict[NoDeviceTimes, Sight]] = {

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.signals.calls.traffic import cycle_traffic
-from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, MAX_SENDS, CommSignals, PairSignals, SentSignals
+from falcon_core.wire.reporting.messages import MAX_COMMS, MAX_PAIRS, MAX_SENDS, CommSignals, PairSignals, SentSignals
 from falcon_core.wire.ring import (
     EXCHANGE,
     GRAPH,

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from falcon_agent.rings.ring_reader import RingReader
-from falcon_core.wire.launch import RINGS_DIR
+from falcon_core.wire.launcher.launch import RINGS_DIR
 from falcon_core.wire.ring import HEADER_BYTES, RECORD_BYTES, RecordArray, RingFormatError, pack_header
 
 POLL_SECONDS = 0.1

@@ -1,7 +1,7 @@
 """The pod's ranks: follows their rings, feeds each rank's chain, and collects what the summary reports of them.
 
-The launcher says which rings are the ranks' own (``wire.launch``). What a training process writes into them is not to
-be trusted: a ring that cannot be read is logged once and left, and the others are followed.
+The launcher says which rings are the ranks' own (``wire.launcher.launch``). What a training process writes into them is
+not to be trusted: a ring that cannot be read is logged once and left, and the others are followed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from falcon_agent.telemetry.rates import Pressure
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.signals.rank.profiling import SAMPLE_EVERY, Profile
 from falcon_core.signals.rank.saved_state import RankMemory
-from falcon_core.wire.launch import RINGS_DIR, SAID_FILE, LaunchCounters
-from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
+from falcon_core.wire.launcher.launch import RINGS_DIR, SAID_FILE, LaunchCounters
 from falcon_core.wire.network import NetworkSignals
+from falcon_core.wire.reporting.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Kind, RingFormatError
 
 MOST_RINGS = 64  # ranks of a pod that are followed

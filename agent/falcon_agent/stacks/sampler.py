@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from falcon_agent.launch.run_dir import RunDir
 from falcon_core.signals.job.stacks import place_of, sampled_thread
-from falcon_core.wire.samples import MAX_PLACE_TEXT, MAX_PLACES, StackPlace, StackSamples
+from falcon_core.wire.reporting.samples import MAX_PLACE_TEXT, MAX_PLACES, StackPlace, StackSamples
 
 SAMPLES = 12
 PAUSE_SECONDS = (0.3, 1.1)  # between two samples: the launcher passes the request on within this

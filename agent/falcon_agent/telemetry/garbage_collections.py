@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from falcon_core.wire.launch import LaunchCounters, RankCounters
+from falcon_core.wire.launcher.launch import LaunchCounters, RankCounters
 
 
 class Collected(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from falcon_agent.files.watched_json import WatchedFile
-from falcon_core.wire.microbatches import MOST_BYTES, Said
+from falcon_core.wire.reporting.microbatches import MOST_BYTES, Said
 
 
 class SaidFile:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from falcon_core.wire.launch import LaunchCounters
-from falcon_core.wire.messages import ThrottleSignals
+from falcon_core.wire.launcher.launch import LaunchCounters
 from falcon_core.wire.network import NetworkSignals
+from falcon_core.wire.reporting.messages import ThrottleSignals
 
 WINDOW_SECONDS = 5.0
 HEALTHY_SECONDS = 60.0  # of readings whose median is the healthy rate

@@ -19,7 +19,7 @@ either has a commit record whose checksum is right, and everything before it was
 checksums of the chunks follow behind, while training goes on. A checkpoint without them is whole, but a bit that
 flipped in it would not be noticed.
 
-The agent reads the commit record as well (``falcon_core.wire.checkpoint``), and so does the launcher
+The agent reads the commit record as well (``falcon_core.wire.saves.checkpoint``), and so does the launcher
 (``shim/src/launch/rescue/checkpoint.cc``).
 """
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from falcon_core.errors.taxonomy import classify_exit
 from falcon_core.errors.tracebacks import without_prefix
-from falcon_core.wire.launch import FirstEnd
+from falcon_core.wire.launcher.launch import FirstEnd
 
 _MOST_CHARACTERS: Final = 600  # of what a launcher says of one rank
 # What each begins its report with, and the report itself. PyTorch: torch/distributed/elastic/multiprocessing/errors;

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from falcon_core.times import SAVE_SECONDS
-from falcon_core.wire.checkpoint import Held, newest_of_all
+from falcon_core.wire.saves.checkpoint import Held, newest_of_all
 
 URGENT_SECONDS: Final = 10.0  # where a pod may be ended at any moment
 AGAIN_SECONDS: Final = 180.0  # after it an answer is too old for another restart of the same generation

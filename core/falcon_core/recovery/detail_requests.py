@@ -21,7 +21,7 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import group_comparison
-from falcon_core.wire.messages import MAX_DETAILED
+from falcon_core.wire.reporting.messages import MAX_DETAILED
 
 
 def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> list[int]:

@@ -5,10 +5,11 @@ The operator writes, and gateways read, under ``/falcon/v1/<namespace>/<job>/<jo
     announce                   the job's pods: the agents that a gateway serves
     commands/plan              the operator's desired state for every pod of the job
     commands/detail            the ranks of which the operator wants to know more
-    commands/peers             who keeps copies of whose checkpoints (``wire.peers``)
-    commands/imports           what standbys in pods without a replica import (``wire.imports``)
+    commands/peers             who keeps copies of whose checkpoints (``wire.saves.peers``)
+    commands/imports           what standbys in pods without a replica import (``wire.launcher.imports``)
     commands/microbatches      how many micro-batches each rank is to compute
-    commands/probe             where the ranks are to stand still, and what is measured then (``wire.probe``)
+    commands/probe             where the ranks are to stand still, and what is measured then
+    (``wire.measurement.probe``)
 
 Gateways write, and the operator reads::
 

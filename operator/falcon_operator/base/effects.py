@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.wire.imports import Imports
-from falcon_core.wire.messages import Plan
-from falcon_core.wire.peers import Peers
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.launcher.imports import Imports
+from falcon_core.wire.measurement.probe import ProbeOrder
+from falcon_core.wire.reporting.messages import Plan
+from falcon_core.wire.saves.peers import Peers
 from falcon_operator.base.ports import Manifest, PodView
 
 

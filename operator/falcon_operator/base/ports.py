@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import JobKey
-from falcon_core.wire.messages import Plan, Summary
-from falcon_core.wire.peers import Peers
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.launcher.imports import Imports
+from falcon_core.wire.measurement.probe import ProbeOrder
+from falcon_core.wire.reporting.messages import Plan, Summary
+from falcon_core.wire.saves.peers import Peers
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus

@@ -21,12 +21,12 @@ from google.protobuf.message import DecodeError
 
 from falcon_core.times import HEARTBEAT_SECONDS
 from falcon_core.wire import keys
-from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import GATEWAYS, LEADER_KEY, REPORTS, JobKey, gateway_of, job_of
-from falcon_core.wire.messages import DetailRequest, Plan
-from falcon_core.wire.microbatches import MicrobatchOrder
-from falcon_core.wire.peers import Peers
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.launcher.imports import Imports
+from falcon_core.wire.measurement.probe import ProbeOrder
+from falcon_core.wire.reporting.messages import DetailRequest, Plan
+from falcon_core.wire.reporting.microbatches import MicrobatchOrder
+from falcon_core.wire.saves.peers import Peers
 from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
 from falcon_gateway import Batch, Leader, Tls
 from falcon_operator.base.ports import BusState, Clock, Conflict, JobReports, NotFound, Rejected

@@ -19,8 +19,8 @@ import msgspec
 
 from falcon_core.times import REJOIN_SECONDS
 from falcon_core.wire.keys import JobKey
-from falcon_core.wire.messages import RankSignals, Summary
-from falcon_core.wire.reports import decode_summary
+from falcon_core.wire.reporting.messages import RankSignals, Summary
+from falcon_core.wire.reporting.reports import decode_summary
 from falcon_gateway import Batch, Entries, PodEntry
 from falcon_operator.base.ports import JobReports, Received
 

@@ -12,8 +12,8 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import known_slow_links
 from falcon_core.recovery.strategies.swap_for_link import end_nodes
 from falcon_core.topology.neighbours import holders
-from falcon_core.wire.checkpoint import Held
-from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
+from falcon_core.wire.saves.checkpoint import Held
+from falcon_core.wire.saves.peers import CopiesReport, PeerPod, Peers
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.manifests.pods import copy_bandwidth
 

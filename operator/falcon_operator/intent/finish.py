@@ -13,8 +13,8 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.wire.directory import DirectoryReport
-from falcon_core.wire.launch import LaunchStatus
+from falcon_core.wire.launcher.launch import LaunchStatus
+from falcon_core.wire.saves.directory import DirectoryReport
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.ports import PodView
 from falcon_operator.intent.model.intent import Intent

@@ -13,7 +13,7 @@ from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.wire.checkpoint import Held, newest_of_all, spread
+from falcon_core.wire.saves.checkpoint import Held, newest_of_all, spread
 from falcon_operator.intent import copies
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.snapshot import Snapshot

@@ -31,7 +31,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Probe
 from falcon_core.recovery.probe import probe_controller
 from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.measurement.probe import ProbeOrder
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.trainingrun import ClosedIncident
 from falcon_operator.base.effects import (

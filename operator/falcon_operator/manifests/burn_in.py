@@ -1,13 +1,13 @@
 """The burn-in pod: a test of a node from outside any job, run by the operator in its own namespace.
 
 The pod is pinned to its node. It tolerates Falcon's own taints and those that the pool names, no others: whoever set
-another taint decides about it. The container writes its report (``falcon_core.wire.burn_in``) as its termination
-message, which the kubelet carries into the pod's status. The pod may also pull images ahead. Each image becomes an init
-container that runs Falcon's static launcher with the argument ``version``, so the image needs no program of its own.
-Where the pool names an image, the agent's own test becomes an init container, and the pod's container runs
-``falcon_start.bench`` in that image with the pool's devices, for as long as ``spec.burnIn.seconds`` says.
-All of it passes Pod Security "restricted". Requests equal limits unless the pool says otherwise: the test gets the CPU
-that it uses, also beside other pods, and uses no more than it asks for.
+another taint decides about it. The container writes its report (``falcon_core.wire.measurement.burn_in``) as its
+termination message, which the kubelet carries into the pod's status. The pod may also pull images ahead. Each image
+becomes an init container that runs Falcon's static launcher with the argument ``version``, so the image needs no
+program of its own. Where the pool names an image, the agent's own test becomes an init container, and the pod's
+container runs ``falcon_start.bench`` in that image with the pool's devices, for as long as ``spec.burnIn.seconds``
+says. All of it passes Pod Security "restricted". Requests equal limits unless the pool says otherwise: the test gets
+the CPU that it uses, also beside other pods, and uses no more than it asks for.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from falcon_core.wire.checkpoint import CHECKPOINT_DIR, COPIES_DIR
-from falcon_core.wire.launch import AGENT_DIR, LAUNCH_DIR
+from falcon_core.wire.launcher.launch import AGENT_DIR, LAUNCH_DIR
+from falcon_core.wire.saves.checkpoint import CHECKPOINT_DIR, COPIES_DIR
 from falcon_operator.base.ports import Manifest, PodSettings
 from falcon_operator.manifests import directory, qos
 
@@ -35,7 +35,7 @@ RUN_DIR = "/falcon/run"
 TLS_DIR = "/falcon/gateway"
 LAUNCHER = f"{BIN_DIR}/falcon-launch"
 VOLUME_BIN, VOLUME_TLS = "falcon-bin", "falcon-gateway"
-VOLUME_AGENT, VOLUME_LAUNCH = "falcon-run-agent", "falcon-run-launch"  # falcon_core.wire.launch
+VOLUME_AGENT, VOLUME_LAUNCH = "falcon-run-agent", "falcon-run-launch"  # falcon_core.wire.launcher.launch
 VOLUME_CHECKPOINT = "falcon-checkpoint"
 VOLUME_COPIES = "falcon-copies"
 INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"

@@ -20,7 +20,7 @@ import msgspec
 from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
 from falcon_core.recovery.strategies import swap_for_link
-from falcon_core.wire.checkpoint import least_memory_bytes
+from falcon_core.wire.saves.checkpoint import least_memory_bytes
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.manifests import directory, template

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.wire.burn_in import BurnInReport, decode_bench, decode_report
+from falcon_core.wire.measurement.burn_in import BurnInReport, decode_bench, decode_report
 from falcon_operator.base.ports import ContainerView, PodView
 from falcon_operator.intent.model.snapshot import BurnInResult
 from falcon_operator.manifests.burn_in import BENCH_CONTAINER, BURN_IN_CONTAINER

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from falcon_core.wire.checkpoint import newest_of_all, spread
+from falcon_core.wire.saves.checkpoint import newest_of_all, spread
 from falcon_operator.base.time_format import clock_time
 from falcon_operator.intent import copies, on_demand
 from falcon_operator.status.conditions import Finding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_core.wire.directory import DirectoryReport
+from falcon_core.wire.saves.directory import DirectoryReport
 from falcon_operator.base.time_format import clock_time
 from falcon_operator.intent import finish
 from falcon_operator.manifests.directory import directory_of

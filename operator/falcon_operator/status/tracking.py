@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from falcon_core.wire.messages import Sight
+from falcon_core.wire.reporting.messages import Sight
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.text.format import listed
 from falcon_operator.status.view import View

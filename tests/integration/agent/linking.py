@@ -15,9 +15,9 @@ import falcon_bench
 from falcon_agent.launch.plan import links_for
 from falcon_core.recovery.preflight.link_test import TRANSFER_MS
 from falcon_core.recovery.preflight.machine_test import Machine
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinksOrder, LinksPrinted, LinksReport, read_links
-from falcon_core.wire.messages import Plan, PlanMember
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinksOrder, LinksPrinted, LinksReport, read_links
+from falcon_core.wire.reporting.messages import Plan, PlanMember
 
 AGENT = Path(falcon_bench.__file__).parents[1]
 TOKEN = "0123456789abcdef" * 2

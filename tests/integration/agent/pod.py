@@ -22,10 +22,10 @@ from falcon_agent.rings.ring_reader import RingReader
 from falcon_agent.rings.tracker import Memory
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.keys import JobKey
-from falcon_core.wire.launch import Phase, Standby
-from falcon_core.wire.messages import Detection, Plan, PlanMember, RankSignals, Summary
-from falcon_core.wire.microbatches import MicrobatchOrder
-from falcon_core.wire.reports import decode_summary
+from falcon_core.wire.launcher.launch import Phase, Standby
+from falcon_core.wire.reporting.messages import Detection, Plan, PlanMember, RankSignals, Summary
+from falcon_core.wire.reporting.microbatches import MicrobatchOrder
+from falcon_core.wire.reporting.reports import decode_summary
 from falcon_gateway import PodEntry
 from tests.integration.gateway.gateways import Job, Operator, Site
 from tests.integration.ports import free_port

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from falcon_core.recovery.probe.stop_targets import Reported, stops
-from falcon_core.wire.check_links import LinksOrder
-from falcon_core.wire.messages import DetailRequest, Plan, PlanMember, Summary
-from falcon_core.wire.probe import ProbeOrder, ProbeReport
-from falcon_core.wire.reports import decode_summary
+from falcon_core.wire.measurement.check_links import LinksOrder
+from falcon_core.wire.measurement.probe import ProbeOrder, ProbeReport
+from falcon_core.wire.reporting.messages import DetailRequest, Plan, PlanMember, Summary
+from falcon_core.wire.reporting.reports import decode_summary
 from falcon_operator.base.effects import AskDetail, Event, OrderProbe
 from falcon_operator.base.ports import Received
 from tests.integration.agent.networks import Network, inside

@@ -10,7 +10,7 @@ import pytest
 from falcon_core.model import Cause
 from falcon_core.recovery.model.observation import RankSeen
 from falcon_core.signals.job.cause import explain
-from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.reporting.messages import RankSignals, Summary
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.checkpoint import BUFFERS, PAGE_BYTES, Held, buffer_name, unpack_held
+from falcon_core.wire.saves.checkpoint import BUFFERS, PAGE_BYTES, Held, buffer_name, unpack_held
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod, eventually
 

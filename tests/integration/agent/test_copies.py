@@ -16,7 +16,7 @@ from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.client import Peer, fetch, put
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.checkpoint.server import Copies, Holder
-from falcon_core.wire.checkpoint import CHECKS_OFFSET, PAGE_BYTES, VERIFIED_OFFSET, Held
+from falcon_core.wire.saves.checkpoint import CHECKS_OFFSET, PAGE_BYTES, VERIFIED_OFFSET, Held
 from falcon_operator.bus import certs
 from tests.integration.pki import Issued, Pki
 from tests.unit.client_format import client

@@ -17,9 +17,9 @@ from falcon_agent.checkpoint import client, replication
 from falcon_agent.checkpoint import protocol as wire
 from falcon_agent.checkpoint.replication import Copying
 from falcon_agent.checkpoint.store import Store
-from falcon_core.wire.checkpoint import Loaded
-from falcon_core.wire.launch import Phase
-from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
+from falcon_core.wire.launcher.launch import Phase
+from falcon_core.wire.saves.checkpoint import Loaded
+from falcon_core.wire.saves.peers import CopiesReport, PeerPod, Peers
 from falcon_operator.bus import certs
 from tests.integration.agent.test_copies import JOB, SIZE, fill, flip
 from tests.integration.ports import free_port

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.rings.tracker import Tracker
-from falcon_core.wire.launch import RINGS_DIR
-from falcon_core.wire.messages import RankSignals
+from falcon_core.wire.launcher.launch import RINGS_DIR
+from falcon_core.wire.reporting.messages import RankSignals
 from tests.integration.agent.networks import Network, inside, machines, why_not
 from tests.integration.agent.pod import PYTHON
 from tests.integration.ports import free_port

@@ -13,7 +13,7 @@ import pytest
 from falcon_agent.reporting.schedule import Speaker
 from falcon_core.signals.job.communicators import Seat, name_communicators
 from falcon_core.signals.job.hang import Progress, explain_hang
-from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, RankSignals, Summary
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, Detection, RankSignals, Summary
 from falcon_core.wire.ring import Op
 from falcon_core.wire.whole_numbers import BRIEF_ITERATIONS
 from tests.integration.agent.conftest import MakePod

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.reporting.messages import RankSignals, Summary
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.printed import Printed
+from falcon_core.wire.launcher.printed import Printed
+from falcon_core.wire.reporting.messages import Summary
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import PROGRAMS, Pod, eventually
 

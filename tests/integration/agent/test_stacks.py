@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.messages import Summary
+from falcon_core.wire.reporting.messages import Summary
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import PROGRAM
 

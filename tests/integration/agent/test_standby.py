@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.launch import LaunchStandby
-from falcon_core.wire.messages import Summary
+from falcon_core.wire.launcher.launch import LaunchStandby
+from falcon_core.wire.reporting.messages import Summary
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod, eventually
 

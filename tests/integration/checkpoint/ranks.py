@@ -8,7 +8,7 @@ from pathlib import Path
 from dev.kubectl import wait_for
 from falcon_agent.checkpoint.store import Store
 from falcon_agent.launch.run_dir import RunDir
-from falcon_core.wire.launch import CONTROL_FILE
+from falcon_core.wire.launcher.launch import CONTROL_FILE
 from tests.integration.forking import Rank, Ranks
 
 PROGRAMS = Path(__file__).parent / "programs"

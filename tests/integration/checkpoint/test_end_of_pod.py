@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.checkpoint.store import Store
-from falcon_core.wire.launch import LaunchPlan
+from falcon_core.wire.launcher.launch import LaunchPlan
 from tests.integration.checkpoint.ranks import AGENT, MIB, PROGRAMS, RANKS, await_
 from tests.integration.forking import PYTHON
 from tests.integration.ports import free_port

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.wire.peers import PeerPod, Peers
+from falcon_core.wire.saves.peers import PeerPod, Peers
 from tests.integration.agent.test_copying import Pod, ready, tell, until
 from tests.integration.agent.test_copying import make as make
 from tests.integration.checkpoint.ranks import AGENT, PROGRAMS

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import msgspec
 
-from falcon_core.wire.directory import LaunchDirectory
+from falcon_core.wire.saves.directory import LaunchDirectory
 from tests.integration.folder.driver import Round
 from tests.integration.folder.trees import Tree, difference, read_tree
 from tests.integration.shim.launching import SHIM

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from falcon_core.wire.keys import JobKey
-from falcon_core.wire.messages import Plan, Summary
-from falcon_core.wire.reports import encode_summary
+from falcon_core.wire.reporting.messages import Plan, Summary
+from falcon_core.wire.reporting.reports import encode_summary
 from falcon_etcd import Client
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.ports import JobReports, LeadershipLost, NotFound

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import JobKey
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import Plan, RankSignals, Summary
-from falcon_core.wire.peers import Peers
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.launcher.imports import Imports
+from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.measurement.probe import ProbeOrder
+from falcon_core.wire.reporting.messages import Plan, RankSignals, Summary
+from falcon_core.wire.saves.peers import Peers
 from falcon_operator.api.common import API_VERSION
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.ports import JobReports, NotFound, PodSettings, PodView, Received

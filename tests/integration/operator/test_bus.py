@@ -7,9 +7,9 @@ import signal
 import msgspec
 import pytest
 
-from falcon_core.wire.messages import DetailRequest
-from falcon_core.wire.microbatches import MicrobatchOrder
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.measurement.probe import ProbeOrder
+from falcon_core.wire.reporting.messages import DetailRequest
+from falcon_core.wire.reporting.microbatches import MicrobatchOrder
 from falcon_gateway import Publish
 from falcon_operator.base.ports import LeadershipLost
 from falcon_operator.bus.leader_key import BusUnavailable

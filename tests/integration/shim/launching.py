@@ -11,8 +11,8 @@ import msgspec
 
 from falcon_agent.launch.output_file import OutputReader
 from falcon_agent.launch.run_dir import TAIL_BYTES
-from falcon_core.wire.check import CheckReport, read_printed
-from falcon_core.wire.launch import LaunchCheck, LaunchPlan, LaunchStatus, Standby, render_plan
+from falcon_core.wire.launcher.launch import LaunchCheck, LaunchPlan, LaunchStatus, Standby, render_plan
+from falcon_core.wire.measurement.check import CheckReport, read_printed
 
 SHIM = Path(os.environ.get("SHIM_OUT", ""))
 

@@ -22,8 +22,8 @@ from falcon_core.recovery.probe.cut import Channel, Known
 from falcon_core.signals.calls.iteration_counts import iteration_counts
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire import ring
-from falcon_core.wire.control import Mode, Target, pack_control
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.launcher.control import Mode, Target, pack_control
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import CounterArray, RecordArray, Traffic
 from tests.integration.ports import free_port
 from tests.unit.shim import pause_rules as pause

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import falcon_bench
-from falcon_core.wire.launch import LaunchPlan
+from falcon_core.wire.launcher.launch import LaunchPlan
 from tests.integration.shim.launching import Launcher
 
 AGENT = Path(falcon_bench.__file__).parents[1]

@@ -17,10 +17,10 @@ from falcon_agent.launch.plan import links_for, plan_for
 from falcon_agent.launch.run_dir import RunDir
 from falcon_core.recovery.preflight.link_test import TRANSFER_MS, judge_links
 from falcon_core.recovery.preflight.machine_test import Machine
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinksOrder, LinksReport
-from falcon_core.wire.launch import LaunchPlan
-from falcon_core.wire.messages import Plan, PlanMember
+from falcon_core.wire.launcher.launch import LaunchPlan
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinksOrder, LinksReport
+from falcon_core.wire.reporting.messages import Plan, PlanMember
 from tests.integration.shim.launching import Launcher
 
 AGENT = Path(falcon_bench.__file__).parents[1]

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from falcon_core.wire.directory import LaunchDirectory
-from falcon_core.wire.launch import LaunchPlan
+from falcon_core.wire.launcher.launch import LaunchPlan
+from falcon_core.wire.saves.directory import LaunchDirectory
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
 from tests.integration.shim.programs.saving import content

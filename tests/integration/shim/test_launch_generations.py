@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.launch import LaunchPlan
+from falcon_core.wire.launcher.launch import LaunchPlan
 from tests.integration.shim.conftest import Start
 
 GENERATIONS = 12

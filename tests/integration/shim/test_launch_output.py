@@ -16,8 +16,8 @@ from inotify_simple import INotify, flags
 
 from falcon_agent.launch.output_file import OutputReader
 from falcon_agent.launch.run_dir import TAIL_BYTES
-from falcon_core.wire.launch import LaunchPlan
-from falcon_core.wire.output import CAPACITY, READABLE, OutputFormatError
+from falcon_core.wire.launcher.launch import LaunchPlan
+from falcon_core.wire.launcher.output import CAPACITY, READABLE, OutputFormatError
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
 

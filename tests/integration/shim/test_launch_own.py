@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from falcon_core.wire.launch import LaunchCounters, LaunchPlan
+from falcon_core.wire.launcher.launch import LaunchCounters, LaunchPlan
 from tests.integration.ports import free_port
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import SHIM, Launcher

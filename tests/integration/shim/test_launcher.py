@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from falcon_agent.launch.run_dir import TAIL_BYTES
-from falcon_core.wire.launch import LaunchCounters, LaunchPlan, render_plan
+from falcon_core.wire.launcher.launch import LaunchCounters, LaunchPlan, render_plan
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import SHIM
 

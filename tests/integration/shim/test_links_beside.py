@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 import falcon_bench
-from falcon_core.wire.check_links import LinksPrinted
-from falcon_core.wire.launch import PROBE_FILE, LaunchCheck, LaunchPlan
+from falcon_core.wire.launcher.launch import PROBE_FILE, LaunchCheck, LaunchPlan
+from falcon_core.wire.measurement.check_links import LinksPrinted
 from tests.integration.shim.launching import Launcher
 
 AGENT = Path(falcon_bench.__file__).parents[1]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.checkpoint import unpack_held, unpack_parts
-from falcon_core.wire.launch import LaunchPlan
+from falcon_core.wire.launcher.launch import LaunchPlan
+from falcon_core.wire.saves.checkpoint import unpack_held, unpack_parts
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
 from tests.unit.client_format import client

@@ -11,7 +11,7 @@ import pytest
 
 from falcon_core.recovery.preflight.machine_test import Machine
 from falcon_core.recovery.preflight.smoke_test import Smoke, begin_round, step
-from falcon_core.wire.launch import LaunchPlan, Phase
+from falcon_core.wire.launcher.launch import LaunchPlan, Phase
 from tests.integration.shim.launching import Launcher
 
 pytestmark = pytest.mark.alone  # it counts what a thread of lowest priority does in a tenth of a second

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from falcon_core.wire.launch import LaunchPlan, LaunchStatus
+from falcon_core.wire.launcher.launch import LaunchPlan, LaunchStatus
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
 from tests.integration.shim.memory import memory_cgroup

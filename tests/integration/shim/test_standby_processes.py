@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.launch import LaunchPlan, LaunchStatus
+from falcon_core.wire.launcher.launch import LaunchPlan, LaunchStatus
 from tests.integration.agent.pod import PROGRAMS, PYTHON
 from tests.integration.ports import free_port
 from tests.integration.shim.conftest import Start

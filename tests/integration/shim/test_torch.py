@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from falcon_core.wire import ring
-from falcon_core.wire.control import Mode, pack_control
+from falcon_core.wire.launcher.control import Mode, pack_control
 from falcon_core.wire.ring import Flag, Kind, Op, Traffic
 from tests.integration.ports import free_port
 from tests.integration.shim.conftest import Start

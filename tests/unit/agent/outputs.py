@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from falcon_core.wire.output import CAPACITY, HEADER_BYTES, MOST_AHEAD, OutputHeader, pack_header
+from falcon_core.wire.launcher.output import CAPACITY, HEADER_BYTES, MOST_AHEAD, OutputHeader, pack_header
 
 
 class OutputWriter:

@@ -15,9 +15,9 @@ from falcon_agent.rings.tracker import Tracker
 from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire import ring
-from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
-from falcon_core.wire.messages import Detection, RankSignals, Summary, ThrottleSignals
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.launcher.launch import RINGS_DIR, LaunchRank, LaunchStatus
+from falcon_core.wire.reporting.messages import Detection, RankSignals, Summary, ThrottleSignals
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 from falcon_operator.api.common import ANNOTATION_CHECK, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus
 from falcon_operator.base.effects import AskDetail, Effect, Event

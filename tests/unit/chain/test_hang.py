@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from falcon_core.times import IDLE_SECONDS, PATIENCE_SECONDS
-from falcon_core.wire.messages import MAX_COMMS, CommSignals, RankSignals
+from falcon_core.wire.reporting.messages import MAX_COMMS, CommSignals, RankSignals
 from falcon_core.wire.ring import Op, Traffic, counter_key
 from tests.unit.chain.pods import Operator, Tracked, agents
 from tests.unit.signals.members import Job, data_parallel

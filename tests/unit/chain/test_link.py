@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from falcon_core.wire.messages import ThrottleSignals
+from falcon_core.wire.reporting.messages import ThrottleSignals
 from falcon_core.wire.ring import Op
 from tests.unit.chain.pods import Operator, agents
 from tests.unit.signals.members import TRANSFER_NS, Job, data_parallel

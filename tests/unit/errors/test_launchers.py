@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from falcon_core.errors.launchers import first_end, lines_of
-from falcon_core.wire.launch import FirstEnd
+from falcon_core.wire.launcher.launch import FirstEnd
 from tests.unit.errors.lines import TORCHRUN
 
 # PyTorch 1.13 looks each five seconds: by then the peer has ended as well, and is called the root cause.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from falcon_core.wire.burn_in import BurnInReport, encode_report
-from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import JobKey
-from falcon_core.wire.messages import Plan
-from falcon_core.wire.peers import Peers
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.launcher.imports import Imports
+from falcon_core.wire.measurement.burn_in import BurnInReport, encode_report
+from falcon_core.wire.measurement.probe import ProbeOrder
+from falcon_core.wire.reporting.messages import Plan
+from falcon_core.wire.saves.peers import Peers
 from falcon_operator.api.common import LABEL_JOB_UID, LABEL_ROLE
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from falcon_core.wire.messages import CommSignals, SentSignals
+from falcon_core.wire.reporting.messages import CommSignals, SentSignals
 from falcon_core.wire.ring import Op
 
 WORLD_COMM, DATA_COMM = 1, 2  # ids that each process gives its communicators

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from falcon_core.topology.passes import ring_passes
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinkReport, LinksReport
-from falcon_core.wire.probe import ChannelStart, ProbeOrder, ProbeReport, RankStart
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinkReport, LinksReport
+from falcon_core.wire.measurement.probe import ChannelStart, ProbeOrder, ProbeReport, RankStart
 from falcon_core.wire.ring import Traffic
 
 MEASURING_SECONDS = 0.5

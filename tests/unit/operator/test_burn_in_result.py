@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.wire.burn_in import BurnInReport, decode_report, encode_report
+from falcon_core.wire.measurement.burn_in import BurnInReport, decode_report, encode_report
 from falcon_operator.base.ports import ContainerView, PodView
 from falcon_operator.intent.model.snapshot import BurnInResult
 from falcon_operator.pool.burn_in_result import MOST_TESTS, is_settled, is_slow, listed, weigh

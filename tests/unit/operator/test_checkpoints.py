@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.saves.checkpoint import Held
 from falcon_operator.manifests.instrument import instrument
 from falcon_operator.manifests.validation import problems
 from falcon_operator.status.checkpoints import TYPE

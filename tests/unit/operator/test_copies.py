@@ -14,10 +14,10 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.model.treatments import Outlook, SlowPair
 from falcon_core.recovery.strategies.known_slow_links import KEPT_SECONDS
-from falcon_core.wire.checkpoint import Held
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.peers import CopiesReport, Peers
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.reporting.messages import Summary
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
+from falcon_core.wire.saves.checkpoint import Held
+from falcon_core.wire.saves.peers import CopiesReport, Peers
 from falcon_operator.base.ports import JobReports, NodeView, PodView, Received
 from falcon_operator.intent.copies import copied, peers
 from falcon_operator.intent.model.snapshot import Snapshot

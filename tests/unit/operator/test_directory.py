@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.wire.directory import DirectoryReport, LaunchDirectory, report_of
+from falcon_core.wire.saves.directory import DirectoryReport, LaunchDirectory, report_of
 from falcon_operator.intent.model.policy import policy_of
 from falcon_operator.manifests.directory import Directory
 from falcon_operator.manifests.instrument import instrument

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.wire.messages import RankSignals, Summary
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.reporting.messages import RankSignals, Summary
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 from falcon_operator.base.ports import Received
 from tests.unit.operator.telling import operator, run, trained
 from tests.unit.operator.world import World

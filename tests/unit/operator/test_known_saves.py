@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from falcon_core.recovery.model.observation import Observation
-from falcon_core.wire.checkpoint import Held
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.peers import CopiesReport
+from falcon_core.wire.reporting.messages import Summary
+from falcon_core.wire.saves.checkpoint import Held
+from falcon_core.wire.saves.peers import CopiesReport
 from falcon_operator.base.ports import JobReports, Received
 from falcon_operator.intent.on_demand import with_checkpoints
 from tests.unit.operator.test_copies import membership, replace, snapshot

@@ -13,9 +13,9 @@ from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.model.membership import Member, Membership, Replacement
 from falcon_core.recovery.model.observation import NOTHING_SENT, RankSeen
 from falcon_core.times import FRESH_SECONDS
-from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
-from falcon_core.wire.messages import RankSignals, Summary
-from falcon_core.wire.printed import Printed, RankOutput
+from falcon_core.wire.launcher.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
+from falcon_core.wire.launcher.printed import Printed, RankOutput
+from falcon_core.wire.reporting.messages import RankSignals, Summary
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.base.ports import ContainerView, JobReports, NodeView, PodSettings, PodView, Received

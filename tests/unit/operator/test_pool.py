@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from falcon_core.wire.burn_in import BurnInReport, encode_report
+from falcon_core.wire.measurement.burn_in import BurnInReport, encode_report
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE, ObjectMeta
 from falcon_operator.api.warmpool import SpareStatus, WarmPool
 from falcon_operator.base.effects import CreatePod, DeletePod, TaintNode, UntaintNode

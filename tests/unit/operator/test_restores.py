@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.wire.checkpoint import Loaded
+from falcon_core.wire.saves.checkpoint import Loaded
 from falcon_operator.api.trainingrun import Restore
 from falcon_operator.status.text.format import restore_words
 from tests.unit.operator.telling import operator, run, runs, trained

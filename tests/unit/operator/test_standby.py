@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_core.wire.launch import LaunchStandby
+from falcon_core.wire.launcher.launch import LaunchStandby
 from tests.unit.operator.telling import operator, run, shown_after, trained
 from tests.unit.operator.world import World
 

@@ -6,7 +6,7 @@ import pytest
 
 from falcon_core.recovery.checkpoint_on_demand import URGENT_SECONDS
 from falcon_core.times import SAVE_SECONDS
-from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.saves.checkpoint import Held
 from tests.unit.operator.telling import operator, reasons, run, runs, state, trained
 from tests.unit.operator.world import World
 

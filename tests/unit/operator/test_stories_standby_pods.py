@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from falcon_core.recovery.failstop.standby_pods import AFTER_SECONDS, AGAIN_SECONDS
-from falcon_core.wire.launch import LaunchStandby
+from falcon_core.wire.launcher.launch import LaunchStandby
 from tests.unit.operator.telling import operator, run, runs, shown, state, trained
 from tests.unit.operator.world import World
 

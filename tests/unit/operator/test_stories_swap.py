@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.saves.checkpoint import Held
 from tests.unit.operator.flows import MB, Flows, ring, two_by_two
 from tests.unit.operator.telling import operator, reasons, run, runs, state, steps, trained
 from tests.unit.operator.world import World

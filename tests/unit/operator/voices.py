@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from falcon_agent.reporting.schedule import Speaker
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.launch import LaunchStatus
-from falcon_core.wire.messages import Detection, Summary
-from falcon_core.wire.probe import ProbeReport
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.launcher.launch import LaunchStatus
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.probe import ProbeReport
+from falcon_core.wire.reporting.messages import Detection, Summary
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 
 
 class _Turn(NamedTuple):

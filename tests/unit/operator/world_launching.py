@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from falcon_core.topology.passes import ring_passes
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinkReport, LinksOrder, LinksReport
-from falcon_core.wire.launch import LaunchRank
-from falcon_core.wire.messages import Plan
+from falcon_core.wire.launcher.launch import LaunchRank
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinkReport, LinksOrder, LinksReport
+from falcon_core.wire.reporting.messages import Plan
 from tests.unit.operator.world_state import PLACE_SECONDS, Node, Pod, WorldState
 
 SAVE_SECONDS = 2.0  # from a launcher's SIGTERM to its own end

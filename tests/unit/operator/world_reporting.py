@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.wire.launch import LaunchStandby, LaunchStatus
-from falcon_core.wire.messages import CommSignals, RankSignals, Summary, ThrottleSignals
-from falcon_core.wire.microbatches import MicroShare
-from falcon_core.wire.probe import ProbeReport
+from falcon_core.wire.launcher.launch import LaunchStandby, LaunchStatus
+from falcon_core.wire.measurement.probe import ProbeReport
+from falcon_core.wire.reporting.messages import CommSignals, RankSignals, Summary, ThrottleSignals
+from falcon_core.wire.reporting.microbatches import MicroShare
 from falcon_operator.base.ports import Received
 from tests.unit.operator.paused import replica_of
 from tests.unit.operator.world_state import TTL_SECONDS, Node, Pod

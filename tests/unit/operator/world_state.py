@@ -7,13 +7,13 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_core.recovery.model.membership import Exclusion
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.checkpoint import Held, Loaded
-from falcon_core.wire.directory import DirectoryReport
-from falcon_core.wire.imports import Imports
-from falcon_core.wire.launch import LaunchRank, LaunchStandby
-from falcon_core.wire.messages import Onset, Plan, RankSignals, Sight, Work
-from falcon_core.wire.peers import CopiesReport, Peers
+from falcon_core.wire.launcher.imports import Imports
+from falcon_core.wire.launcher.launch import LaunchRank, LaunchStandby
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.reporting.messages import Onset, Plan, RankSignals, Sight, Work
+from falcon_core.wire.saves.checkpoint import Held, Loaded
+from falcon_core.wire.saves.directory import DirectoryReport
+from falcon_core.wire.saves.peers import CopiesReport, Peers
 from falcon_operator.api.common import TAINT_SPARE, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus, WarmPoolRef
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus

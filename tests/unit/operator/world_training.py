@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.wire.messages import Onset, Plan
+from falcon_core.wire.reporting.messages import Onset, Plan
 from tests.unit.operator.world_state import (
     CHANGE_ITERATIONS,
     COMMUNICATION_SECONDS,

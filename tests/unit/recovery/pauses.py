@@ -12,8 +12,8 @@ from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.probe import probe_controller
-from falcon_core.wire.check_links import LinkReport, LinksReport
-from falcon_core.wire.probe import ChannelStart, ProbeReport, RankStart
+from falcon_core.wire.measurement.check_links import LinkReport, LinksReport
+from falcon_core.wire.measurement.probe import ChannelStart, ProbeReport, RankStart
 from falcon_core.wire.ring import Traffic
 from tests.unit.recovery.seen import MS, NOW, member, rank, replace
 

@@ -13,7 +13,7 @@ from falcon_core.recovery.model.observation import MemberSeen, Observation, Rank
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.signals.job.cause import CpuEvidence
-from falcon_core.wire.messages import Onset, RankSignals, ThrottleSignals
+from falcon_core.wire.reporting.messages import Onset, RankSignals, ThrottleSignals
 
 NOW = 1_000_000.0
 MS = 1_000_000

@@ -21,7 +21,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import JobChange, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.changepoint.detector import ChangeDetector, Reference
-from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals, Work
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals, Work
 from tests.unit.recovery.seen import MS, NOW, member, replace
 
 Times = npt.NDArray[np.float64]

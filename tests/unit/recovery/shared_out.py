@@ -11,7 +11,7 @@ from falcon_core.recovery.model.slowdown import Applied, SlowIncident
 from falcon_core.recovery.model.treatments import Moved, Sharing
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.microbatches import MicroShare
+from falcon_core.wire.reporting.microbatches import MicroShare
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, POLICY, four_pods, rank, replace, seen
 

@@ -6,7 +6,7 @@ import pytest
 
 from falcon_core.recovery.checkpoint_on_demand import AGAIN_SECONDS, URGENT_SECONDS, Demand, wait, wanted
 from falcon_core.times import SAVE_SECONDS
-from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.saves.checkpoint import Held
 
 RANKS = 2
 

@@ -16,7 +16,7 @@ from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import MAX_DETAILED, RankSignals
+from falcon_core.wire.reporting.messages import MAX_DETAILED, RankSignals
 from tests.unit.recovery.seen import member
 
 ONSET_AT = 1_000_000.0

@@ -11,7 +11,7 @@ import numpy as np
 from falcon_core.recovery.probe.cut import Channel, Known
 from falcon_core.signals.calls.iteration_counts import iteration_counts
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import (
     COUNTER_DTYPE,
     POINT_TO_POINT,

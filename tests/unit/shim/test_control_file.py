@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.wire.control import CONTROL_BYTES, MAX_ENTRIES, Mode, Target, pack_control
+from falcon_core.wire.launcher.control import CONTROL_BYTES, MAX_ENTRIES, Mode, Target, pack_control
 from falcon_core.wire.ring import Traffic, counter_key
 
 RANKS = 8

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Kind
 from falcon_sim.engine import Engine
 from falcon_sim.model import Block, JobModel

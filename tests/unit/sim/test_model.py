@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_sim.model import NORM_SECONDS, Block, Conditions, JobModel
 from falcon_sim.records import RingWriter
 from falcon_sim.scenario import parse

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.notes import NOTES_SUFFIX, unpack
+from falcon_core.wire.launcher.notes import NOTES_SUFFIX, unpack
 from tests.unit.start.pythons import every_python, knows_forks, outer_pythons, run
 
 # A handler that raises what programs raise there, and a function of libc's that sends the signal: unlike ``os.kill`` it

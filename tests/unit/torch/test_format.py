@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.wire.checkpoint import unpack_held, unpack_loaded
+from falcon_core.wire.saves.checkpoint import unpack_held, unpack_loaded
 from tests.unit.client_format import client
 
 CHUNK = 1 << 10

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.wire import checkpoint as wire
-from falcon_core.wire.checkpoint import Held, buffer_bytes, newest_of_all, unpack_held
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.reporting.messages import Summary
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
+from falcon_core.wire.saves import checkpoint as wire
+from falcon_core.wire.saves.checkpoint import Held, buffer_bytes, newest_of_all, unpack_held
 from tests.unit.client_format import client
 
 WORD = st.integers(0, (1 << 64) - 1)

@@ -7,9 +7,9 @@ import zlib
 
 import pytest
 
-from falcon_core.wire.imports import MOST_BYTES, MOST_PACKED, pack, unpack
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.launcher.imports import MOST_BYTES, MOST_PACKED, pack, unpack
+from falcon_core.wire.reporting.messages import Summary
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 
 RECORD = b"p 7\n" + b"".join(b"i torch.module%d\n" % number for number in range(1000))
 

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.wire.bounds import MAX_TEXT
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinkReport, LinksReport
-from falcon_core.wire.directory import DirectoryReport, LaunchDirectory, report_of
-from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
-from falcon_core.wire.messages import (
+from falcon_core.wire.launcher.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
+from falcon_core.wire.launcher.printed import Printed, RankOutput
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinkReport, LinksReport
+from falcon_core.wire.measurement.probe import MOST_CHANNELS, ChannelStart, ProbeReport, RankStart
+from falcon_core.wire.reporting.bounds import MAX_TEXT
+from falcon_core.wire.reporting.messages import (
     RECENT_ITERATIONS,
     CommSignals,
     Onset,
@@ -22,11 +23,10 @@ from falcon_core.wire.messages import (
     Summary,
     ThrottleSignals,
 )
-from falcon_core.wire.microbatches import MAX_HINDRANCE, MicroShare
-from falcon_core.wire.printed import Printed, RankOutput
-from falcon_core.wire.probe import MOST_CHANNELS, ChannelStart, ProbeReport, RankStart
-from falcon_core.wire.reports import decode_summary, encode_summary
-from falcon_core.wire.samples import StackPlace, StackSamples
+from falcon_core.wire.reporting.microbatches import MAX_HINDRANCE, MicroShare
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
+from falcon_core.wire.reporting.samples import StackPlace, StackSamples
+from falcon_core.wire.saves.directory import DirectoryReport, LaunchDirectory, report_of
 
 HELD = LaunchStandby(ready=1, wanted=2, why="too little memory is free")
 NOW_NS = 1_763_800_000_000_000_000

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.wire.bounds import MAX_TEXT
-from falcon_core.wire.messages import (
+from falcon_core.wire.launcher.printed import MOST_PRINTED, Printed, RankOutput
+from falcon_core.wire.reporting.bounds import MAX_TEXT
+from falcon_core.wire.reporting.messages import (
     MAX_COMMS,
     MAX_FRAMES,
     RECENT_ITERATIONS,
 )
-from falcon_core.wire.microbatches import MicroShare
-from falcon_core.wire.printed import MOST_PRINTED, Printed, RankOutput
-from falcon_core.wire.reports import decode_summary, encode_summary
-from falcon_core.wire.samples import MAX_PLACE_FRAMES, MAX_PLACE_TEXT, MAX_PLACES
+from falcon_core.wire.reporting.microbatches import MicroShare
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
+from falcon_core.wire.reporting.samples import MAX_PLACE_FRAMES, MAX_PLACE_TEXT, MAX_PLACES
 from tests.unit.wire.test_reports import NOW_NS, fields, pod, rank, refused, replace
 
 

@@ -15,7 +15,7 @@ from falcon_core.recovery.model.stored import Place
 from falcon_core.signals.calls.stream import Flags, Ints
 from falcon_core.signals.job.communicators import Communicator, Seat, Seats, find_communicators, name_communicators
 from falcon_core.signals.job.hang import Progress
-from falcon_core.wire.messages import CommSignals, PairSignals
+from falcon_core.wire.reporting.messages import CommSignals, PairSignals
 
 Names = dict[tuple[int, int], Communicator]  # by rank and its process's id
 _UNKNOWN: Final = -1  # a count

@@ -40,7 +40,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, Level, same_work
 from falcon_core.stats.medians import Floats, median
 from falcon_core.stats.order import median_of, medians_of
-from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals
 
 MOST_PHASES = 8
 replace = msgspec.structs.replace

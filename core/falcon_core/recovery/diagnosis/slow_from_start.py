@@ -49,7 +49,7 @@ from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS,
 from falcon_core.signals.changepoint.reference import MEAN_SAMPLES
 from falcon_core.signals.job.culprits import median_of_others
 from falcon_core.stats.medians import Floats, median, medians
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 REPORTS = 5  # apart by RECENT_ITERATIONS or more: 64 iterations at least
 MOST_SUSPECTS = 64  # the slowest

@@ -41,7 +41,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Grown
 from falcon_core.signals.job.culprits import median_of_others
 from falcon_core.stats.medians import Floats, median, medians
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 REPORTS = 8  # apart by RECENT_ITERATIONS or more: 112 iterations at least
 MOST_SUSPECTS = 64  # the slowest

@@ -11,7 +11,7 @@ import msgspec
 
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 MOST_SECONDS = 600.0  # of a generation: no standby that is never ready keeps a job from being watched
 

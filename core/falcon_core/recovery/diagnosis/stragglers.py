@@ -23,7 +23,7 @@ from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.signals.job.culprits import least_excess_ns, median_of_others
 from falcon_core.stats.medians import Floats, median, medians
 from falcon_core.stats.order import median_of
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
 

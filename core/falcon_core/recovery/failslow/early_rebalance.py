@@ -29,7 +29,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.changepoint.sudden_jump import NEWEST, is_suddenly_slow, long_ns
-from falcon_core.wire.microbatches import MAX_SHARES
+from falcon_core.wire.reporting.microbatches import MAX_SHARES
 
 replace = msgspec.structs.replace
 

@@ -42,7 +42,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident, in_force, newest, without
 from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState, numbered
 from falcon_core.recovery.strategies import replace_node
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
 

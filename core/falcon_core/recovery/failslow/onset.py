@@ -19,7 +19,7 @@ from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.wire.messages import Onset
+from falcon_core.wire.reporting.messages import Onset
 
 replace = msgspec.structs.replace
 

@@ -15,8 +15,8 @@ from falcon_core.recovery.diagnosis.communicator_progress import nobody_waits, w
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.signals.job.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, RAISED_SECONDS
-from falcon_core.wire.messages import MAX_DETAILED
-from falcon_core.wire.printed import Printed
+from falcon_core.wire.launcher.printed import Printed
+from falcon_core.wire.reporting.messages import MAX_DETAILED
 
 ASKED_SECONDS = 1.0  # after the newest call that is known of a rank that printed an error
 UNTRACKED_SECONDS = 60.0  # what a rank without calls has printed so long before its end may be why it ended

@@ -31,7 +31,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident, Spell
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.stats.medians import median
-from falcon_core.wire.messages import RECENT_ITERATIONS, RankSignals
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, RankSignals
 
 LEAST_ITERATIONS = 5 * RECENT_ITERATIONS
 LEAST_SECONDS = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from falcon_core.wire.messages import MAX_DETAILED
+from falcon_core.wire.reporting.messages import MAX_DETAILED
 
 OWN_JUDGEMENT_SECONDS: Final = 3.0  # for the ranks to come forward by themselves
 TURN_SECONDS: Final = 5.0

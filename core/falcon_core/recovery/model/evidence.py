@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.wire.samples import StackSamples
+from falcon_core.wire.reporting.samples import StackSamples
 
 
 class NetworkSeen(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

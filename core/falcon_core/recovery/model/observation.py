@@ -18,10 +18,10 @@ from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.stats.medians import Floats, Ints, Table, medians
 from falcon_core.stats.order import median_of
-from falcon_core.wire.messages import RankSignals, ThrottleSignals
+from falcon_core.wire.launcher.printed import Printed
+from falcon_core.wire.measurement.probe import ProbeReport
 from falcon_core.wire.network import NetworkSignals
-from falcon_core.wire.printed import Printed
-from falcon_core.wire.probe import ProbeReport
+from falcon_core.wire.reporting.messages import RankSignals, ThrottleSignals
 
 Owner = Literal["Job", "Falcon", "Cluster", ""]
 

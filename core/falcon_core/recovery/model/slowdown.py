@@ -11,7 +11,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Probed
 from falcon_core.recovery.model.stored import Place, Stored
 from falcon_core.recovery.model.treatments import Moved, Outlook, Swapped
-from falcon_core.wire.messages import Work
+from falcon_core.wire.reporting.messages import Work
 
 NAMED_RANKS = 8  # of a group that is at fault: the rest is counted
 

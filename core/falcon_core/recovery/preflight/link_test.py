@@ -1,8 +1,8 @@
 """The links between the machines of a job, measured before a start: which are slow, and whose fault it is. Pure.
 
-The pods stand in a ring, as a collective has them, and each link is measured by both of its ends (``wire.check_links``;
-FALCON §4.3: all pairs of a pass at once). What counts of a link is the worse of what its two ends say: so one pod alone
-can make its own links look bad, and nobody else's, and none better.
+The pods stand in a ring, as a collective has them, and each link is measured by both of its ends
+(``wire.measurement.check_links``; FALCON §4.3: all pairs of a pass at once). What counts of a link is the worse of what
+its two ends say: so one pod alone can make its own links look bad, and nobody else's, and none better.
 
 - *A machine* is slow where even the best of its links is far below the others' median, without its own.
 - *A link* is slow alone where it is far below the median of the others, and neither of its ends is blamed.
@@ -21,7 +21,7 @@ import msgspec
 
 from falcon_core.stats.medians import median_without
 from falcon_core.topology.passes import Pass, ring_passes
-from falcon_core.wire.check_links import NO_PORT, PORT_COMES, LinkReport, LinksReport
+from falcon_core.wire.measurement.check_links import NO_PORT, PORT_COMES, LinkReport, LinksReport
 
 LEAST_MACHINES: Final = 3  # of two, the one link has nothing to be compared with
 LINKS_SECONDS: Final = 20.0  # from the order to the last result: three turns, and the bus

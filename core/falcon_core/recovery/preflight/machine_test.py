@@ -30,8 +30,8 @@ from falcon_core.recovery.preflight.link_test import (
     participants,
 )
 from falcon_core.stats.medians import median_without
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinksReport
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinksReport
 
 PRODUCTS: Final = frozenset(("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "sha256"))  # other kinds move data
 PRODUCT_ROUNDS: Final = 2  # in a row

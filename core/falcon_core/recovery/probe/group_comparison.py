@@ -37,7 +37,7 @@ from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_core.signals.job.communicators import Communicator
 from falcon_core.stats.medians import median
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, CommSignals
 
 REPORTS: Final = 3  # apart by RECENT_ITERATIONS or more
 PATIENCE_ITERATIONS: Final = 4 * SETTLED_ITERATIONS  # after which a rank that does not report it is not waited for

@@ -7,7 +7,7 @@ iteration's start, each pod measures as soon as its own ranks stand (``Hold``), 
 measured (``Release``).
 
 What is ordered is stored with the state before it is sent, so that an operator that dies at any instant orders the same
-again. Whatever goes wrong, training goes on: every pod opens its gates by itself (``wire.probe``).
+again. Whatever goes wrong, training goes on: every pod opens its gates by itself (``wire.measurement.probe``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from falcon_core.recovery.probe.cut import DisagreementError
 from falcon_core.recovery.probe.stop_targets import Reported, Stops, stops
 from falcon_core.times import PAUSE_MACHINE_SECONDS, PAUSE_TURN_SECONDS, PAUSE_UNENDED_SECONDS, URGENT_SECONDS
 from falcon_core.topology.passes import ring_passes
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinksOrder
-from falcon_core.wire.probe import ProbeReport
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinksOrder
+from falcon_core.wire.measurement.probe import ProbeReport
 
 PREPARE_SECONDS: Final = 20.0  # a Python starts in each pod, beside training
 LEAD_SECONDS: Final = 0.5  # of training between the order and the cut: the way of the order

@@ -37,7 +37,7 @@ from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.preflight.link_test import LEAST_MACHINES
 from falcon_core.recovery.strategies import swap_for_link
-from falcon_core.wire.messages import MAX_DETAILED
+from falcon_core.wire.reporting.messages import MAX_DETAILED
 
 EXPECTED_SECONDS: Final = 3.0  # that a pause takes, before any was measured
 APART_SECONDS: Final = 60.0

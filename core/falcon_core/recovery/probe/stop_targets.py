@@ -17,7 +17,7 @@ import msgspec
 from falcon_core.recovery.probe.cut import Channel, DisagreementError, Known, Starts, agreed
 from falcon_core.signals.job.communicators import Communicator, Seat, name_communicators
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.probe import ChannelStart, RankStart
+from falcon_core.wire.measurement.probe import ChannelStart, RankStart
 from falcon_core.wire.ring import Traffic
 
 

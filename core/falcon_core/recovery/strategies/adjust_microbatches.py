@@ -31,7 +31,7 @@ from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.treatments import Moved
 from falcon_core.stats.medians import Floats, Ints, medians
-from falcon_core.wire.microbatches import MAX_SHARES, MicroShare
+from falcon_core.wire.reporting.microbatches import MAX_SHARES, MicroShare
 
 TYPE = "AdjustMicrobatches"
 DEFAULT_OVERHEAD_SECONDS = 1.0

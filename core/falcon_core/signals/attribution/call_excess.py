@@ -9,7 +9,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.signals.attribution.compute_and_wait import measured_comms, sum_by_comm
 from falcon_core.signals.attribution.measured import Measured
 from falcon_core.signals.calls.stream import Ints
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 
 def median_excess(measured: Sequence[Measured], comms: Ints) -> dict[int, tuple[float, ...]]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from falcon_core.signals.attribution.pipeline_passes import micro_batch_ns
 from falcon_core.signals.iterations.segmenter import Iteration
-from falcon_core.wire.microbatches import MicroShare, Said, Turn
+from falcon_core.wire.reporting.microbatches import MicroShare, Said, Turn
 from falcon_core.wire.ring import RecordArray
 
 _MOST_NS = 1 << 60  # sums of a few still have 64 bits

@@ -22,7 +22,7 @@ from falcon_core.signals.calls.stream import Flags, Trait
 from falcon_core.signals.changepoint.expected_time import Slope
 from falcon_core.signals.iterations.segmenter import Iteration
 from falcon_core.signals.iterations.variable_sizes import Varying
-from falcon_core.wire.messages import Work, size_class
+from falcon_core.wire.reporting.messages import Work, size_class
 from falcon_core.wire.ring import Op, RecordArray
 
 _SPREAD_PEERS = 3

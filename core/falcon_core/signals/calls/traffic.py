@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from falcon_core.wire.messages import MOST_BYTES
+from falcon_core.wire.reporting.messages import MOST_BYTES
 from falcon_core.wire.ring import EXCHANGE, GRAPH, POINT_TO_POINT, Op, RecordArray
 
 MOST_PAYLOAD: Final = 1 << 40  # of a call; a ring that says more holds noise

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.signals.changepoint.reference import DEVIATIONS, NOISE_FLOOR
-from falcon_core.wire.messages import SIZE_CLASSES
+from falcon_core.wire.reporting.messages import SIZE_CLASSES
 
 SETTLED_ITERATIONS = 50
 
@@ -27,7 +27,9 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     iterations: int  # that taught it
     world_size: int
     period_calls: int
-    size_class: int = -1  # of the bytes of an iteration (``wire.messages``); -1: not known, or they depend on the data
+    size_class: int = (
+        -1
+    )  # of the bytes of an iteration (``wire.reporting.messages``); -1: not known, or they depend on the data
     generation: int = 0
 
 

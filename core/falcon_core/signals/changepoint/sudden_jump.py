@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.wire.messages import RankSignals
+from falcon_core.wire.reporting.messages import RankSignals
 
 NEWEST: Final = 2  # iterations that stand out: a spike is one
 DEVIATIONS: Final = 5.0  # of the healthy noise: of normal noise, two in a row are that far out once in 10¹³

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 from falcon_core.text import clean, clip
-from falcon_core.wire.messages import MAX_FRAMES
-from falcon_core.wire.samples import MAX_PLACE_FRAMES
+from falcon_core.wire.reporting.messages import MAX_FRAMES
+from falcon_core.wire.reporting.samples import MAX_PLACE_FRAMES
 
 FRAME_CHARACTERS = 100
 PROGRAM_ENDED = "(its program has ended)"  # in place of the frames: such an interpreter answers no signal any more

@@ -26,7 +26,7 @@ from falcon_core.signals.iterations.device_times import Completions
 from falcon_core.signals.iterations.segmenter import Iteration, IterationTracker
 from falcon_core.signals.rank.hang_deadline import MINIMUM_DEADLINE_NS, HangDeadline
 from falcon_core.signals.rank.saved_state import RankMemory, levels
-from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
 from falcon_core.wire.ring import Kind, RecordArray
 
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it

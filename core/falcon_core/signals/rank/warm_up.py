@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
 
 _CYCLE = 20  # calls

@@ -11,7 +11,7 @@ import msgspec
 from falcon_core.errors.judge import Judge, platform_judge, usable_judge
 from falcon_core.recovery.model.membership import Membership
 from falcon_core.recovery.model.suspects import Lasted
-from falcon_core.wire.messages import Summary
+from falcon_core.wire.reporting.messages import Summary
 from falcon_operator.api.common import LABEL_ROLE, ROLE_TRAINER
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool

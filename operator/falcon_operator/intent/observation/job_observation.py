@@ -24,9 +24,9 @@ from falcon_core.recovery.model.observation import (
     Spares,
 )
 from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
-from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
-from falcon_core.wire.messages import RankSignals, Summary
-from falcon_core.wire.printed import RankOutput
+from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus, makes_standbys
+from falcon_core.wire.launcher.printed import RankOutput
+from falcon_core.wire.reporting.messages import RankSignals, Summary
 from falcon_operator.base.ports import ContainerView, Received
 from falcon_operator.intent.model.claim_limits import allowance
 from falcon_operator.intent.model.intent import claim_prefix

@@ -15,7 +15,7 @@ from falcon_core.errors.table import Domain, ErrorClass, Source
 from falcon_core.model import Cause
 from falcon_core.recovery.model.observation import Owner, PodEnd
 from falcon_core.text import clean, clip
-from falcon_core.wire.launch import LaunchStatus
+from falcon_core.wire.launcher.launch import LaunchStatus
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.ports import ContainerView, PodView
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, INSTALL_CONTAINER

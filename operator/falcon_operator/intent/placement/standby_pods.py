@@ -9,7 +9,7 @@ import msgspec
 from falcon_core.recovery.failstop import standby_pods
 from falcon_core.recovery.failstop.standby_pods import Seen
 from falcon_core.recovery.model.membership import Membership, StandbyPod
-from falcon_core.wire.imports import Imports
+from falcon_core.wire.launcher.imports import Imports
 from falcon_operator.intent.model.intent import Intent, JobNames, claimed_nodes
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.intent.observation import job_observation

@@ -1,5 +1,5 @@
 // Measures the machine, and the links to the pod's peers, while the ranks run: the executor waits at its port for
-// agent/probe, which the agent writes when all ranks stand still at a cut (core/falcon_core/wire/probe.py).
+// agent/probe, which the agent writes when all ranks stand still at a cut (core/falcon_core/wire/measurement/probe.py).
 #pragma once
 
 #include <sys/types.h>

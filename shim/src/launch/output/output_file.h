@@ -1,4 +1,4 @@
-// A rank's newest output in a file, for the agent; core/falcon_core/wire/output.py is the layout's law.
+// A rank's newest output in a file, for the agent; core/falcon_core/wire/launcher/output.py is the layout's law.
 #pragma once
 
 #include <cstddef>

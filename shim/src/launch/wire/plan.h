@@ -1,4 +1,4 @@
-// The agent's word: what this pod shall run (core/falcon_core/wire/launch.py).
+// The agent's word: what this pod shall run (core/falcon_core/wire/launcher/launch.py).
 #pragma once
 
 #include <optional>

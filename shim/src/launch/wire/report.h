@@ -1,4 +1,4 @@
-// The launcher's words to the agent, as JSON (core/falcon_core/wire/launch.py).
+// The launcher's words to the agent, as JSON (core/falcon_core/wire/launcher/launch.py).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The control file, mapped read-only; core/falcon_core/wire/control.py is the layout's law.
+// The control file, mapped read-only; core/falcon_core/wire/launcher/control.py is the layout's law.
 #pragma once
 
 #include <atomic>

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from falcon_core.wire.peers import Peers
+from falcon_core.wire.saves.peers import Peers
 from tests.integration.agent.test_copying import Pod
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 from falcon_agent.agent import Agent
 from falcon_agent.checkpoint.store import Store
 from falcon_agent.settings import load_settings
-from falcon_core.wire.launch import PLAN_FILE, STATUS_FILE, LaunchRank, LaunchStatus
-from falcon_core.wire.messages import Plan, PlanMember
+from falcon_core.wire.launcher.launch import PLAN_FILE, STATUS_FILE, LaunchRank, LaunchStatus
+from falcon_core.wire.reporting.messages import Plan, PlanMember
 from tests.unit.agent.checkpoint.test_store import commit, written
 from tests.unit.agent.test_settings import GOOD, good
 from tests.unit.environ import load_with

@@ -6,8 +6,8 @@ import msgspec
 
 from falcon_agent.checkpoint.on_demand import Answer
 from falcon_core.times import SAVE_SECONDS
-from falcon_core.wire.checkpoint import Held
-from falcon_core.wire.messages import Plan
+from falcon_core.wire.reporting.messages import Plan
+from falcon_core.wire.saves.checkpoint import Held
 from tests.unit.agent.launch.test_plan import PLAN
 
 OLD, NEW = Held(0, 20, 1), Held(0, 31, 2)

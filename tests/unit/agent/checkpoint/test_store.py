@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from falcon_agent.checkpoint.store import Store
-from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.saves.checkpoint import Held
 from tests.unit.client_format import client
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.telemetry.cpu import CpuCounters, cpu_quota, read_counters, share, usable_cpus
-from falcon_core.wire.burn_in import decode_report
+from falcon_core.wire.measurement.burn_in import decode_report
 
 CPUS = len(os.sched_getaffinity(0))
 

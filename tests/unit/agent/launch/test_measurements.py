@@ -10,9 +10,9 @@ import pytest
 
 from falcon_agent.launch.measurements import REPORTED_SECONDS, Checks, Smoke
 from falcon_agent.launch.run_dir import RunDir
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import MOST_BITS, MOST_LINKS, NO_PORT, PORT_COMES, LinkReport, LinksReport
-from falcon_core.wire.launch import CHECK_FILE, LINKS_FILE, SMOKE_FILE, LaunchCheck, LaunchStatus
+from falcon_core.wire.launcher.launch import CHECK_FILE, LINKS_FILE, SMOKE_FILE, LaunchCheck, LaunchStatus
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import MOST_BITS, MOST_LINKS, NO_PORT, PORT_COMES, LinkReport, LinksReport
 
 State = Literal["Idle", "Running", "Stopping", "Stopped", "Exited"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from falcon_agent.launch.plan import links_for, newer, plan_for
-from falcon_core.wire.check_links import LinksOrder, LinkTurn, PodLinks
-from falcon_core.wire.messages import Plan, PlanMember
+from falcon_core.wire.measurement.check_links import LinksOrder, LinkTurn, PodLinks
+from falcon_core.wire.reporting.messages import Plan, PlanMember
 
 PLAN = Plan(
     epoch=1,

@@ -12,7 +12,7 @@ from falcon_agent.output.error_lines import MOST_NEWS, Budget, Errors, LineJudge
 from falcon_core.errors.classify import MOST_LINE_BYTES
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.last_words import MOST_CHARACTERS
-from falcon_core.wire.printed import MOST_PRINTED
+from falcon_core.wire.launcher.printed import MOST_PRINTED
 
 OWN = b"""step 40 loss 2.31
 [rank1]: Traceback (most recent call last):

@@ -9,7 +9,7 @@ import msgspec
 from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.output.last_words import Ends
 from falcon_core.errors.judge import shipped_judge
-from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStatus
+from falcon_core.wire.launcher.launch import FirstEnd, LaunchRank, LaunchStatus
 from tests.unit.agent.outputs import OutputWriter
 from tests.unit.errors.lines import TORCHRUN
 

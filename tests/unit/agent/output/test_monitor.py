@@ -17,8 +17,8 @@ from falcon_core.errors.classify import Classifier
 from falcon_core.errors.judge import ErrorRules, shipped_judge, usable_judge
 from falcon_core.errors.table import Domain, JobRule, shipped
 from falcon_core.model import Severity
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.output import CAPACITY, HEADER_BYTES, READABLE, OutputFormatError
+from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.launcher.output import CAPACITY, HEADER_BYTES, READABLE, OutputFormatError
 from tests.unit.agent.outputs import OutputWriter
 
 ECC = b"CUDA error: uncorrectable ECC error encountered\n"

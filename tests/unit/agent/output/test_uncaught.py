@@ -14,9 +14,9 @@ import pytest
 from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.output import uncaught as noted
 from falcon_agent.output.uncaught import Uncaught
-from falcon_core.wire.launch import STACKS_DIR
-from falcon_core.wire.notes import NOTES_SUFFIX
-from falcon_core.wire.printed import RankOutput
+from falcon_core.wire.launcher.launch import STACKS_DIR
+from falcon_core.wire.launcher.notes import NOTES_SUFFIX
+from falcon_core.wire.launcher.printed import RankOutput
 from falcon_start import notes
 
 AGENT = Path(__file__).parents[4] / "agent"

@@ -9,9 +9,9 @@ import pytest
 
 from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.pause.gates import Gates
-from falcon_core.wire import control
-from falcon_core.wire.control import ARMED, CONTROL_BYTES, MAX_ENTRIES, Mode, Target, pack_control
-from falcon_core.wire.launch import CONTROL_FILE
+from falcon_core.wire.launcher import control
+from falcon_core.wire.launcher.control import ARMED, CONTROL_BYTES, MAX_ENTRIES, Mode, Target, pack_control
+from falcon_core.wire.launcher.launch import CONTROL_FILE
 
 SECOND = 1_000_000_000
 TARGETS = [Target(pid=7, key=1 << 40, calls=12), Target(pid=8, key=1 << 40, calls=12)]

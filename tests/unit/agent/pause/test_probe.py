@@ -17,10 +17,17 @@ from falcon_agent.pause.cut import Start, start_of, targets_of
 from falcon_agent.pause.probe import Probing
 from falcon_core.signals.calls.iteration_counts import IterationCounts
 from falcon_core.times import PAUSE_UNENDED_SECONDS
-from falcon_core.wire import control
-from falcon_core.wire.check_links import LinksOrder
-from falcon_core.wire.launch import CONTROL_FILE, PROBE_ASKED_FILE, PROBE_FILE, LaunchCheck, LaunchRank, LaunchStatus
-from falcon_core.wire.probe import ChannelStart, ProbeOrder, ProbeReport, RankStart
+from falcon_core.wire.launcher import control
+from falcon_core.wire.launcher.launch import (
+    CONTROL_FILE,
+    PROBE_ASKED_FILE,
+    PROBE_FILE,
+    LaunchCheck,
+    LaunchRank,
+    LaunchStatus,
+)
+from falcon_core.wire.measurement.check_links import LinksOrder
+from falcon_core.wire.measurement.probe import ChannelStart, ProbeOrder, ProbeReport, RankStart
 from falcon_core.wire.ring import COUNTER_DTYPE, RECORD_DTYPE, GateReason, Kind, RingStatus, Traffic, counter_key
 
 KEY = counter_key(1, Traffic.COLLECTIVE)

@@ -9,8 +9,8 @@ import pytest
 
 from falcon_agent.agent import Agent
 from falcon_agent.settings import load_settings
-from falcon_core.wire.launch import PLAN_FILE
-from falcon_core.wire.probe import ProbeOrder
+from falcon_core.wire.launcher.launch import PLAN_FILE
+from falcon_core.wire.measurement.probe import ProbeOrder
 from tests.unit.agent.checkpoint.test_exchanged_roles import PLAN
 from tests.unit.agent.test_settings import good
 from tests.unit.environ import load_with

@@ -10,7 +10,7 @@ import pytest
 
 from falcon_agent.reporting.schedule import SLOW_SECONDS, Speaker, computes_slowly
 from falcon_core.times import DETAIL_SECONDS, REPORT_SECONDS
-from falcon_core.wire.messages import Detection, Onset, RankSignals, Summary
+from falcon_core.wire.reporting.messages import Detection, Onset, RankSignals, Summary
 
 START = 1_763_800_000.0
 replace = msgspec.structs.replace

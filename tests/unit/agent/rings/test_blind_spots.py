@@ -11,7 +11,7 @@ from falcon_agent.rings.blind_spots import sight
 from falcon_agent.rings.ring_reader import RingReader
 from falcon_agent.rings.tracker import Tracker
 from falcon_core.wire import ring
-from falcon_core.wire.launch import RINGS_DIR
+from falcon_core.wire.launcher.launch import RINGS_DIR
 from falcon_core.wire.ring import DeviceTimes, Full, NoDeviceTimes
 from tests.unit.agent.ring_files import descriptor, write_ring
 

@@ -12,8 +12,8 @@ import numpy as np
 from falcon_agent.rings.communicators import CommTable, Count, Shape, collective_counts, pairs
 from falcon_agent.rings.tracker import Tracker
 from falcon_core.wire import ring
-from falcon_core.wire.launch import RINGS_DIR
-from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, MAX_SENDS, SentSignals
+from falcon_core.wire.launcher.launch import RINGS_DIR
+from falcon_core.wire.reporting.messages import MAX_COMMS, MAX_PAIRS, MAX_SENDS, SentSignals
 from tests.unit.agent.ring_files import descriptor, write_ring
 from tests.unit.signals.calls.test_traffic import calls
 from tests.unit.signals.streams import MS, Call, Script

@@ -18,9 +18,9 @@ from falcon_agent.launch.run_dir import MOST_BYTES, RunDir
 from falcon_agent.rings.ring_reader import RingReader
 from falcon_agent.rings.tracker import MOST_RINGS, Tracker
 from falcon_core.wire import ring
-from falcon_core.wire.launch import RINGS_DIR, RINGS_FILE, STATUS_FILE
-from falcon_core.wire.messages import Summary
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.launcher.launch import RINGS_DIR, RINGS_FILE, STATUS_FILE
+from falcon_core.wire.reporting.messages import Summary
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 from tests.unit.agent.ring_files import write_ring
 from tests.unit.signals.streams import Call, Script
 

@@ -13,8 +13,8 @@ import pytest
 from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.rings.tracker import Tracker
 from falcon_core.signals.rank.profiling import SAMPLE_EVERY
-from falcon_core.wire.control import CONTROL_BYTES, SAMPLING_OFFSET, Mode, pack_control
-from falcon_core.wire.launch import CONTROL_FILE, RINGS_DIR
+from falcon_core.wire.launcher.control import CONTROL_BYTES, SAMPLING_OFFSET, Mode, pack_control
+from falcon_core.wire.launcher.launch import CONTROL_FILE, RINGS_DIR
 from falcon_core.wire.ring import Kind
 from tests.unit.agent.ring_files import write_ring
 from tests.unit.signals.streams import Script, ddp

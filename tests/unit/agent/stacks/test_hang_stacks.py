@@ -11,7 +11,7 @@ from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.rings.tracker import SILENT_NS, Tracker
 from falcon_agent.stacks.hang_stacks import AGAIN_SECONDS, OTHERS_SECONDS, Stacks
 from falcon_core.wire import ring
-from falcon_core.wire.launch import RINGS_DIR, STACKS_ASKED_FILE
+from falcon_core.wire.launcher.launch import RINGS_DIR, STACKS_ASKED_FILE
 from tests.unit.agent.ring_files import write_ring
 from tests.unit.signals.streams import Call, Script
 

@@ -8,8 +8,8 @@ import pytest
 
 from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.stacks.sampler import AGAIN_SECONDS, FORGOTTEN_SECONDS, SAMPLES, Samples
-from falcon_core.wire.launch import SAMPLE_SUFFIX, SAMPLES_ASKED_FILE, STACKS_DIR
-from falcon_core.wire.samples import StackPlace, StackSamples
+from falcon_core.wire.launcher.launch import SAMPLE_SUFFIX, SAMPLES_ASKED_FILE, STACKS_DIR
+from falcon_core.wire.reporting.samples import StackPlace, StackSamples
 
 RANK, PID = 3, 4711
 

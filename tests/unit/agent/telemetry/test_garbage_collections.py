@@ -12,8 +12,8 @@ import pytest
 
 from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.telemetry.garbage_collections import with_collections
-from falcon_core.wire.launch import STACKS_DIR, CgroupCounters, LaunchCounters, RankCounters
-from falcon_core.wire.notes import NOTES_SUFFIX
+from falcon_core.wire.launcher.launch import STACKS_DIR, CgroupCounters, LaunchCounters, RankCounters
+from falcon_core.wire.launcher.notes import NOTES_SUFFIX
 
 AGENT = Path(__file__).parents[4] / "agent"
 CYCLES = "import gc, os, time\nkept = []\nfor _ in range(300_000):\n    kept.append([kept])\n"

@@ -12,8 +12,8 @@ import pytest
 from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.rings.tracker import Tracker
 from falcon_agent.telemetry.microbatches import SaidFile
-from falcon_core.wire.launch import RINGS_DIR
-from falcon_core.wire.microbatches import MAX_TURNS, MicrobatchOrder, MicroShare, Said, Turn
+from falcon_core.wire.launcher.launch import RINGS_DIR
+from falcon_core.wire.reporting.microbatches import MAX_TURNS, MicrobatchOrder, MicroShare, Said, Turn
 from tests.unit.agent.ring_files import descriptor, write_ring
 
 GOOD: dict[str, Any] = {"generation": 3, "per_rank": 4, "turns": [[9, 4, True], [20, 2, False]], "micro_ns": 7_000_000}

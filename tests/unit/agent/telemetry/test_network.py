@@ -6,7 +6,7 @@ from pathlib import Path
 
 from falcon_agent.telemetry.network import read_counters
 from falcon_agent.telemetry.rates import HEALTHY_SECONDS, SETTLING_SECONDS, Pressure
-from falcon_core.wire.launch import CgroupCounters, LaunchCounters
+from falcon_core.wire.launcher.launch import CgroupCounters, LaunchCounters
 from falcon_core.wire.network import NetworkCounters, NetworkSignals
 
 SNMP = """Ip: Forwarding DefaultTTL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from falcon_agent.telemetry.rates import Pressure
-from falcon_core.wire.launch import CgroupCounters, LaunchCounters, RankCounters
+from falcon_core.wire.launcher.launch import CgroupCounters, LaunchCounters, RankCounters
 
 
 class _Node:

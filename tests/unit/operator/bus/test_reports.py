@@ -9,8 +9,8 @@ import pytest
 
 from falcon_core.times import REJOIN_SECONDS
 from falcon_core.wire.keys import JobKey
-from falcon_core.wire.messages import CommSignals, Onset, RankSignals, Summary
-from falcon_core.wire.reports import encode_summary
+from falcon_core.wire.reporting.messages import CommSignals, Onset, RankSignals, Summary
+from falcon_core.wire.reporting.reports import encode_summary
 from falcon_gateway import Batch, Entry
 from falcon_operator.base.ports import JobReports
 from falcon_operator.bus.reports import ReportsCache

@@ -8,7 +8,7 @@ from falcon_core.recovery.diagnosis.microbatch_normalization import evened
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.microbatches import MicroShare
+from falcon_core.wire.reporting.microbatches import MicroShare
 from tests.unit.recovery.seen import MS, POLICY, four_pods, rank, replace
 
 HEALTHY = 200  # ms, of 8 micro-batches

@@ -8,7 +8,7 @@ from falcon_core.recovery.diagnosis.standby_interference import MOST_SECONDS
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 from tests.unit.recovery.seen import POLICY, STRAGGLER, seen
 
 

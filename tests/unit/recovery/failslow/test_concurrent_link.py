@@ -14,7 +14,7 @@ from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import Moved, Sharing, Swapped
 from falcon_core.recovery.probe import probe_targets
-from falcon_core.wire.microbatches import MicroShare
+from falcon_core.wire.reporting.microbatches import MicroShare
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen, unnamed
 

@@ -12,8 +12,8 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import Sharing
 from falcon_core.signals.changepoint.sudden_jump import NEWEST, is_suddenly_slow
-from falcon_core.wire.messages import RankSignals
-from falcon_core.wire.microbatches import MicroShare
+from falcon_core.wire.reporting.messages import RankSignals
+from falcon_core.wire.reporting.microbatches import MicroShare
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
 
 LADDER = replace(POLICY, strategies=[("Ignore", None), ("AdjustMicrobatches", None), ("ReplaceNode", 60.0)])

@@ -16,7 +16,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import CommSignals, PairSignals
+from falcon_core.wire.reporting.messages import CommSignals, PairSignals
 from tests.unit.recovery.seen import POLICY, rank, replace, seen
 
 STATE = RecoveryState()

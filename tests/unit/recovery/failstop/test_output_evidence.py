@@ -18,8 +18,8 @@ from falcon_core.recovery.model.observation import Observation, Spares
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.job.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, IDLE_SECONDS, RAISED_SECONDS
-from falcon_core.wire.messages import CommSignals
-from falcon_core.wire.printed import Printed
+from falcon_core.wire.launcher.printed import Printed
+from falcon_core.wire.reporting.messages import CommSignals
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
 ECC = "CUDA error: uncorrectable ECC error encountered"

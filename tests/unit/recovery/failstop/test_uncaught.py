@@ -16,7 +16,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.resumption import training
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.times import RAISED_SECONDS
-from falcon_core.wire.printed import Printed
+from falcon_core.wire.launcher.printed import Printed
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
 BAD = "ValueError: bad shape (train.py:40 in step)"

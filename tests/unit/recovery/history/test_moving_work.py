@@ -13,8 +13,8 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.job.cause import CpuEvidence
-from falcon_core.wire.messages import Work
-from falcon_core.wire.microbatches import MicroShare
+from falcon_core.wire.reporting.messages import Work
+from falcon_core.wire.reporting.microbatches import MicroShare
 from tests.unit.recovery.incidents import located, named, stay
 from tests.unit.recovery.seen import FAST, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
 from tests.unit.recovery.series import Job, Times, hot, only

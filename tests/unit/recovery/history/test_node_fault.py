@@ -19,7 +19,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Stay
 from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import Work
+from falcon_core.wire.reporting.messages import Work
 from tests.unit.recovery.incidents import CHECKING, SETTLED, after, incident, late_start, located, named, stay, step
 from tests.unit.recovery.seen import FAST, NOW, POLICY, SLOW, STRAGGLER, member, rank, replace, seen
 from tests.unit.recovery.series import Job, Times, hot, only

@@ -7,9 +7,9 @@ import msgspec
 from falcon_core.recovery.diagnosis.slow_links import network_seen
 from falcon_core.recovery.model.evidence import NetworkSeen
 from falcon_core.recovery.model.observation import MemberSeen
-from falcon_core.wire.messages import Summary
 from falcon_core.wire.network import NetworkSignals
-from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.reporting.messages import Summary
+from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 from falcon_operator.status.text.slow_links import network_words
 
 

@@ -31,8 +31,8 @@ from falcon_core.recovery.preflight.machine_test import (
     order_links,
     sick,
 )
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import MOST_LINKS, NO_PORT, PORT_COMES, LinkReport, LinksReport
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import MOST_LINKS, NO_PORT, PORT_COMES, LinkReport, LinksReport
 
 GOOD, SLOW = 10_000_000_000, 20_000_000
 RTT_US = 80

@@ -26,7 +26,7 @@ from falcon_core.recovery.preflight.machine_test import (
     judge,
     sick,
 )
-from falcon_core.wire.check import CheckReport, read_printed
+from falcon_core.wire.measurement.check import CheckReport, read_printed
 
 MEMBERSHIP = Membership(generation=1, pods_made=3)
 replace = msgspec.structs.replace

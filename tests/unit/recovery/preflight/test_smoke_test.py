@@ -21,7 +21,7 @@ from falcon_core.recovery.preflight.smoke_test import (
     size_of,
     step,
 )
-from falcon_core.wire.check import CheckReport
+from falcon_core.wire.measurement.check import CheckReport
 
 JUDGE = shipped_judge()
 replace = msgspec.structs.replace

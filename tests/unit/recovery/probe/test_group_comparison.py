@@ -15,7 +15,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Compared
 from falcon_core.recovery.probe import group_comparison, probe_controller
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import CommSignals, Onset
+from falcon_core.wire.reporting.messages import CommSignals, Onset
 from falcon_core.wire.ring import Op
 from tests.unit.recovery.pauses import answers, measured, ready
 from tests.unit.recovery.seen import MS, NOW, four_pods, member, rank, replace

@@ -14,9 +14,9 @@ from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import probe_controller, probe_targets
 from falcon_core.recovery.strategies import swap_for_link
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinkReport, LinksReport
-from falcon_core.wire.probe import ProbeReport
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinkReport, LinksReport
+from falcon_core.wire.measurement.probe import ProbeReport
 from tests.unit.recovery.pauses import (
     HEALTHY,
     INCIDENT,

@@ -14,7 +14,7 @@ from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.model.treatments import Swapped
 from falcon_core.recovery.probe import probe_controller, probe_targets
 from falcon_core.signals.job.cause import CpuEvidence
-from falcon_core.wire.messages import Onset
+from falcon_core.wire.reporting.messages import Onset
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.pauses import (
     HEALTHY,

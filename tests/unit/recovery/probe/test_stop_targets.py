@@ -7,7 +7,7 @@ import pytest
 from falcon_core.recovery.probe.cut import DisagreementError
 from falcon_core.recovery.probe.stop_targets import Reported, stops
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.probe import ChannelStart, RankStart
+from falcon_core.wire.measurement.probe import ChannelStart, RankStart
 from falcon_core.wire.ring import Traffic
 
 WORLD, DATA = 1, 2  # ids of a process's communicators

@@ -13,7 +13,7 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
-from falcon_core.wire.microbatches import MicroShare
+from falcon_core.wire.reporting.microbatches import MicroShare
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
 from tests.unit.recovery.shared_out import FIXED_MS, LADDER, MOVED, applied, hybrid, job, slow
 

@@ -18,7 +18,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies import swap_for_link, swap_for_nodes
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import MicroShare
+from falcon_core.wire.reporting.messages import MicroShare
 from tests.unit.operator.flows import two_by_two
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, four_pods, member, rank, replace

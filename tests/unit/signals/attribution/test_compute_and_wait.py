@@ -14,7 +14,7 @@ from falcon_core.signals.iterations.device_times import in_turn
 from falcon_core.signals.iterations.segmenter import Iteration
 from falcon_core.signals.job.culprits import RankView, Wait, attribute_slowdown
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Kind, Op
 from tests.unit.signals.members import TRANSFER_NS, Job, data_parallel
 from tests.unit.signals.streams import MS, Call, Script

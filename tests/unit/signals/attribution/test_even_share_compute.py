@@ -6,8 +6,8 @@ import pytest
 
 from falcon_core.signals.attribution.even_share_compute import Shares
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection, RankSignals
-from falcon_core.wire.microbatches import MAX_MICRO_NS, MAX_PER_RANK, MAX_SHARES, MicroShare, Said, Turn
+from falcon_core.wire.reporting.messages import Detection, RankSignals
+from falcon_core.wire.reporting.microbatches import MAX_MICRO_NS, MAX_PER_RANK, MAX_SHARES, MicroShare, Said, Turn
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script
 

@@ -11,7 +11,7 @@ import pytest
 from falcon_core.signals.calls.iteration_counts import iteration_counts
 from falcon_core.signals.calls.stream import Tokenizer
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import COUNTER_DTYPE, EXCHANGE, RECORD_DTYPE, Kind, Op, RecordArray
 
 BUCKETS = 10

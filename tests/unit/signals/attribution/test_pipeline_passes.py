@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection, RankSignals
-from falcon_core.wire.microbatches import MicroShare, Said, Turn
+from falcon_core.wire.reporting.messages import Detection, RankSignals
+from falcon_core.wire.reporting.microbatches import MicroShare, Said, Turn
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script
 

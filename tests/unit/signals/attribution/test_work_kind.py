@@ -7,7 +7,7 @@ import pytest
 
 from falcon_core.signals.attribution.work_kind import Peers
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection, Work
+from falcon_core.wire.reporting.messages import Detection, Work
 from falcon_core.wire.ring import Op, RecordArray
 from tests.unit.signals.streams import MS, Call, Script, ddp, pipeline
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from falcon_core.signals.calls.traffic import MOST_PAYLOAD, cycle_traffic, link_bytes
-from falcon_core.wire.messages import MOST_BYTES
+from falcon_core.wire.reporting.messages import MOST_BYTES
 from falcon_core.wire.ring import EXCHANGE, GRAPH, POINT_TO_POINT, RECORD_DTYPE, Op, RecordArray
 
 

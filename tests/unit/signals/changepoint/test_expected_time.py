@@ -8,7 +8,7 @@ import pytest
 from falcon_core.signals.changepoint.expected_time import LEAST_SAMPLES, SAMPLES, ExpectedTime
 from falcon_core.signals.iterations.segmenter import Sizes
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Op
 from tests.unit.signals.members import Job
 from tests.unit.signals.streams import MS

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from falcon_core.signals.calls.stream import LOG_CALLS, CallLog, Calls
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Kind, Op, RecordArray
 from tests.unit.signals.members import Job
 from tests.unit.signals.streams import MS, Call, Script, ddp, ddp_start, fsdp, pipeline

@@ -10,7 +10,7 @@ import pytest
 from falcon_core.signals.calls.stream import Calls, Tokenizer
 from falcon_core.signals.iterations.period import find_period
 from falcon_core.signals.rank.chain import RankChain
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
 from tests.unit.signals.members import Job
 from tests.unit.signals.streams import MS, Call, Script, ddp

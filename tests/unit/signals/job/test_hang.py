@@ -13,7 +13,7 @@ from falcon_core.signals.calls.stream import Calls, traits
 from falcon_core.signals.job.hang import Progress, explain_hang
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.signals.rank.hang_deadline import MINIMUM_DEADLINE_NS, HangDeadline
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Script, ddp
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from falcon_core.signals.job.stacks import FRAME_CHARACTERS, answering_thread, place_of, sampled_thread
-from falcon_core.wire.messages import MAX_FRAMES
+from falcon_core.wire.reporting.messages import MAX_FRAMES
 
 WAITING = """Thread 0x00007fa266b896c0 (most recent call first):
   File "/opt/job/loader.py", line 3 in fetch

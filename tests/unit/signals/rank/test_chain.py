@@ -8,7 +8,7 @@ import pytest
 from falcon_core.signals.iterations.resume import Anchor
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.signals.rank.saved_state import RankMemory
-from falcon_core.wire.messages import Detection
+from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Op, RecordArray
 from tests.unit.signals.streams import MS, Call, Script, ddp
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 MAX_RANKS: Final = 1024  # of a pod
 MAX_TEXT: Final = 512  # characters; longer texts are cut by the sender, and not read otherwise

@@ -17,7 +17,12 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from falcon_core.wire.bounds import (
+from falcon_core.wire.launcher.imports import Packed
+from falcon_core.wire.launcher.printed import RankOutput, bounded
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.probe import ProbeReport
+from falcon_core.wire.network import NetworkSignals
+from falcon_core.wire.reporting.bounds import (
     MAX_RANKS,
     MAX_TEXT,
     Count,
@@ -30,12 +35,8 @@ from falcon_core.wire.bounds import (
     Text,
     Times,
 )
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.checkpoint import MAX_HELD, Held, Loaded
-from falcon_core.wire.directory import DirectoryReport
-from falcon_core.wire.imports import Packed
-from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
-from falcon_core.wire.messages import (
+from falcon_core.wire.reporting.launch_reports import NO_LAUNCH, decode_launch, encode_launch
+from falcon_core.wire.reporting.messages import (
     MAX_COMMS,
     MAX_FRAMES,
     MAX_PAIRS,
@@ -53,12 +54,11 @@ from falcon_core.wire.messages import (
     ThrottleSignals,
     Work,
 )
-from falcon_core.wire.microbatches import MAX_HINDRANCE, MAX_MICRO_NS, MicroShare, PerRank, Share
-from falcon_core.wire.network import NetworkSignals
-from falcon_core.wire.peers import CopiesReport
-from falcon_core.wire.printed import RankOutput, bounded
-from falcon_core.wire.probe import ProbeReport
-from falcon_core.wire.samples import StackSamples
+from falcon_core.wire.reporting.microbatches import MAX_HINDRANCE, MAX_MICRO_NS, MicroShare, PerRank, Share
+from falcon_core.wire.reporting.samples import StackSamples
+from falcon_core.wire.saves.checkpoint import MAX_HELD, Held, Loaded
+from falcon_core.wire.saves.directory import DirectoryReport
+from falcon_core.wire.saves.peers import CopiesReport
 from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_units, permille
 
 REPORT_VERSION: Final = 2  # 1 was JSON

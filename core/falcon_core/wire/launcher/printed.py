@@ -1,4 +1,4 @@
-"""What ranks have printed that tells of errors, as agents report it (``wire.reports``)."""
+"""What ranks have printed that tells of errors, as agents report it (``wire.reporting.reports``)."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict, astuple
 
-from falcon_core.wire.bounds import MAX_RANKS, MAX_TEXT, Count, CountMs, Known, Small, Text
-from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
-from falcon_core.wire.messages import Int64
+from falcon_core.wire.launcher.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
+from falcon_core.wire.reporting.bounds import MAX_RANKS, MAX_TEXT, Count, CountMs, Known, Small, Text
+from falcon_core.wire.reporting.messages import Int64
 
 _LAUNCH: Final[tuple[Literal["Idle", "Running", "Stopping", "Stopped", "Exited"], ...]] = (
     "Idle",

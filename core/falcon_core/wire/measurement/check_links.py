@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from falcon_core.wire.printed_check import Printed
+from falcon_core.wire.measurement.printed_check import Printed
 
 MAX_TEXT: Final = 256
 MOST_LINKS: Final = 4  # of a pod: a ring has two

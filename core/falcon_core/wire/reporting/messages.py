@@ -1,6 +1,6 @@
 """Messages on the bus. Times of day are wall-clock ns of the writer's node, for display and age only.
 
-The operator's commands cross the bus as JSON, the agents' reports as ``wire.reports`` encodes them.
+The operator's commands cross the bus as JSON, the agents' reports as ``wire.reporting.reports`` encodes them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import LinksOrder
-from falcon_core.wire.checkpoint import Held, Loaded
-from falcon_core.wire.directory import DirectoryReport
-from falcon_core.wire.launch import LaunchStatus, Phase, Standby
-from falcon_core.wire.microbatches import MicroShare
+from falcon_core.wire.launcher.launch import LaunchStatus, Phase, Standby
+from falcon_core.wire.launcher.printed import RankOutput
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import LinksOrder
+from falcon_core.wire.measurement.probe import ProbeReport
 from falcon_core.wire.network import NetworkSignals
-from falcon_core.wire.peers import CopiesReport
-from falcon_core.wire.printed import RankOutput
-from falcon_core.wire.probe import ProbeReport
-from falcon_core.wire.samples import StackSamples
+from falcon_core.wire.reporting.microbatches import MicroShare
+from falcon_core.wire.reporting.samples import StackSamples
+from falcon_core.wire.saves.checkpoint import Held, Loaded
+from falcon_core.wire.saves.directory import DirectoryReport
+from falcon_core.wire.saves.peers import CopiesReport
 
 MESSAGE_VERSION = 1
 RECENT_ITERATIONS = 16  # newest iterations carried in a rank's detail: keeps it within 1 KiB
@@ -208,7 +208,7 @@ class ThrottleSignals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's report (``wire.reports``): each ``times.REPORT_SECONDS``, and at once when something changes."""
+    """One pod's report, sent each ``times.REPORT_SECONDS``, and at once when something changes."""
 
     pod_uid: str
     sequence: int  # grows by one a report within one agent's life
@@ -225,6 +225,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     copies: CopiesReport | None = None  # of other pods' checkpoints; None: none are wanted
     smoke: CheckReport | None = None  # of the machine, beside the start of the ranks
     network: NetworkSignals | None = None  # while a rank is slow
-    imported: bytes = b""  # what its ranks import (``wire.imports``), while the plan asks for it
+    imported: bytes = b""  # what its ranks import (``wire.launcher.imports``), while the plan asks for it
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none
     probe: ProbeReport | None = None  # what it has done of the newest order

@@ -9,7 +9,7 @@ The order is desired state, the command ``probe`` of a job (ADR 2). It passes th
 - ``Release``: training goes on.
 
 Nothing depends on the next order: a pod lets its ranks go on by itself when its deadline has passed, when one of its
-ranks ends, when another generation begins, and when its agent dies (``wire.control``).
+ranks ends, when another generation begins, and when its agent dies (``wire.launcher.control``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from falcon_core.wire.check import CheckReport
-from falcon_core.wire.check_links import MAX_TEXT, LinksOrder, LinksReport
+from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.measurement.check_links import MAX_TEXT, LinksOrder, LinksReport
 
 MOST_RANKS: Final = 1024  # of a pod
 MOST_CHANNELS: Final = 64  # of a rank: who calls in more ways is not paused

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from falcon_core.wire.checkpoint import MAX_HELD, Held
-from falcon_core.wire.launch import Phase
+from falcon_core.wire.launcher.launch import Phase
+from falcon_core.wire.saves.checkpoint import MAX_HELD, Held
 
 PEERS_VERSION: Final = 1
 MAX_REASON: Final = 256

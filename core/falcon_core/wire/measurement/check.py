@@ -12,8 +12,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from falcon_core.wire.check_links import LinksReport
-from falcon_core.wire.printed_check import Device, Printed
+from falcon_core.wire.measurement.check_links import LinksReport
+from falcon_core.wire.measurement.printed_check import Device, Printed
 
 MAX_TEXT: Final = 256
 MOST_KINDS: Final = 16

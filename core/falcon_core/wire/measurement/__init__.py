@@ -1,0 +1,1 @@
+"""Define how machines and links are measured, and what the measurements report."""

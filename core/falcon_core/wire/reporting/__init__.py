@@ -1,0 +1,1 @@
+"""Define what an agent reports, and check what arrives."""

@@ -1,0 +1,1 @@
+"""Define how checkpoints in memory and their copies are described."""
