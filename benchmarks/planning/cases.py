@@ -10,12 +10,14 @@ from functools import partial
 import numpy as np
 
 from benchmarks.planning.measure import median_ms, table
-from falcon_core.planning import capacity, microbatch, partial_iteration, placement
-from falcon_core.planning.capacity import Horizon, Job
-from falcon_core.planning.capacity_prune import prune
-from falcon_core.planning.capacity_table import Event, Table, WorkerFailed, build_table
-from falcon_core.planning.placement import Cost
-from falcon_core.planning.placement_model import Cluster, Roles, roles_of
+from falcon_core.planning import microbatch, partial_iteration
+from falcon_core.planning.capacity import capacity
+from falcon_core.planning.capacity.capacity import Horizon, Job
+from falcon_core.planning.capacity.capacity_prune import prune
+from falcon_core.planning.capacity.capacity_table import Event, Table, WorkerFailed, build_table
+from falcon_core.planning.placement import placement
+from falcon_core.planning.placement.placement import Cost
+from falcon_core.planning.placement.placement_model import Cluster, Roles, roles_of
 from falcon_core.topology.parallelism import Axis, derive
 
 Curve = tuple[str, list[int], list[float]]

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.planning import capacity
+from falcon_core.planning.capacity import capacity
 
 _LONGEST_PLAN_SECONDS = 30 * 86_400.0
 

@@ -12,9 +12,10 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
-from falcon_core.planning import microbatch, placement, ski_rental
+from falcon_core.planning import microbatch, ski_rental
 from falcon_core.planning.errors import PlanningError
-from falcon_core.planning.placement_model import Cluster, Roles, roles_of
+from falcon_core.planning.placement import placement
+from falcon_core.planning.placement.placement_model import Cluster, Roles, roles_of
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.signals.job.transfers import match, slow_links
 from falcon_core.topology.parallelism import Axis, Parallelism

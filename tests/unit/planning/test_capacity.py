@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from falcon_core.planning import capacity
-from falcon_core.planning.capacity import Assignment, FailureRate, Horizon, Job, common_unit, plan
-from falcon_core.planning.capacity_prune import prune
-from falcon_core.planning.capacity_table import JobArrived, JobEnded, WorkerFailed, WorkersJoined, build_table
+from falcon_core.planning.capacity import capacity
+from falcon_core.planning.capacity.capacity import Assignment, FailureRate, Horizon, Job, common_unit, plan
+from falcon_core.planning.capacity.capacity_prune import prune
+from falcon_core.planning.capacity.capacity_table import JobArrived, JobEnded, WorkerFailed, WorkersJoined, build_table
 from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError, PlanningError
 
 HOUR = Horizon(running_seconds=3600.0, transition_seconds=60.0)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from falcon_core.planning import placement
 from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
-from falcon_core.planning.placement import Cost, plan
-from falcon_core.planning.placement_bound import lower_bound_seconds
-from falcon_core.planning.placement_model import Cluster, Communicator, Roles, Timing, predict, roles_of
+from falcon_core.planning.placement import placement
+from falcon_core.planning.placement.placement import Cost, plan
+from falcon_core.planning.placement.placement_bound import lower_bound_seconds
+from falcon_core.planning.placement.placement_model import Cluster, Communicator, Roles, Timing, predict, roles_of
 from falcon_core.topology.parallelism import Axis, derive
 
 FREE = Cost(iterations=1.0)

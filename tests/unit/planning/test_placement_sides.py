@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.planning.placement import Cost, plan
-from falcon_core.planning.placement_model import Cluster, Communicator, Roles
-from falcon_core.planning.placement_sides import by_sides, sides
+from falcon_core.planning.placement.placement import Cost, plan
+from falcon_core.planning.placement.placement_model import Cluster, Communicator, Roles
+from falcon_core.planning.placement.placement_sides import by_sides, sides
 
 LONG = Cost(iterations=10_000.0, move_seconds=45.0)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from falcon_core.planning.capacity.spare_price import PRIOR_BACK_SECONDS, back_seconds, loss_rate, price
 from falcon_core.planning.errors import InvalidInputError
-from falcon_core.planning.spare_price import PRIOR_BACK_SECONDS, back_seconds, loss_rate, price
 
 DAY = 86_400.0
 spares = st.integers(0, 50)

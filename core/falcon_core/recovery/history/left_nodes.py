@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from falcon_core.planning import spare_price
+from falcon_core.planning.capacity import spare_price
 from falcon_core.planning.ski_rental import Choice, wait_or_drop
 from falcon_core.recovery.model.actions import Abandon, Action, Prepare, Recreate, Replace, Switch
 from falcon_core.recovery.model.failure import Departure

@@ -59,7 +59,7 @@ class Swapped(Stored, frozen=True, kw_only=True):
     pods: list[Exchanged]  # the first ``swap_nodes.MOST_NAMED``
     total: int  # all of them
     before_ns: int
-    expected_ns: int  # by the model (``planning.placement_model``)
+    expected_ns: int  # by the model (``planning.placement.placement_model``)
     after_ns: int = 0  # 0: not measured yet
     failed: str = ""  # why it counts as not having helped
     failed_at: float = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-from falcon_core.planning.placement_model import Cluster, Communicator
+from falcon_core.planning.placement.placement_model import Cluster, Communicator
 from falcon_core.recovery.diagnosis.communicator_progress import Names
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.treatments import SlowPair

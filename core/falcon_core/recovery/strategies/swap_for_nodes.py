@@ -4,7 +4,7 @@ In a pipeline the iteration passes through each stage, and is as slow as the slo
 where they share a stage, and in a stage with little work. No pod is made and no spare is taken: the price is a
 restart's. It applies where the job has several pipeline stages, and each node's slowness is its own.
 
-**The model** is ``planning.placement``'s, with T = Σ_s t_s + (m − 1) · max_s t_s for a pipeline. t_s is what a well
+**The model** is ``planning.placement.placement``'s, with T = Σ_s t_s + (m − 1) · max_s t_s for a pipeline. t_s is what a well
 rank of stage s computes in an iteration, c_s, ÷ m. Where the script does not say its number of micro-batches, or they
 do not overlap, m is the number that explains the healthy iteration time T_h:
 
@@ -25,8 +25,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from falcon_core.planning import placement
-from falcon_core.planning.placement_model import Roles, predict
+from falcon_core.planning.placement import placement
+from falcon_core.planning.placement.placement_model import Roles, predict
 from falcon_core.recovery.diagnosis.communicator_progress import communicators
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 
-from falcon_core.planning.capacity import FailureRate
+from falcon_core.planning.capacity.capacity import FailureRate
 from falcon_core.planning.errors import InvalidInputError
 
 PRIOR_LOSSES = 0.1

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from falcon_core.planning.capacity import (
+from falcon_core.planning.capacity.capacity import (
     Assignment,
     Horizon,
     Job,
@@ -32,7 +32,7 @@ from falcon_core.planning.capacity import (
     step,
     trace,
 )
-from falcon_core.planning.capacity_prune import Options, Values
+from falcon_core.planning.capacity.capacity_prune import Options, Values
 from falcon_core.planning.errors import InvalidInputError
 
 

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_core.planning.capacity_prune import Options, Values, prune
+from falcon_core.planning.capacity.capacity_prune import Options, Values, prune
 from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 
 PRUNE_ABOVE: Final = 5_000_000  # additions of the dynamic program: below, pruning costs more than it saves

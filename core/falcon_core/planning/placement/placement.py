@@ -24,9 +24,9 @@ from typing import Final
 import msgspec
 
 from falcon_core.planning.errors import InvalidInputError
-from falcon_core.planning.placement_bound import lower_bound_seconds
-from falcon_core.planning.placement_model import Cluster, Roles, Timing, check
-from falcon_core.planning.placement_sides import by_sides
+from falcon_core.planning.placement.placement_bound import lower_bound_seconds
+from falcon_core.planning.placement.placement_model import Cluster, Roles, Timing, check
+from falcon_core.planning.placement.placement_sides import by_sides
 
 EXACT_ROLES: Final = 6  # 720 permutations
 NOISE: Final = 0.03  # slowdowns and times within this share of each other are the same to the search

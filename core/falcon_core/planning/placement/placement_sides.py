@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from falcon_core.planning.placement_model import Cluster, Roles
+from falcon_core.planning.placement.placement_model import Cluster, Roles
 
 
 def by_sides(roles: Roles, cluster: Cluster, before: Sequence[int]) -> list[int] | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from falcon_core.planning.placement_model import Cluster, Roles, links
+from falcon_core.planning.placement.placement_model import Cluster, Roles, links
 
 
 def lower_bound_seconds(roles: Roles, cluster: Cluster) -> float:

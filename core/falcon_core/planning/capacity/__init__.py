@@ -1,0 +1,1 @@
+"""Compute how many nodes and spares pay for themselves."""

@@ -1,0 +1,1 @@
+"""Find which pod should take which role, where links are not alike."""
