@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.real_jobs.scene import Broken, Effect, Scene, between
-from falcon_sim.pipeline import Floats
+from falcon_sim.job.pipeline import Floats
 
 ONSET = 400  # of a fault, if nothing else is said
 

@@ -1,7 +1,7 @@
 """Plays a case with one code: the closed loop from ring records to actions and back to the nodes.
 
-The membership is kept here and not by ``falcon_sim.cluster``, because that is core's own of one commit: here two
-commits are compared. A spare takes over 15 s after it was asked for, and training goes on 30 s after the switch.
+The membership is kept here and not by ``falcon_sim.cluster.cluster``, because that is core's own of one commit: here
+two commits are compared. A spare takes over 15 s after it was asked for, and training goes on 30 s after the switch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from benchmarks.real_jobs.world import START_UNIX_NS, World
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.reporting.messages import RankSignals
 from falcon_core.wire.ring import RecordArray
-from falcon_sim.model import Block
-from falcon_sim.records import Ints
+from falcon_sim.job.model import Block
+from falcon_sim.job.records import Ints
 
 LOOK_ITERATIONS = 4  # between two looks of the operator
 SPARES = 2

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from falcon_sim.scenario import Degrees, Job
+from falcon_sim.job.scenario import Degrees, Job
 
 Calls = Literal["Blocking", "Enqueued"]
 Level = Literal["low", "high"]

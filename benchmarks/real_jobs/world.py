@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.real_jobs.scene import SAMPLE_EVERY, Scene
 from falcon_core.wire.ring import RecordArray
-from falcon_sim.model import Block, Conditions, JobModel
-from falcon_sim.pipeline import Floats
-from falcon_sim.records import Ints, RingWriter
+from falcon_sim.job.model import Block, Conditions, JobModel
+from falcon_sim.job.pipeline import Floats
+from falcon_sim.job.records import Ints, RingWriter
 
 START_UNIX_NS = 1_800_000_000_000_000_000
 _BLOCK = 64  # iterations, at most

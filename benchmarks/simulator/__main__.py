@@ -29,8 +29,8 @@ from benchmarks.simulator import (
     strategies,
 )
 from falcon_sim.engine import Engine
+from falcon_sim.job.scenario import Scenario, load
 from falcon_sim.report import Report, report
-from falcon_sim.scenario import Scenario, load
 
 HERE = Path(__file__).parent
 

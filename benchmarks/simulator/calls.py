@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from falcon_sim.engine import Engine
-from falcon_sim.scenario import Scenario, load
+from falcon_sim.job.scenario import Scenario, load
 
 HERE = Path(__file__).parent
 replace = msgspec.structs.replace

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from falcon_sim.engine import Engine
-from falcon_sim.scenario import Policy, Scenario, SlowFault, load
+from falcon_sim.job.scenario import Policy, Scenario, SlowFault, load
 
 HERE = Path(__file__).parent
 SEEDS = range(1, 21)

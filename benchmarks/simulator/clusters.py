@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.public_data import public_file
-from falcon_sim.fleet import Event, Fleet, FleetJob, FleetPolicy, FleetResult, best_start, gpt_throughput
+from falcon_sim.cluster.fleet import Event, Fleet, FleetJob, FleetPolicy, FleetResult, best_start, gpt_throughput
 
 GPUS, PER_NODE = 128, 8
 MOST = 32  # GPUs that a task can use: assumed (with no bound, nearly linear scaling gives all to the heaviest task)

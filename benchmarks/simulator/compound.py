@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from falcon_sim.engine import Engine
-from falcon_sim.scenario import load
+from falcon_sim.job.scenario import load
 from falcon_sim.timeline import Note
 
 HERE = Path(__file__).parent

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 
 from falcon_core.planning.goodput import removed_slowdown
-from falcon_sim import rungs
+from falcon_sim.cluster.machines import Machines
 from falcon_sim.engine import Engine
-from falcon_sim.machines import Machines
-from falcon_sim.model import JobModel
-from falcon_sim.scenario import Faults, Scenario, SlowFault, load
+from falcon_sim.job.model import JobModel
+from falcon_sim.job.scenario import Faults, Scenario, SlowFault, load
+from falcon_sim.policies import rungs
 
 HERE = Path(__file__).parent
 replace = msgspec.structs.replace

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.public_data import public_file
-from falcon_sim.model import NORM_SECONDS, Conditions, JobModel
-from falcon_sim.pipeline import Floats, Pass, one_f_one_b, play
-from falcon_sim.scenario import Degrees, Job
+from falcon_sim.job.model import NORM_SECONDS, Conditions, JobModel
+from falcon_sim.job.pipeline import Floats, Pass, one_f_one_b, play
+from falcon_sim.job.scenario import Degrees, Job
 
 _COLLECTIVES = (
     "params-all-gather",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from falcon_sim.engine import Engine
-from falcon_sim.scenario import Degrees, Faults, Run, Scenario, SlowFault, checked, load
+from falcon_sim.job.scenario import Degrees, Faults, Run, Scenario, SlowFault, checked, load
 
 replace = msgspec.structs.replace
 HERE = Path(__file__).parent

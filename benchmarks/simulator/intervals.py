@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from falcon_sim.engine import Engine
-from falcon_sim.scenario import Scenario, load
+from falcon_sim.job.scenario import Scenario, load
 
 HERE = Path(__file__).parent
 INTERVALS_SECONDS = (1, 10, 60, 300, 900, 1800, 3600)

@@ -4,9 +4,9 @@
     python -m benchmarks.simulator.policies --seeds 50 [--times 1 2 4] [--keep FILE]      # hours
 
 Each seed draws the moments, depths, lengths and places of the faults of ``falcon64.yaml``, as many of each kind and as
-long in the mean. The published policy is ``falcon_sim.published`` at FALCON's prices: S2 1 s, S3 45 s ("under a
-minute"), S4 20 min, and a pause of 3 s to validate each event. Ours is run at the same prices, and at the price that an
-exchange has here (``OWN_SECONDS``). *Closed* is how much of the way from the published policy to hindsight at our
+long in the mean. The published policy is ``falcon_sim.policies.published`` at FALCON's prices: S2 1 s, S3 45 s ("under
+a minute"), S4 20 min, and a pause of 3 s to validate each event. Ours is run at the same prices, and at the price that
+an exchange has here (``OWN_SECONDS``). *Closed* is how much of the way from the published policy to hindsight at our
 prices ours goes.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.simulator.falcon import hindsight, per_minute, priced, stretched
 from falcon_core.planning.goodput import removed_slowdown
-from falcon_sim.scenario import Faults, Published, Scenario, SlowFault, load
+from falcon_sim.job.scenario import Faults, Published, Scenario, SlowFault, load
 
 HERE: Final = Path(__file__).parent
 # A restart without a standby (2.1 s, benchmarks/ready), and 52 GB a GPU (13 billion parameters in four stages, 16 bytes

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_sim.engine import Engine
-from falcon_sim.scenario import Scenario, load
+from falcon_sim.job.scenario import Scenario, load
 
 HERE = Path(__file__).parent
 DELAYS_SECONDS = (0.0, 60.0, 600.0, 1800.0)

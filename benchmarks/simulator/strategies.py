@@ -11,9 +11,9 @@ import numpy as np
 
 from falcon_core.planning import microbatch
 from falcon_core.planning.goodput import removed_slowdown
-from falcon_sim import rungs
-from falcon_sim.model import Conditions, JobModel
-from falcon_sim.scenario import Degrees, Job
+from falcon_sim.job.model import Conditions, JobModel
+from falcon_sim.job.scenario import Degrees, Job
+from falcon_sim.policies import rungs
 
 TOTAL = 64  # micro-batches of an iteration
 DEPTHS = {"weak": 1.3, "medium": 1.7, "severe": 2.2}

@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _simulate(options: argparse.Namespace) -> int:
     from falcon_sim.engine import Engine
+    from falcon_sim.job.scenario import ScenarioError, load
     from falcon_sim.report import plot, report, table
-    from falcon_sim.scenario import ScenarioError, load
 
     try:
         scenario = load(options.scenario)

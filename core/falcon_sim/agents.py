@@ -19,10 +19,10 @@ from falcon_core.signals.rank.profiling import Profile
 from falcon_core.wire.reporting.messages import Detection, Onset, RankSignals
 from falcon_core.wire.reporting.microbatches import MAX_TURNS, MicroShare, Said, Turn
 from falcon_core.wire.ring import RecordArray
-from falcon_sim.model import Block, JobModel
-from falcon_sim.records import TENSOR, RingWriter
-from falcon_sim.scenario import Watch
-from falcon_sim.traffic import Traffic
+from falcon_sim.job.model import Block, JobModel
+from falcon_sim.job.records import TENSOR, RingWriter
+from falcon_sim.job.scenario import Watch
+from falcon_sim.job.traffic import Traffic
 
 HISTORY_ITERATIONS = 24  # iterations that an unread ring still holds; enough for a period and the newest times
 replace = msgspec.structs.replace

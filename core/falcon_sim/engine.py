@@ -25,17 +25,17 @@ from falcon_core.recovery.model.state import Exposure, RecoveryState
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
-from falcon_sim.burn_ins import BurnIns
-from falcon_sim.cluster import Cluster
-from falcon_sim.desired import Desired
-from falcon_sim.machines import Machines, draw_faults, probe
-from falcon_sim.model import Block, JobModel
-from falcon_sim.pipeline import Floats
-from falcon_sim.policy import policy_of
-from falcon_sim.published import PublishedLadder
-from falcon_sim.saves import Saves
-from falcon_sim.scenario import Scenario
-from falcon_sim.steps import Step
+from falcon_sim.cluster.burn_ins import BurnIns
+from falcon_sim.cluster.cluster import Cluster
+from falcon_sim.cluster.machines import Machines, draw_faults, probe
+from falcon_sim.cluster.saves import Saves
+from falcon_sim.job.model import Block, JobModel
+from falcon_sim.job.pipeline import Floats
+from falcon_sim.job.scenario import Scenario
+from falcon_sim.policies.desired import Desired
+from falcon_sim.policies.policy import policy_of
+from falcon_sim.policies.published import PublishedLadder
+from falcon_sim.policies.steps import Step
 from falcon_sim.timeline import Timeline
 
 _BLOCK_ITERATIONS = 32

@@ -10,7 +10,7 @@ import numpy as np
 
 from falcon_core.planning.goodput import Activity, Goodput
 from falcon_sim.engine import Engine
-from falcon_sim.pipeline import Floats
+from falcon_sim.job.pipeline import Floats
 from falcon_sim.timeline import Note
 
 _COLOURS = {

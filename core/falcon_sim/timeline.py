@@ -18,8 +18,8 @@ from falcon_core.recovery.model.actions import (
     Swap,
     Switch,
 )
-from falcon_sim.pipeline import Floats
-from falcon_sim.scenario import Job
+from falcon_sim.job.pipeline import Floats
+from falcon_sim.job.scenario import Job
 
 _JOINED_SECONDS = 1e-6
 

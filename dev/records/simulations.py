@@ -13,8 +13,8 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_sim.engine import Engine
+from falcon_sim.job.scenario import load
 from falcon_sim.report import report
-from falcon_sim.scenario import load
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("examples/simulation", "benchmarks/simulator")

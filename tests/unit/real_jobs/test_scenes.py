@@ -8,7 +8,7 @@ import pytest
 from benchmarks.real_jobs.patterns import CHECKED, PATTERNS
 from benchmarks.real_jobs.scene import Pattern, entropy, scene_of
 from benchmarks.real_jobs.world import World
-from falcon_sim.scenario import Scenario, checked
+from falcon_sim.job.scenario import Scenario, checked
 
 
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)

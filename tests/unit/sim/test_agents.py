@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from falcon_sim.agents import Agents
-from falcon_sim.model import JobModel
-from falcon_sim.scenario import parse
+from falcon_sim.job.model import JobModel
+from falcon_sim.job.scenario import parse
 
 TENSOR, CULPRIT = 4, 6
 JOB = {

@@ -9,7 +9,7 @@ import pytest
 
 from falcon_core.planning.goodput import Goodput
 from falcon_sim.engine import Engine
-from falcon_sim.scenario import parse
+from falcon_sim.job.scenario import parse
 
 JOB = {
     "parallelism": {"data": 4},

@@ -9,10 +9,10 @@ import pytest
 
 from falcon_core.recovery.model.failure import Departure
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_sim.burn_ins import TEST_SECONDS, BurnIns
+from falcon_sim.cluster.burn_ins import TEST_SECONDS, BurnIns
+from falcon_sim.cluster.machines import Machines
 from falcon_sim.engine import Engine
-from falcon_sim.machines import Machines
-from falcon_sim.scenario import parse
+from falcon_sim.job.scenario import parse
 from tests.unit.sim.test_engine import JOB
 
 ONLY_REPLACE = {"strategies": [{"type": "Ignore"}, {"type": "ReplaceNode", "overhead_seconds": 20}]}

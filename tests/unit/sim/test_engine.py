@@ -9,8 +9,8 @@ import pytest
 
 from falcon_core.planning.goodput import Activity
 from falcon_sim.engine import Engine
+from falcon_sim.job.scenario import parse
 from falcon_sim.report import report, table
-from falcon_sim.scenario import parse
 
 JOB = {
     "parallelism": {"data": 4, "pipeline": 2},

@@ -10,9 +10,9 @@ from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.reporting.messages import Detection
 from falcon_core.wire.ring import Kind
 from falcon_sim.engine import Engine
-from falcon_sim.model import Block, JobModel
-from falcon_sim.records import RingWriter
-from falcon_sim.scenario import parse
+from falcon_sim.job.model import Block, JobModel
+from falcon_sim.job.records import RingWriter
+from falcon_sim.job.scenario import parse
 from tests.unit.sim.test_engine import PRICED
 
 JOB = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_sim.fleet import Event, Fleet, FleetJob, FleetPolicy, best_start, gpt_throughput
+from falcon_sim.cluster.fleet import Event, Fleet, FleetJob, FleetPolicy, best_start, gpt_throughput
 
 SPEED = {8: 9.0, 16: 16.0, 24: 21.0}
 NODES = [f"n{index}" for index in range(4)]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks.simulator.falcon import hindsight, priced, stretched
-from falcon_sim.scenario import Scenario, parse
+from falcon_sim.job.scenario import Scenario, parse
 
 JOB = {"parallelism": {"data": 4, "pipeline": 2}, "procs_per_node": 2, "microbatches": 16, "noise": 0.0}
 SLOW_RANK = {"at_seconds": 100, "duration_seconds": 800, "factor": 2.0, "node": 0, "proc": 0}

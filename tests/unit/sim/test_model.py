@@ -8,9 +8,9 @@ import pytest
 
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.reporting.messages import Detection
-from falcon_sim.model import NORM_SECONDS, Block, Conditions, JobModel
-from falcon_sim.records import RingWriter
-from falcon_sim.scenario import parse
+from falcon_sim.job.model import NORM_SECONDS, Block, Conditions, JobModel
+from falcon_sim.job.records import RingWriter
+from falcon_sim.job.scenario import parse
 
 replace = msgspec.structs.replace
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from falcon_core.wire.ring import Kind, Op
-from falcon_sim.model import Conditions, JobModel
-from falcon_sim.records import DATA, SEND_NS, WORLD, RingWriter
-from falcon_sim.scenario import Degrees, Job, Scenario, ScenarioError, checked
+from falcon_sim.job.model import Conditions, JobModel
+from falcon_sim.job.records import DATA, SEND_NS, WORLD, RingWriter
+from falcon_sim.job.scenario import Degrees, Job, Scenario, ScenarioError, checked
 
 JOB = Job(
     parallelism=Degrees(tensor=2, data=2, pipeline=2), microbatches=4, procs_per_node=2, noise=0.0, transfer_noise=0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from falcon_sim.pipeline import Floats, Pass, Schedule, ScheduleError, interleaved, one_f_one_b, play
+from falcon_sim.job.pipeline import Floats, Pass, Schedule, ScheduleError, interleaved, one_f_one_b, play
 
 F, B = 0.1, 0.2
 

@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.simulator.policies import drawn
 from falcon_sim.engine import Engine
-from falcon_sim.scenario import parse
+from falcon_sim.job.scenario import parse
 from falcon_sim.timeline import Note
 from tests.unit.sim.jobs import TWO_STAGES
 

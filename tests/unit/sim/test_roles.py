@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_sim.cluster.machines import Machines, draw_faults
 from falcon_sim.engine import Engine
-from falcon_sim.machines import Machines, draw_faults
-from falcon_sim.scenario import Scenario, ScenarioError, SlowFault, StopFault, parse
+from falcon_sim.job.scenario import Scenario, ScenarioError, SlowFault, StopFault, parse
 
 
 def scenario(**body: Any) -> Scenario:

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from falcon_sim import rungs
 from falcon_sim.agents import Agents
 from falcon_sim.engine import Engine
-from falcon_sim.model import JobModel
-from falcon_sim.scenario import Watch, parse
+from falcon_sim.job.model import JobModel
+from falcon_sim.job.scenario import Watch, parse
+from falcon_sim.policies import rungs
 from tests.unit.sim.jobs import TWO_STAGES
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.signals.rank.profiling import SAMPLE_EVERY
 from falcon_sim.__main__ import main
-from falcon_sim.scenario import ScenarioError, Watch, load, parse
+from falcon_sim.job.scenario import ScenarioError, Watch, load, parse
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "simulation"
 

@@ -5,7 +5,7 @@ another assignment of pods to roles puts fewer bytes on it. No pod is made and n
 their pods, as other ranks. So the price is a restart's, without a spare; where all ranks can save a checkpoint on
 demand that outlives the exchange, no work is done again.
 
-**The model** is ``planning.placement.placement``'s. Only what a slow link adds counts: B bytes of the slow communicator on that
+**The model** is ``planning.placement``'s. Only what a slow link adds counts: B bytes of the slow communicator on that
 link take E seconds longer than healthy ones, so b bytes in its place are taken to add b/B · E. Where a measurement
 alone has named the link (record 101), no communicator has grown slow: then E is all that iterations take longer, and B
 all that crosses the link. What a link carries is what the ranks report of an iteration's calls

@@ -4,7 +4,7 @@ In a pipeline the iteration passes through each stage, and is as slow as the slo
 where they share a stage, and in a stage with little work. No pod is made and no spare is taken: the price is a
 restart's. It applies where the job has several pipeline stages, and each node's slowness is its own.
 
-**The model** is ``planning.placement.placement``'s, with T = Σ_s t_s + (m − 1) · max_s t_s for a pipeline. t_s is what a well
+**The model** is ``planning.placement``'s, with T = Σ_s t_s + (m − 1) · max_s t_s for a pipeline. t_s is what a well
 rank of stage s computes in an iteration, c_s, ÷ m. Where the script does not say its number of micro-batches, or they
 do not overlap, m is the number that explains the healthy iteration time T_h:
 

@@ -18,11 +18,11 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_sim import rungs
 from falcon_sim.agents import Agents
-from falcon_sim.model import JobModel
-from falcon_sim.scenario import Published, Scenario
-from falcon_sim.steps import Step, shared_anew
+from falcon_sim.job.model import JobModel
+from falcon_sim.job.scenario import Published, Scenario
+from falcon_sim.policies import rungs
+from falcon_sim.policies.steps import Step, shared_anew
 
 _DEEPER = 1.1  # iteration time over the least since the validation: what is less is jitter (§4.2)
 _PROFILED_ITERATIONS = 8

@@ -18,9 +18,9 @@ from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.check_links import LinkReport, LinksReport
 from falcon_core.wire.measurement.probe import ChannelStart, ProbeReport, RankStart
 from falcon_core.wire.ring import Traffic
-from falcon_sim.machines import Machines, probe
-from falcon_sim.model import Conditions
-from falcon_sim.records import WORLD
+from falcon_sim.cluster.machines import Machines, probe
+from falcon_sim.job.model import Conditions
+from falcon_sim.job.records import WORLD
 
 START_SECONDS: Final = 2.0  # until the executors wait, beside training
 MACHINE_SECONDS: Final = 0.8  # measured on the local cluster: half a second of products, and the launcher's part

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from falcon_core.wire.reporting.messages import CommSignals, SentSignals
 from falcon_core.wire.ring import Op
-from falcon_sim.model import NORM_SECONDS, JobModel
-from falcon_sim.records import DATA, EXPERT, PIPELINE, TENSOR, WORLD
+from falcon_sim.job.model import NORM_SECONDS, JobModel
+from falcon_sim.job.records import DATA, EXPERT, PIPELINE, TENSOR, WORLD
 
 _BYTES_A_SECOND = 1e9
 

@@ -19,8 +19,8 @@ from falcon_core.recovery.model.observation import MemberSeen, Observation, Prep
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.reporting.messages import RankSignals
 from falcon_sim.agents import Agents
-from falcon_sim.machines import Machines
-from falcon_sim.scenario import Scenario, StopFault
+from falcon_sim.cluster.machines import Machines
+from falcon_sim.job.scenario import Scenario, StopFault
 
 NOT_READY_SECONDS = 40.0  # Kubernetes' node monitor grace period
 _RECALL_SECONDS = 30.0  # between two looks for a node of last resort

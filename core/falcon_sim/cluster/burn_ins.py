@@ -12,7 +12,7 @@ from collections.abc import Collection
 from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.model.failure import Departure
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_sim.machines import Machines
+from falcon_sim.cluster.machines import Machines
 
 SLOWER = 1.5  # of the operator's fencing: a test slower than that fails, and fences the node
 TEST_SECONDS = 60.0  # a pod starts, an image is there, some seconds of matrix products

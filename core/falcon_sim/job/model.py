@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from falcon_sim.pipeline import Floats, Pass, Played, Schedule, play
-from falcon_sim.scenario import Job, by_stage, schedule_of
+from falcon_sim.job.pipeline import Floats, Pass, Played, Schedule, play
+from falcon_sim.job.scenario import Job, by_stage, schedule_of
 
 NORM_SECONDS = 0.001  # the all-reduce of the gradient's norm
 

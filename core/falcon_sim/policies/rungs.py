@@ -20,10 +20,10 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.signals.job.transfers import match, slow_links
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.ring import RecordArray
-from falcon_sim.model import JobModel
-from falcon_sim.pipeline import Floats
-from falcon_sim.records import DATA, EXPERT
-from falcon_sim.scenario import Job, Strategy
+from falcon_sim.job.model import JobModel
+from falcon_sim.job.pipeline import Floats
+from falcon_sim.job.records import DATA, EXPERT
+from falcon_sim.job.scenario import Job, Strategy
 
 S2, S3 = "AdjustMicrobatches", "SwapNodes"
 _SLOW_NODE = 1.1  # measured computation over the median of the same stage: less is noise

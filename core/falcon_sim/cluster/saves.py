@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from falcon_sim.pipeline import Floats
-from falcon_sim.scenario import Job
+from falcon_sim.job.pipeline import Floats
+from falcon_sim.job.scenario import Job
 
 
 class Saves:

@@ -7,9 +7,9 @@ import math
 import msgspec
 import numpy as np
 
-from falcon_sim.model import Conditions
-from falcon_sim.pipeline import Floats
-from falcon_sim.scenario import Scenario, SlowFault, StopFault
+from falcon_sim.job.model import Conditions
+from falcon_sim.job.pipeline import Floats
+from falcon_sim.job.scenario import Scenario, SlowFault, StopFault
 
 replace = msgspec.structs.replace
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import yaml
 
-from falcon_sim.pipeline import Schedule, ScheduleError, interleaved, one_f_one_b
+from falcon_sim.job.pipeline import Schedule, ScheduleError, interleaved, one_f_one_b
 
 
 class ScenarioError(ValueError):

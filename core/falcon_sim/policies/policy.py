@@ -5,7 +5,7 @@ from __future__ import annotations
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.strategies import adjust_microbatches, swap_for_link
 from falcon_core.topology.parallelism import Parallelism
-from falcon_sim.scenario import Scenario
+from falcon_sim.job.scenario import Scenario
 
 
 def policy_of(scenario: Scenario) -> Policy:

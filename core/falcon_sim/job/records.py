@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
-from falcon_sim.model import NORM_SECONDS, Block, Group, JobModel
-from falcon_sim.pipeline import Floats, Schedule
+from falcon_sim.job.model import NORM_SECONDS, Block, Group, JobModel
+from falcon_sim.job.pipeline import Floats, Schedule
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,10 +11,10 @@ from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
-from falcon_sim.machines import Machines
-from falcon_sim.probes import Pods
-from falcon_sim.scenario import Scenario
-from falcon_sim.steps import Step, shared_anew
+from falcon_sim.cluster.machines import Machines
+from falcon_sim.cluster.probes import Pods
+from falcon_sim.job.scenario import Scenario
+from falcon_sim.policies.steps import Step, shared_anew
 
 replace = msgspec.structs.replace
 

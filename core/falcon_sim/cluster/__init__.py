@@ -1,0 +1,1 @@
+"""Model the machines: faults, pods, launchers, tests and checkpoints."""

@@ -1,0 +1,1 @@
+"""Model the simulated job: its calls, iterations and bytes."""

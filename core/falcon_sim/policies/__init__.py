@@ -1,0 +1,1 @@
+"""Choose repairs as the operator does, as publications did, or with full knowledge."""
