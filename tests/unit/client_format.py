@@ -10,8 +10,8 @@ from types import ModuleType
 PACKAGE = Path(__file__).resolve().parents[2] / "agent" / "falcon_torch"
 
 
-def _load(module: str) -> ModuleType:
-    path = PACKAGE / f"{module}.py"
+def _load(name: str) -> ModuleType:
+    path = PACKAGE / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"client_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(str(path))
