@@ -88,7 +88,7 @@ test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (
 	@pytest $(TEST)
 
 test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit tests (five minutes)
-	@pytest tests/unit -m "not slow" -n 2
+	@pytest tests/unit tests/stories -m "not slow" -n 2
 
 test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
@@ -97,7 +97,7 @@ test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## re
 
 test-slow: venv shim shim-test gateway cluster-build torch-venv ## unit and integration tests that take long and are shown by others in part
 	@$(PY) -m dev.cluster.packages
-	@pytest tests/unit tests/integration -m "slow and not alone" -n 2
+	@pytest tests/unit tests/stories tests/integration -m "slow and not alone" -n 2
 	@pytest tests/integration -m "slow and alone"
 
 test-gpu: venv shim torch-venv ## the shim beside a real NCCL: two ranks on one GPU or two; skipped, with the reason, without

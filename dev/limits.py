@@ -18,8 +18,18 @@ from dev.cpp_rooms import LAYERS, forbidden_includes
 
 MOST_COMPLEXITY = 15  # cognitive complexity of a function, as SonarSource defines it
 MOST_LINES = 600  # of a file
-MOST_FILES = 15  # of a room, which is a folder; a .cc and a .h of one name count once
-ROOTS_OF_ROOMS = ("shim", "gateway")  # whose folders MOST_FILES holds for
+MOST_FILES = 15  # of a room, which is a folder; a .cc and a .h of one name count once, an __init__.py not at all
+ROOTS_OF_ROOMS = (
+    "shim",
+    "gateway",
+    "core",
+    "operator",
+    "agent",
+    "cli",
+    "dev",
+    "tests",
+    "benchmarks",
+)  # whose folders MOST_FILES holds for
 GENERATED = ("core/falcon_etcd/_proto/", "core/falcon_gateway/_proto/")
 ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ("*.py", "*.go", "*.cc", "*.h", "*.def")
@@ -62,7 +72,8 @@ def full_rooms(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield each room of these files that holds too many of them, and how many."""
     rooms: dict[Path, set[str]] = defaultdict(set)
     for path in map(Path, paths):
-        rooms[path.parent].add(path.stem if path.suffix in {".cc", ".h"} else path.name)
+        if path.name != "__init__.py":
+            rooms[path.parent].add(path.stem if path.suffix in {".cc", ".h"} else path.name)
     for room, names in rooms.items():
         if len(names) > MOST_FILES:
             yield room.as_posix(), f"{len(names)} files, at most {MOST_FILES}: split the room by what imports what"

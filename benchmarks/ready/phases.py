@@ -45,7 +45,7 @@ from tests.integration.operator.bench import Bench, Session
 from tests.integration.operator.cluster import CRDS, Installation
 from tests.integration.operator.played import add_node, connected
 from tests.integration.shim.launching import Launcher
-from tests.unit.operator.telling import Metrics
+from tests.world.running import Metrics
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 NAMESPACE: Final = "phases"

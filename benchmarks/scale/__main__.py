@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 from benchmarks.limits import Limit, table
 from benchmarks.results import provenance, put
-from benchmarks.scale import agents, burst, idle, limits, many_jobs, meter, one_job, startup
+from benchmarks.scale import agents, limits, meter
+from benchmarks.scale.parts import burst, idle, many_jobs, one_job, startup
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")

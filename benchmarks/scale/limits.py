@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.limits import Limit
-from benchmarks.scale.burst import Burst
-from benchmarks.scale.idle import MOST_REQUESTS, Idle
 from benchmarks.scale.meter import Cost
-from benchmarks.scale.one_job import OneJob
-from benchmarks.scale.startup import MOST_BYTES, MOST_SECONDS, Figures
+from benchmarks.scale.parts.burst import Burst
+from benchmarks.scale.parts.idle import MOST_REQUESTS, Idle
+from benchmarks.scale.parts.one_job import OneJob
+from benchmarks.scale.parts.startup import MOST_BYTES, MOST_SECONDS, Figures
 
 HEALTHY_CORES = 1.0  # gateway, etcd and operator together
 SLOW_CORES = 2.0

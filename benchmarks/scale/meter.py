@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.scale import idle
+from benchmarks.scale.parts import idle
 from benchmarks.scale.processes import cpu_seconds, machine, resident_mib
 from benchmarks.scale.room import Room
 

@@ -18,7 +18,8 @@ from typing import Any
 import kopf
 import msgspec
 
-from falcon_operator.cluster import pods, views
+from falcon_operator.cluster import pods
+from falcon_operator.cluster.cache import views
 from falcon_operator.cluster.inventory import Inventory
 from falcon_operator.cluster.transport import Transport, load_configuration
 from falcon_operator.runtime.handlers import connection_info, kopf_settings

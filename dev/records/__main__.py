@@ -18,7 +18,7 @@ from pathlib import Path
 from dev.records.simulations import record, scenarios
 
 ROOT = Path(__file__).resolve().parents[2]
-STORIES = "tests/unit"
+STORIES = ("tests/unit", "tests/stories")
 
 
 def write(folder: Path, seeds: int, only: list[str]) -> int:
@@ -30,7 +30,7 @@ def write(folder: Path, seeds: int, only: list[str]) -> int:
             future.result()
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(os.cpu_count()), "-p", "dev.records.stories"]
     stories = folder / "stories"
-    return subprocess.run([*command, "--records", str(stories.resolve()), STORIES], cwd=ROOT).returncode
+    return subprocess.run([*command, "--records", str(stories.resolve()), *STORIES], cwd=ROOT).returncode
 
 
 def compare(before: Path, after: Path) -> int:

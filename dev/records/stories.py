@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.operator.fakes import FakeBus, FakeKube
+from tests.world.fakes import FakeBus, FakeKube
 
 _lines: list[str] = []
 _READS = ("get_", "list_", "nodes", "reports")

@@ -49,7 +49,7 @@ class Creating(Kubectl):
             self.run("create", "-f", "-", stdin=json.dumps(each))
 
 
-@pytest.mark.long  # unit/operator/test_null_fields renders each replacement
+@pytest.mark.long  # unit/operator/api/test_null_fields renders each replacement
 def test_a_job_with_null_fields_replaces_a_pod(nodes: None, namespace: Kubectl) -> None:
     manifest = training_job("nulls", steps=100_000)
     pod: dict[str, Any] = manifest["spec"]["template"]["spec"]

@@ -81,7 +81,7 @@ def test_a_failing_init_container_is_named_and_costs_no_node(nodes: None, start:
     assert not job.run().get("exclusions")
 
 
-@pytest.mark.long  # it costs a spare's test afterwards; unit/operator/test_stories_starts decides the same
+@pytest.mark.long  # it costs a spare's test afterwards; stories/failures/test_starts decides the same
 def test_a_pod_that_its_node_does_not_start_is_moved_to_a_spare(
     nodes: None, cluster: Kubectl, start: Callable[[Json], Job], checkpoints: str
 ) -> None:

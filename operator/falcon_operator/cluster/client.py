@@ -24,13 +24,14 @@ from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.base.ports import Clock, Conflict, Manifest, NodeView, NotFound, Occupant, PodView
-from falcon_operator.cluster import nodes, owned, pods, recorder, views
+from falcon_operator.cluster import nodes, owned, pods, recorder
+from falcon_operator.cluster.cache import views
+from falcon_operator.cluster.cache.mirror import Item
+from falcon_operator.cluster.cache.read_cache import ReadCache
+from falcon_operator.cluster.cache.reflector import Interruption, uncounted
 from falcon_operator.cluster.inventory import Inventory, Unsynced
 from falcon_operator.cluster.job_secrets import JobSecrets
-from falcon_operator.cluster.mirror import Item
 from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, without_taint
-from falcon_operator.cluster.read_cache import ReadCache
-from falcon_operator.cluster.reflector import Interruption, uncounted
 from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
 from falcon_operator.intent.model.run import build_run, read_run
 from falcon_operator.manifests.service import BUDGET_SUFFIX

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import msgspec
 
 from falcon_operator.bus.census import GatewayPod
-from falcon_operator.cluster.mirror import Item, Mirror
-from falcon_operator.cluster.reflector import Interruption, Reflector, Server, uncounted
+from falcon_operator.cluster.cache.mirror import Item, Mirror
+from falcon_operator.cluster.cache.reflector import Interruption, Reflector, Server, uncounted
+from falcon_operator.cluster.cache.views import Condition, Fields
 from falcon_operator.cluster.transport import path_of
-from falcon_operator.cluster.views import Condition, Fields
 
 PORT = "operator"  # the name of the port in the gateway's container
 

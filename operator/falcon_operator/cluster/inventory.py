@@ -13,10 +13,10 @@ from typing import Any
 
 from falcon_operator.base.ports import NodeView, PodView, Unavailable
 from falcon_operator.cluster import nodes, pods
-from falcon_operator.cluster.mirror import Mirror
+from falcon_operator.cluster.cache.mirror import Mirror
+from falcon_operator.cluster.cache.reflector import Interruption, Reflector, Server, uncounted
 from falcon_operator.cluster.nodes import Node
 from falcon_operator.cluster.pods import PodMirror
-from falcon_operator.cluster.reflector import Interruption, Reflector, Server, uncounted
 from falcon_operator.cluster.transport import path_of
 
 

@@ -10,8 +10,8 @@ import msgspec
 from falcon_core.text import clean, clip
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.base.ports import NodeReport, NodeTaint, NodeView, Rejected
-from falcon_operator.cluster.mirror import Item
-from falcon_operator.cluster.views import Condition, Fields, unix
+from falcon_operator.cluster.cache.mirror import Item
+from falcon_operator.cluster.cache.views import Condition, Fields, unix
 
 
 class Taint(Fields, frozen=True, kw_only=True, omit_defaults=True):

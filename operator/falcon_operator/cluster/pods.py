@@ -15,8 +15,8 @@ import msgspec
 
 from falcon_operator.api.common import GROUP, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
 from falcon_operator.base.ports import ContainerView, Occupant, PodView
-from falcon_operator.cluster.mirror import Item, Mirror, Name, nothing
-from falcon_operator.cluster.views import Condition, Fields, unix
+from falcon_operator.cluster.cache.mirror import Item, Mirror, Name, nothing
+from falcon_operator.cluster.cache.views import Condition, Fields, unix
 
 SELECTOR = f"{LABEL_ROLE} in (trainer,burn-in)"
 TEXT_LENGTH = 512  # of the scheduler's and the kubelet's reasons; the status shows less

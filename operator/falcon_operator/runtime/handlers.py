@@ -19,7 +19,7 @@ from falcon_operator.api.common import GROUP, LABEL_JOB, LABEL_POOL, VERSION
 from falcon_operator.base.keys import Key, job_key, pool_key
 from falcon_operator.base.metrics import Metrics, job_figures
 from falcon_operator.base.ports import PodView
-from falcon_operator.cluster.views import JobSketch, run_nodes, sketch
+from falcon_operator.cluster.cache.views import JobSketch, run_nodes, sketch
 from falcon_operator.runtime.workqueue import KeyedQueue
 
 Body = Mapping[str, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from falcon_operator.cluster.views import JobSketch
+from falcon_operator.cluster.cache.views import JobSketch
 
 Uids = frozenset[str]
 _MOST_GONE = 10_000

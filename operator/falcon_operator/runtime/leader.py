@@ -27,10 +27,10 @@ from falcon_operator.base.settings import Settings
 from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import EtcdBus
 from falcon_operator.bus.leader_key import Leadership
+from falcon_operator.cluster.cache.views import JobSketch, Unreadable
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.secrets import BusCertificates, CertificateStore, MissingSecret
-from falcon_operator.cluster.views import JobSketch, Unreadable
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.pool.reconciler import PoolReconciler
 from falcon_operator.pool.snapshot import PoolSettings

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from falcon_operator.base.keys import Key, job_key
-from falcon_operator.cluster.views import JobSketch
+from falcon_operator.cluster.cache.views import JobSketch
 
 
 class FirstLooks:

@@ -21,13 +21,13 @@ import msgspec
 from falcon_operator.api.common import API_VERSION, ObjectMeta
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.ports import NotFound
+from falcon_operator.cluster.cache.views import Unreadable
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import AlreadyExists
-from falcon_operator.cluster.views import Unreadable
 from falcon_operator.runtime.handlers import registry_of
 
 CALL_SECONDS = 0.2  # some methods go on until they are cancelled

@@ -31,7 +31,7 @@ from falcon_operator.cluster.transport import MERGE_PATCH, Transport, load_confi
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from tests.integration.operator.cluster import READY, WAIT_SECONDS, Installation, node
-from tests.unit.operator.telling import Metrics
+from tests.world.running import Metrics
 
 ITERATION_SECONDS = 0.25
 ROOM = {"cpu": "8", "memory": "16Gi", "pods": "20"}

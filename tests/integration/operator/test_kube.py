@@ -16,11 +16,11 @@ from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE, Condition
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.ports import Conflict, LeadershipLost, NodeView, NotFound, Rejected
+from falcon_operator.cluster.cache.views import Unreadable
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.inventory import Unsynced
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.transport import Transport, Unavailable, load_configuration
-from falcon_operator.cluster.views import Unreadable
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.operator.clients import synced_client
 from tests.integration.operator.cluster import (

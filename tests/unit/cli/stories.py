@@ -10,8 +10,8 @@ import msgspec
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.time_format import timestamp
 from kubectl_falcon.objects import Event, Job, Run, events_of, job_of, run_of
-from tests.unit.operator.telling import operator, run, state, trained
-from tests.unit.operator.world import World
+from tests.world.running import operator, run, state, trained
+from tests.world.world import World
 
 Body = dict[str, Any]
 

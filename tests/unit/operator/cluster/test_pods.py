@@ -9,7 +9,7 @@ from typing import Any
 from falcon_operator.api.common import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_REPLICA, LABEL_ROLE
 from falcon_operator.base.ports import PodView
 from falcon_operator.cluster import pods
-from falcon_operator.cluster.mirror import Item
+from falcon_operator.cluster.cache.mirror import Item
 from falcon_operator.cluster.pods import PodMirror
 from tests.unit.operator import kubelet
 

@@ -25,8 +25,8 @@ from falcon_core.recovery.model.treatments import Outlook
 from falcon_core.recovery.strategies import swap_for_link
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.reporting.messages import CommSignals, Onset
-from tests.unit.operator.flows import MB, Flow, Flows, two_by_two
 from tests.unit.recovery.seen import MS, NOW, four_pods, member, rank, replace
+from tests.world.flows import MB, Flow, Flows, two_by_two
 
 POLICY = Policy(
     job="gpt2",

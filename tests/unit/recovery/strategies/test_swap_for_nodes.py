@@ -19,9 +19,9 @@ from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies import swap_for_link, swap_for_nodes
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.reporting.messages import MicroShare
-from tests.unit.operator.flows import two_by_two
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, four_pods, member, rank, replace
+from tests.world.flows import two_by_two
 
 HEALTHY = 450 * MS  # two stages of 200 ms one after the other, and 50 ms of communication
 STRATEGIES: list[tuple[str, float | None]] = [("Ignore", None), ("SwapNodes", 10.0)]

@@ -1,0 +1,1 @@
+"""Keep what the operator watches of the API server in memory."""
