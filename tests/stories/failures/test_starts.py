@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from falcon_operator.base.ports import ContainerView
-from tests.world.state import Node
 from tests.world.running import operator, reasons, run, shown, state, trained
+from tests.world.state import Node
 from tests.world.world import World
 
 DEADLINE: dict[str, Any] = {"schedulingDeadlineSeconds": 20}
