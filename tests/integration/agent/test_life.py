@@ -119,7 +119,7 @@ async def test_a_healthy_pod_says_little(make_pod: MakePod) -> None:
     await trains_on(pod)
 
 
-@pytest.mark.slow  # tests/e2e/test_hang_and_link names it on the cluster
+@pytest.mark.slow  # tests/e2e/failures/test_hang_and_link names it on the cluster
 async def test_a_stopped_rank_is_behind_in_the_reported_counts(make_pod: MakePod) -> None:
     """The rank is stopped between two iterations; the other ranks go on into the next iteration's first all-reduce."""
     pod = make_pod(3)
@@ -160,7 +160,7 @@ async def test_a_stopped_rank_is_behind_in_the_reported_counts(make_pod: MakePod
     await trains_on(pod)
 
 
-@pytest.mark.slow  # tests/e2e/test_fail_stop kills both on the cluster
+@pytest.mark.slow  # tests/e2e/failures/test_fail_stop kills both on the cluster
 async def test_training_never_notices_that_etcd_and_gateway_die_and_reports_resume(
     make_pod: MakePod, site: Site
 ) -> None:

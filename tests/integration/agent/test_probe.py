@@ -94,7 +94,7 @@ def cores(ring: Ring) -> Iterator[None]:
         ring.stop()  # before the cgroups go
 
 
-@pytest.mark.slow  # tests/e2e/test_check shows it on the cluster
+@pytest.mark.slow  # tests/e2e/slowdowns/test_check shows it on the cluster
 async def test_a_check_names_the_machine_with_fewer_cores(ring: Ring, cores: None, network: Network) -> None:
     deciding = Deciding(
         ring, network.addresses, {"detection": {"pauseBudget": "0%"}, "mitigation": {"mode": "Observe"}}

@@ -72,7 +72,7 @@ def test_a_node_lost_in_the_middle_of_a_copy_leaves_the_checkpoint_before(real_v
     assert bytes_of_own(volume) < PIECE // 2, "what was begun is cleared away"
 
 
-@pytest.mark.slow  # e2e/test_checkpoint_folders looks at the same on the cluster
+@pytest.mark.slow  # e2e/checkpoints/test_checkpoint_folders looks at the same on the cluster
 def test_a_checkpoint_of_two_pods_appears_at_once(real_volume: Volume) -> None:
     """The pods' processes need different times; nothing names the checkpoint before both parts are there."""
     volume = real_volume

@@ -81,7 +81,7 @@ async def test_a_job_leaves_a_node_with_a_spot_notice_at_once(
     assert NOTICE in diagnoses(job)[0]["why"]
 
 
-@pytest.mark.slow  # tests/e2e/test_drain shows it on the cluster
+@pytest.mark.slow  # tests/e2e/platform/test_drain shows it on the cluster
 async def test_a_drain_waits_until_the_job_has_moved_and_then_goes_through(
     api: ApiServer, installation: Installation, played: Played
 ) -> None:

@@ -12,7 +12,7 @@ from dev.cluster import faults
 from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job, condition, training_job
 
-SCRIPTS = Path(__file__).with_name("scripts")
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 FOLDER = "/opt/scripts"
 MANY = 100_000
 
