@@ -3,8 +3,8 @@
 PyTorch is imported once, which takes a process seconds of CPU. A training is a message on the socket ``DESCRIPTOR``: a
 JSON object with its command, its environment, and each rank's environment and output files (null: standard error of
 the test). Beside it come two descriptors: a pipe, and the test's standard error. The answer is the process id of the
-training, which leads a process group. When all its ranks have ended, it writes their exit codes to the pipe as a JSON
-list. A rank that a signal killed has a negative code.
+training, which leads a process group. It writes two lines to the pipe, each a JSON list: the process ids of its ranks,
+and, when all have ended, their exit codes. A rank that a signal killed has a negative code.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ def forked(training: dict[str, Any], pipe: int) -> None:
             become(rank, training["environment"])
             return
         pids.append(pid)
+    os.write(pipe, json.dumps(pids).encode() + b"\n")
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    os.write(pipe, json.dumps(codes).encode())
+    os.write(pipe, json.dumps(codes).encode() + b"\n")
     os._exit(0)
 
 

@@ -76,7 +76,7 @@ class Ranks:
             self._pid = _zygote().fork({"command": command, "environment": common, "ranks": placed}, theirs)
         finally:
             os.close(theirs)
-        self._codes = b""
+        self._said = b""
         self._over = False
 
     def wait(self, timeout_seconds: float) -> list[int]:
@@ -85,8 +85,14 @@ class Ranks:
             self._read(timeout_seconds)
         finally:
             self.kill()
-        codes: list[int] = json.loads(self._codes)
+        codes: list[int] = json.loads(self._said.splitlines()[1])
         return codes
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the ranks. Raises TimeoutError."""
+        self._read(20, until=b"\n")
+        pids: list[int] = json.loads(self._said.splitlines()[0])
+        return pids
 
     def kill(self) -> None:
         """Kill the ranks that are left, and the process that forked them."""
@@ -97,15 +103,15 @@ class Ranks:
                 os.killpg(self._pid, signal.SIGKILL)
             self._read(20)
 
-    def _read(self, timeout_seconds: float) -> None:
-        """Read the exit codes, until the process that writes them has ended."""
+    def _read(self, timeout_seconds: float, until: bytes | None = None) -> None:
+        """Read what the process says that forked the ranks, until it has said a text; None: until it has ended."""
         deadline = time.monotonic() + timeout_seconds
-        while not self._over:
+        while not self._over and (until is None or until not in self._said):
             there, _, _ = select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))
             if not there:
                 raise TimeoutError(f"the ranks have not ended within {timeout_seconds:.0f} s")
             piece = os.read(self._pipe, 65536)
-            self._codes += piece
+            self._said += piece
             if not piece:
                 self._over = True
                 os.close(self._pipe)
