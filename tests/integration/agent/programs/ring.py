@@ -4,6 +4,9 @@ It trains until the file FOLDER/goal holds a step that it has done. ``MEMBERS``:
 gradients together; all, if it is left out.
 
 A step's loss depends on the step alone. Each rank writes a line for each step: its loss, exactly, and when it ended.
+
+The weights are changed by hand: PyTorch's optimizers import its compiler, which takes each rank as long as all else
+that PyTorch imports.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from torch import nn
 
 WIDTH, LAYERS, BATCH = 512, 3, 8  # 3 MB of gradients
 LOADING_SECONDS = 0.1
+RATE, MOMENTUM = 0.05, 0.9
 
 
 def goal(folder: Path) -> int:
@@ -37,7 +41,8 @@ def main() -> None:
     own = groups[rank // size] if groups else None
     torch.manual_seed(0)
     model = nn.Sequential(*(part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.Tanh())))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    parameters = list(model.parameters())
+    velocity = torch.zeros(sum(each.numel() for each in parameters))
     step, last = 0, 1 << 30
     with (folder / f"steps-{rank}").open("w") as steps:
         while step < last:
@@ -45,16 +50,12 @@ def main() -> None:
             time.sleep(LOADING_SECONDS)
             data = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1000 * step + rank))
             loss = (model(data) - data.tanh()).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            gradients = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+            gradients = torch.cat([each.flatten() for each in torch.autograd.grad(loss, parameters)])
             dist.all_reduce(gradients, group=own)
-            at = 0
-            for each in model.parameters():
-                if each.grad is not None:
-                    each.grad.copy_(gradients[at : at + each.numel()].view_as(each) / size)
-                    at += each.numel()
-            optimizer.step()
+            velocity.mul_(MOMENTUM).add_(gradients, alpha=1 / size)
+            with torch.no_grad():
+                for each, change in zip(parameters, velocity.split([each.numel() for each in parameters]), strict=True):
+                    each.sub_(change.view_as(each), alpha=RATE)
             said = torch.tensor([float(goal(folder)), float(loss.detach())], dtype=torch.float64)
             dist.all_reduce(said, op=dist.ReduceOp.MIN)
             last = int(said[0])
