@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def helm(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([binary("helm"), *args], capture_output=True, text=True, timeout=60, check=False)
 
 
+@functools.cache
 def template(*flags: str, chart: Path = CHART, release: str = "falcon") -> subprocess.CompletedProcess[str]:
     return helm("template", release, str(chart), "--namespace", NAMESPACE, "--kube-version", KUBE_VERSION, *flags)
 
@@ -36,7 +38,7 @@ class Rendered:
         assert done.returncode == 0, done.stderr
         self.objects: dict[tuple[str, str], Manifest] = {
             (manifest["kind"], manifest["metadata"]["name"]): manifest
-            for manifest in yaml.safe_load_all(done.stdout)
+            for manifest in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader)
             if manifest
         }
 
