@@ -1,9 +1,9 @@
 """Fixtures that integration tests share, and which tests run side by side.
 
 ``make test-integration`` runs them on a few workers, since much of their time is waiting. A test that makes all that it
-uses may run beside any other. Tests of one kube-apiserver, of one module's server, and of the local cluster's tools
-(they write to this machine's cgroups), stay in order on one worker. A test whose subject is time is marked ``alone``
-and runs when the workers are done.
+uses may run beside any other. Tests that share a kube-apiserver or another server, and those of the local cluster's
+tools (they write to this machine's cgroups), stay in order on one worker. A test whose subject is time is marked
+``alone`` and runs when the workers are done.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from falcon_etcd import Client
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.refusing import Network
 
-FOLDERS_IN_ORDER = {"api", "cluster", "operator"}  # a kube-apiserver that a session shares; this machine's cgroups
+FOLDERS_IN_ORDER = {"api", "cluster"}  # a kube-apiserver that a session shares; this machine's cgroups
 FILES_IN_ORDER = (  # what a module shares takes long to make
     "tests/integration/agent/test_node.py",
     "tests/integration/chart/",
     "tests/integration/checkpoint/test_losses.py",
+    "tests/integration/operator/",  # each worker that gets some of them has a kube-apiserver
     "tests/integration/packaging/",
 )
 
