@@ -16,10 +16,7 @@ from falcon_agent.node.cpu_usage import Accounts
 from falcon_agent.node.pod_names import pod_name
 from tests.integration.agent.cpus import ROOT, V2, cgroup, limit
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root"),
-    pytest.mark.alone,  # figures of time
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root")
 
 OWN, GUARANTEED, HOG = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "abc")
 CORES = 0.5
@@ -62,6 +59,7 @@ def groups() -> Iterator[Groups]:
         yield Groups(made)
 
 
+@pytest.mark.alone  # figures of time
 def test_a_pod_that_takes_the_cores_is_named_with_what_it_takes(groups: Groups, tmp_path: Path) -> None:
     (tmp_path / f"batch_etl-5_{HOG}").mkdir()
     (tmp_path / f"train_gpt2-1_{GUARANTEED}").mkdir()

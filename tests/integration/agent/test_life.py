@@ -98,6 +98,7 @@ def came_early(later: Summary, earlier: Summary) -> bool:
     return not speaker.moment_has_come(later.unix_ns)
 
 
+@pytest.mark.slow  # unit agent/reporting/test_schedule shows when a healthy pod reports
 @pytest.mark.alone
 async def test_a_healthy_pod_says_little(make_pod: MakePod) -> None:
     """A busy machine slows the ranks now and then. The pod reports that at once: such reports are not judged here."""

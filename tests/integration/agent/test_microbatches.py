@@ -106,6 +106,7 @@ async def test_shares_move_and_the_slow_rank_still_shows_its_own_speed(pod: Pod)
     assert in_step(pod) == EVEN
 
 
+@pytest.mark.slow  # microbatches/test_sharing shares them out between ranks with sharded parameters
 @pytest.mark.parametrize("pod", [("sharded",)], indirect=True)
 async def test_they_move_between_ranks_that_share_the_parameters(pod: Pod) -> None:
     """The model is in shards that are gathered once a step: an iteration's calls stay, whatever a rank's share is."""

@@ -80,6 +80,7 @@ def test_install_upgrade_uninstall_leaves_only_what_is_kept(cluster: ApiServer, 
     assert left == ""
 
 
+@pytest.mark.slow  # the tests before and after it upgrade kept definitions, too
 def test_reinstall_over_kept_crds_under_the_same_name_upgrades_them(cluster: ApiServer, tmp_path: Path) -> None:
     install(cluster, "falcon", NAMESPACE)
     uid = run_a_job(cluster)

@@ -21,7 +21,13 @@ def _built() -> None:
         pytest.fail(f"{PYTHON} is missing: run the tests through make test-integration")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "all_reduce"])
+RECORDED = ("fsdp", "pipeline")  # unit agent/rings/test_nccl_records finds their iterations in recorded rings
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind in RECORDED)) for kind in KINDS if kind != "all_reduce"],
+)
 def test_the_iterations_of_each_kind_of_job_are_found(kind: str, tmp_path: Path) -> None:
     experiments.expect_iterations(experiments.iterations_of(kind, tmp_path, ITERATIONS, ON_CPU), ITERATIONS)
 
@@ -32,6 +38,7 @@ def test_the_iterations_of_a_job_of_equal_calls_are_found_by_the_gaps_between_th
     experiments.expect_iterations(found, ITERATIONS)
 
 
+@pytest.mark.slow  # unit agent/rings/test_nccl_records names the delayed rank of recorded rings
 @pytest.mark.alone  # beside other tests, any rank may compute slowly
 def test_the_delayed_rank_is_named(tmp_path: Path) -> None:
     experiments.expect_slow_rank(experiments.culprits(tmp_path, 160, 0.2, ON_CPU))

@@ -14,7 +14,7 @@ from falcon_core.recovery.preflight.smoke_test import Smoke, begin_round, step
 from falcon_core.wire.launcher.launch import LaunchPlan, Phase
 from tests.integration.shim.launching import Launcher
 
-pytestmark = pytest.mark.alone  # it counts what a thread of lowest priority does in a tenth of a second
+alone = pytest.mark.alone  # it counts what a thread of lowest priority does in a tenth of a second
 Start = Callable[..., Launcher]
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(99)")
 # It takes half a second to bring something to an end.
@@ -36,6 +36,7 @@ def plan(launcher: Launcher, smoke: int, *, generation: int = 2, phase: Phase = 
     launcher.plan(LaunchPlan(generation=generation, phase=phase, smoke=smoke, **(run if phase == "Run" else {})))
 
 
+@alone
 def test_it_begins_when_the_processes_are_dead_and_is_made_once_for_each_number(start: Start) -> None:
     launcher = start(*CLOSER)
     launcher.run()
@@ -66,6 +67,7 @@ def test_it_begins_when_the_processes_are_dead_and_is_made_once_for_each_number(
     assert launcher.wait(state="Running").generation == 2, "the rank goes on"
 
 
+@alone
 def test_the_ranks_start_beside_it_and_let_it_end(start: Start) -> None:
     launcher = start(*SLEEPER)
     plan(launcher, 0)
@@ -102,6 +104,7 @@ def test_a_next_stop_ends_it(start: Start) -> None:
     assert launcher.measured(2, "smoke").error == ""
 
 
+@alone
 def test_a_machine_of_a_tenth_of_the_speed_is_sick_beside_what_two_launchers_measure(start: Start) -> None:
     """The rule and the launcher's own words fit together; the third machine's figures are those of the first, ÷ 10."""
     rounds = []
