@@ -16,13 +16,20 @@ import msgspec
 import numpy as np
 
 from falcon_core.planning.goodput import Activity
-from falcon_core.recovery import machine
-from falcon_core.recovery.cost import prices
-from falcon_core.recovery.model.actions import Action, GiveUp, Replace, Swap, Switch
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import Exposure, RecoveryState
+from falcon_core.recovery import (
+    Action,
+    Exposure,
+    GiveUp,
+    Observation,
+    RecoveryState,
+    Replace,
+    SlowIncident,
+    Swap,
+    Switch,
+    machine,
+)
 from falcon_core.recovery.strategies import replace_node
+from falcon_core.recovery.views import prices
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.cluster.burn_ins import BurnIns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning.goodput import Activity, Goodput, Segment, account
-from falcon_core.recovery.model.actions import (
+from falcon_core.recovery import (
     Abandon,
     Action,
     GiveUp,

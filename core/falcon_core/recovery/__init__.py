@@ -1,1 +1,123 @@
-"""Decide the cheapest repair of a job from what one look shows; pure, and no clock is read here."""
+"""Decide the cheapest repair of a job from what one look shows; pure, and no clock is read here.
+
+The operator and the simulator import this module, ``views`` and the modules that it names; the rooms below are its own.
+"""
+
+from __future__ import annotations
+
+from falcon_core.recovery.checkpoint_on_demand import Demand
+from falcon_core.recovery.model.actions import (
+    Abandon,
+    Action,
+    GiveUp,
+    HangClosed,
+    MoveClosed,
+    Prepare,
+    Recreate,
+    Replace,
+    Restart,
+    RetriesClosed,
+    SlowClosed,
+    StopClosed,
+    Swap,
+    Switch,
+)
+from falcon_core.recovery.model.evidence import NetworkSeen, Sampled
+from falcon_core.recovery.model.failure import (
+    Awaited,
+    Departure,
+    Fault,
+    HangFinding,
+    HangIncident,
+    RetryIncident,
+    Step,
+    StopIncident,
+)
+from falcon_core.recovery.model.membership import Exclusion, Member, Membership, Replacement, StandbyPod, apply_actions
+from falcon_core.recovery.model.observation import (
+    NOTHING_SENT,
+    ClaimLimit,
+    MemberSeen,
+    NodeTrouble,
+    Notice,
+    Observation,
+    Owner,
+    PodEnd,
+    PreparedSeen,
+    ProbeSeen,
+    RankSeen,
+    Spares,
+    StartWait,
+)
+from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.probe import Check, Measured, Probe, Probed
+from falcon_core.recovery.model.slowdown import Applied, Culprit, JobChange, SlowIncident, SlowLink
+from falcon_core.recovery.model.state import Exposure, RecoveryState
+from falcon_core.recovery.model.stored import Place
+from falcon_core.recovery.model.suspects import Lasted
+from falcon_core.recovery.model.treatments import Swapped
+
+__all__ = [
+    "NOTHING_SENT",
+    "Abandon",
+    "Action",
+    "Applied",
+    "Awaited",
+    "Check",
+    "ClaimLimit",
+    "Culprit",
+    "Demand",
+    "Departure",
+    "Exclusion",
+    "Exposure",
+    "Fault",
+    "GiveUp",
+    "HangClosed",
+    "HangFinding",
+    "HangIncident",
+    "JobChange",
+    "Lasted",
+    "LeavingNode",
+    "Measured",
+    "Member",
+    "MemberSeen",
+    "Membership",
+    "MoveClosed",
+    "NetworkSeen",
+    "NodeTrouble",
+    "Notice",
+    "Observation",
+    "Owner",
+    "Place",
+    "PlannedMove",
+    "PodEnd",
+    "Policy",
+    "Prepare",
+    "PreparedSeen",
+    "Probe",
+    "ProbeSeen",
+    "Probed",
+    "RankSeen",
+    "RecoveryState",
+    "Recreate",
+    "Replace",
+    "Replacement",
+    "Restart",
+    "RetriesClosed",
+    "RetryIncident",
+    "Sampled",
+    "SlowClosed",
+    "SlowIncident",
+    "SlowLink",
+    "Spares",
+    "StandbyPod",
+    "StartWait",
+    "Step",
+    "StopClosed",
+    "StopIncident",
+    "Swap",
+    "Swapped",
+    "Switch",
+    "apply_actions",
+]

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.failure import Departure
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import Departure, RecoveryState
+from falcon_core.recovery.views import left_nodes
 from falcon_sim.cluster.machines import Machines
 
 SLOWER = 1.5  # of the operator's fencing: a test slower than that fails, and fences the node

@@ -12,11 +12,20 @@ from collections.abc import Collection
 
 import msgspec
 
-from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.actions import Action, Recreate, Restart
-from falcon_core.recovery.model.membership import Membership, apply_actions, begin
-from falcon_core.recovery.model.observation import MemberSeen, Observation, PreparedSeen, RankSeen, Spares
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import (
+    Action,
+    MemberSeen,
+    Membership,
+    Observation,
+    PreparedSeen,
+    RankSeen,
+    RecoveryState,
+    Recreate,
+    Restart,
+    Spares,
+    apply_actions,
+)
+from falcon_core.recovery.views import first_membership, left_nodes
 from falcon_core.wire.reporting.messages import RankSignals
 from falcon_sim.agents import Agents
 from falcon_sim.cluster.machines import Machines
@@ -69,7 +78,7 @@ class Cluster:
         self._procs = scenario.job.procs_per_node
         self._machines = machines
         self._names = _Names()
-        founded = begin(Membership(), self._names, replicas=len(machines.roles), procs=self._procs, now=0.0)
+        founded = first_membership(Membership(), self._names, replicas=len(machines.roles), procs=self._procs, now=0.0)
         self._membership = replace(founded, phase="Run")
         names = [member.pod_name for member in founded.members]
         self._pods = {name: _Pod(name, node) for name, node in zip(names, machines.roles, strict=True)}

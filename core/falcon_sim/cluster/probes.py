@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from falcon_core.recovery.model.observation import Observation, ProbeSeen
-from falcon_core.recovery.model.probe import Probe
+from falcon_core.recovery import Observation, Probe, ProbeSeen
 from falcon_core.topology.passes import ring_passes
 from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.check_links import LinkReport, LinksReport

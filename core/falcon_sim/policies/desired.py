@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import Observation, Policy, RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_sim.cluster.machines import Machines
 from falcon_sim.cluster.probes import Pods

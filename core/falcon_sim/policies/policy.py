@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery import Policy
 from falcon_core.recovery.strategies import adjust_microbatches, swap_for_link
 from falcon_core.topology.parallelism import Parallelism
 from falcon_sim.job.scenario import Scenario

@@ -16,8 +16,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery import Observation, SlowIncident
 from falcon_sim.agents import Agents
 from falcon_sim.job.model import JobModel
 from falcon_sim.job.scenario import Published, Scenario

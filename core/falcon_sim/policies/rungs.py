@@ -16,7 +16,7 @@ from falcon_core.planning import microbatch, ski_rental
 from falcon_core.planning.errors import PlanningError
 from falcon_core.planning.placement import placement
 from falcon_core.planning.placement.placement_model import Cluster, Roles, roles_of
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery import Observation
 from falcon_core.signals.job.transfers import match, slow_links
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.ring import RecordArray

@@ -6,12 +6,18 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery.checkpoint_on_demand import Demand
-from falcon_core.recovery.model.failure import HangIncident, RetryIncident, StopIncident
-from falcon_core.recovery.model.membership import Exclusion, Replacement, StandbyPod
-from falcon_core.recovery.model.planned_move import PlannedMove
-from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import (
+    Demand,
+    Exclusion,
+    HangIncident,
+    PlannedMove,
+    RecoveryState,
+    Replacement,
+    RetryIncident,
+    SlowIncident,
+    StandbyPod,
+    StopIncident,
+)
 from falcon_core.recovery.preflight.machine_test import Preflight
 from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_operator.api.common import ApiStruct, ObjectMeta

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import product
 
-from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import Member, Membership, RecoveryState
 from falcon_core.recovery.strategies import known_slow_links
 from falcon_core.recovery.strategies.swap_for_link import end_nodes
 from falcon_core.topology.neighbours import holders

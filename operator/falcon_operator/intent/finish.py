@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery import Member, Membership
 from falcon_core.wire.launcher.launch import LaunchStatus
 from falcon_core.wire.saves.directory import DirectoryReport
 from falcon_operator.api.trainingjob import TrainingJob

@@ -7,12 +7,18 @@ from collections.abc import Iterable
 
 import msgspec
 
-from falcon_core.recovery import checkpoint_on_demand, machine
-from falcon_core.recovery.model.actions import Action, Swap, Switch
-from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import (
+    Action,
+    Member,
+    Membership,
+    Observation,
+    Policy,
+    RecoveryState,
+    Swap,
+    Switch,
+    checkpoint_on_demand,
+    machine,
+)
 from falcon_core.wire.saves.checkpoint import Held, newest_of_all, spread
 from falcon_operator.intent import copies
 from falcon_operator.intent.model.intent import Intent

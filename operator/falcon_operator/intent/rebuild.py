@@ -7,7 +7,7 @@ nodes), counters, learned figures, the history.
 
 from __future__ import annotations
 
-from falcon_core.recovery.model.membership import Member, Membership
+from falcon_core.recovery import Member, Membership
 from falcon_core.times import FRESH_SECONDS
 from falcon_operator.api.common import LABEL_REPLICA
 from falcon_operator.api.trainingjob import TrainingJob

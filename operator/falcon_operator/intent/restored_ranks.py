@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from falcon_core.recovery.model.membership import Membership
+from falcon_core.recovery import Membership
 from falcon_core.wire.saves.checkpoint import Loaded
 from falcon_operator.api.trainingrun import Restore
 from falcon_operator.intent.model.snapshot import Snapshot

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from falcon_core.model import Cause
-from falcon_core.recovery.model.suspects import Lasted
+from falcon_core.recovery import Lasted
 
 MOST_JOBS: Final = 256  # those that had a slowdown last
 MOST_ALIKE: Final = 4  # of a job, of one cause and depth: so that no job speaks for the cluster

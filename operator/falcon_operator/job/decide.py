@@ -11,25 +11,27 @@ from collections.abc import Sequence
 
 import msgspec
 
-from falcon_core.recovery import drain
-from falcon_core.recovery.cost.prices import next_step
-from falcon_core.recovery.detail_requests import wanted_detail
-from falcon_core.recovery.failstop.liveness import assess_liveness
-from falcon_core.recovery.idle import is_quiet
-from falcon_core.recovery.model.actions import (
+from falcon_core.recovery import (
     Action,
     GiveUp,
     HangClosed,
+    Member,
+    Membership,
     MoveClosed,
+    Observation,
+    Policy,
+    Probe,
+    Replacement,
     RetriesClosed,
     SlowClosed,
+    StandbyPod,
     StopClosed,
+    apply_actions,
+    drain,
 )
-from falcon_core.recovery.model.membership import Member, Membership, Replacement, StandbyPod, apply_actions
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.probe import Probe
-from falcon_core.recovery.probe import probe_controller
+from falcon_core.recovery.detail_requests import wanted_detail
+from falcon_core.recovery.idle import is_quiet
+from falcon_core.recovery.views import assess_liveness, next_step, probe_controller
 from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
 from falcon_core.wire.measurement.probe import ProbeOrder
 from falcon_operator.api.trainingjob import TrainingJobStatus

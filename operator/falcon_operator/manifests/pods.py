@@ -10,7 +10,7 @@ import copy
 import hashlib
 import json
 
-from falcon_core.recovery.model.membership import Member, Replacement, StandbyPod
+from falcon_core.recovery import Member, Replacement, StandbyPod
 from falcon_operator.api.common import (
     ANNOTATION_TEMPLATE_HASH,
     API_VERSION,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from falcon_core.recovery.model.membership import Exclusion
+from falcon_core.recovery import Exclusion
 from falcon_operator.api.common import LABEL_POOL, LABEL_ROLE
 from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.base.ports import Clock, Kube, NodeView, Occupant, PodSettings, PodView

@@ -10,8 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery.model.membership import StandbyPod
-from falcon_core.recovery.model.slowdown import JobChange
+from falcon_core.recovery import JobChange, StandbyPod
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.warmpool import WarmPoolStatus

@@ -13,13 +13,18 @@ import msgspec
 from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Severity
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.diagnosis.culprit_timing import named_for_ns
-from falcon_core.recovery.failstop import setup_retries
-from falcon_core.recovery.model.evidence import Sampled
-from falcon_core.recovery.model.failure import Fault, RetryIncident, Step, StopIncident
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import (
+    Culprit,
+    Fault,
+    Policy,
+    RecoveryState,
+    RetryIncident,
+    Sampled,
+    SlowIncident,
+    Step,
+    StopIncident,
+)
+from falcon_core.recovery.views import named_for_ns, setup_retries
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
 from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
 from falcon_operator.base.time_format import clock_time, timestamp

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.model import Cause
-from falcon_core.recovery.checkpoint_on_demand import Demand
-from falcon_core.recovery.model.actions import Abandon, Action, Swap
+from falcon_core.recovery import Abandon, Action, Demand, Swap
 from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.base.effects import Event
 from falcon_operator.intent.model.intent import Intent

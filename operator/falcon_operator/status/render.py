@@ -5,11 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.failslow import link_swap
-from falcon_core.recovery.model.failure import StopIncident
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import Policy, RecoveryState, SlowIncident, StopIncident
+from falcon_core.recovery.views import link_swap
 from falcon_operator.api.trainingjob import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.model.intent import Intent

@@ -9,11 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery.diagnosis import communicator_progress
-from falcon_core.recovery.failstop import hangs
-from falcon_core.recovery.failstop.liveness import Liveness
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery import Observation, Policy
+from falcon_core.recovery.views import Liveness, communicator_progress, hangs
 from falcon_core.times import BLIND_SECONDS
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.snapshot import Snapshot

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.model.observation import ClaimLimit
+from falcon_core.recovery import ClaimLimit
 from falcon_operator.api.warmpool import NamespaceClaims, WarmPool
 from falcon_operator.base.time_format import clock_time, timestamp, unix_seconds
 

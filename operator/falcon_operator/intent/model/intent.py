@@ -11,14 +11,11 @@ from typing import Any
 
 import msgspec
 
-from falcon_core.recovery.checkpoint_on_demand import Demand
-from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model import membership as members
-from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import Demand, Member, Membership, RecoveryState, SlowIncident
 from falcon_core.recovery.preflight.machine_test import Preflight
 from falcon_core.recovery.preflight.smoke_test import Smoke
+from falcon_core.recovery.views import left_nodes
+from falcon_core.recovery.views import membership as members
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import ClosedIncident, End, Gang, NodeVerdict
 from falcon_operator.api.warmpool import WarmPool

@@ -14,7 +14,7 @@ from typing import Final
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass, Source
 from falcon_core.model import CPU_BUSY_CONDITION, Severity
-from falcon_core.recovery.model.observation import NodeTrouble
+from falcon_core.recovery import NodeTrouble
 from falcon_operator.base.ports import NodeReport, NodeView
 
 OWN_PREFIX = "Falcon"  # of the types of Falcon's own conditions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_core.errors.judge import ErrorRules, usable_judge
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery import Policy
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_operator.api.common import ANNOTATION_CHECK
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec

@@ -13,9 +13,7 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import Culprit, Member, Membership, RecoveryState, SlowIncident
 from falcon_operator.api.common import API_VERSION, LABEL_JOB, LABEL_JOB_UID, ObjectMeta
 from falcon_operator.api.trainingjob import Counters, TrainingJob
 from falcon_operator.api.trainingrun import RunMember, TrainingRun, TrainingRunSpec

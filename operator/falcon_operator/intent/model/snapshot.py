@@ -9,8 +9,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.errors.judge import Judge, platform_judge, usable_judge
-from falcon_core.recovery.model.membership import Membership
-from falcon_core.recovery.model.suspects import Lasted
+from falcon_core.recovery import Lasted, Membership
 from falcon_core.wire.reporting.messages import Summary
 from falcon_operator.api.common import LABEL_ROLE, ROLE_TRAINER
 from falcon_operator.api.trainingjob import TrainingJob

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_core.recovery.model.membership import Membership
+from falcon_core.recovery import Membership
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.base.ports import NodeView
 from falcon_operator.intent.model.snapshot import Snapshot

@@ -12,15 +12,17 @@ from typing import Literal
 import msgspec
 
 from falcon_core.errors.judge import platform_judge
-from falcon_core.recovery.model.membership import Member, Membership, Replacement
-from falcon_core.recovery.model.observation import (
+from falcon_core.recovery import (
     NOTHING_SENT,
+    Member,
     MemberSeen,
+    Membership,
     Observation,
     PodEnd,
     PreparedSeen,
     ProbeSeen,
     RankSeen,
+    Replacement,
     Spares,
 )
 from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from falcon_core.errors.judge import Judge
-from falcon_core.recovery.model.observation import Notice
+from falcon_core.recovery import Notice
 from falcon_operator.base.ports import NodeView, PodView
 from falcon_operator.intent.observation.pod_ends import exceeds_own_limit
 

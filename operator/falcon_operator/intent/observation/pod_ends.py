@@ -13,7 +13,7 @@ from typing import Any, Final
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass, Source
 from falcon_core.model import Cause
-from falcon_core.recovery.model.observation import Owner, PodEnd
+from falcon_core.recovery import Owner, PodEnd
 from falcon_core.text import clean, clip
 from falcon_core.wire.launcher.launch import LaunchStatus
 from falcon_operator.api.trainingjob import TrainingJob

@@ -7,9 +7,8 @@ from collections.abc import Collection
 from typing import Final
 
 from falcon_core.errors.judge import Judge
-from falcon_core.recovery.failstop.late_starts import limit_seconds
-from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.observation import StartWait
+from falcon_core.recovery import Member, Membership, StartWait
+from falcon_core.recovery.views import start_limit_seconds
 from falcon_core.text import clean, clip
 from falcon_operator.base.ports import PodView
 from falcon_operator.base.time_format import clock_time
@@ -85,7 +84,7 @@ def outlook(snap: Snapshot, intent: Intent, member: Member, judge: Judge) -> str
     if several and not any(has_started(snap, each) for each in pods.values()):
         return "; no pod of the job has started on any node, so no other node is tried"
     deadline_seconds = float(snap.job.spec.scheduling_deadline_seconds)
-    left_seconds = limit_seconds(wait, longest_start_seconds(snap, membership), deadline_seconds) - wait.seconds
+    left_seconds = start_limit_seconds(wait, longest_start_seconds(snap, membership), deadline_seconds) - wait.seconds
     if left_seconds == math.inf:
         return ""
     if left_seconds <= 0:

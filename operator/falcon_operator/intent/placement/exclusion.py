@@ -19,10 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.actions import Action, Replace
-from falcon_core.recovery.model.failure import Departure
-from falcon_core.recovery.model.membership import Exclusion, Member
+from falcon_core.recovery import Action, Departure, Exclusion, Member, Replace
+from falcon_core.recovery.views import left_nodes
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import NodeVerdict

@@ -13,8 +13,8 @@ import hashlib
 import msgspec
 
 from falcon_core.errors.judge import encode_rules
+from falcon_core.recovery import Member, Membership
 from falcon_core.recovery.checkpoint_on_demand import wanted
-from falcon_core.recovery.model.membership import Member, Membership
 from falcon_core.recovery.preflight.machine_test import LOAD_MS
 from falcon_core.wire.reporting.messages import Detection, Plan, PlanMember
 from falcon_operator.api.common import TAINT_FENCED

@@ -18,13 +18,9 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.cost import prices
-from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.actions import Recreate
-from falcon_core.recovery.model.failure import Step
-from falcon_core.recovery.model.membership import Exclusion, Member, Replacement, apply_actions
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery import Exclusion, Member, Policy, Recreate, Replacement, Step, apply_actions
 from falcon_core.recovery.strategies import replace_node
+from falcon_core.recovery.views import left_nodes, prices
 from falcon_operator.api.common import TAINT_SPARE
 from falcon_operator.base.time_format import clock_time
 from falcon_operator.intent.model.intent import Intent, JobNames, claim_prefix

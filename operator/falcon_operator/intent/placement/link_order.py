@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_core.recovery.model.membership import Membership
+from falcon_core.recovery import Membership
 from falcon_core.recovery.preflight.link_test import LEAST_MACHINES, TRANSFER_MS, participants
 from falcon_core.recovery.preflight.machine_test import Machine, Preflight
 from falcon_core.wire.measurement.check_links import LinksOrder

@@ -12,10 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.recovery.model.actions import Replace
-from falcon_core.recovery.model.failure import Step, StopIncident
-from falcon_core.recovery.model.membership import apply_actions
-from falcon_core.recovery.model.observation import Spares
+from falcon_core.recovery import Replace, Spares, Step, StopIncident, apply_actions
 from falcon_core.recovery.preflight.link_test import BANDWIDTH
 from falcon_core.recovery.preflight.machine_test import (
     Found,

@@ -11,9 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.recovery.model.actions import Replace
-from falcon_core.recovery.model.membership import apply_actions
-from falcon_core.recovery.model.observation import Spares
+from falcon_core.recovery import Replace, Spares, apply_actions
 from falcon_core.recovery.preflight import smoke_test
 from falcon_core.recovery.preflight.machine_test import MOST_EXAMPLES, Found, is_due
 from falcon_operator.intent.model.intent import Intent, JobNames

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from falcon_core.recovery.failstop import standby_pods
-from falcon_core.recovery.failstop.standby_pods import Seen
-from falcon_core.recovery.model.membership import Membership, StandbyPod
+from falcon_core.recovery import Membership, StandbyPod
+from falcon_core.recovery.views import StandbyPodSeen, standby_pods
 from falcon_core.wire.launcher.imports import Imports
 from falcon_operator.intent.model.intent import Intent, JobNames, claimed_nodes
 from falcon_operator.intent.model.snapshot import Snapshot
@@ -32,14 +31,14 @@ def look(snap: Snapshot, intent: Intent) -> Intent:
     )
 
 
-def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> Seen:
+def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> StandbyPodSeen:
     pod = snap.pod(standby.pod_name)
     if pod is None:
-        return Seen(node=claimed.get(standby.claim_key, ""))
+        return StandbyPodSeen(node=claimed.get(standby.claim_key, ""))
     node = snap.nodes.get(pod.node)
     launch = job_observation.launch_status(snap, pod.uid)
     leaves = notice(node, pod, snap.settings.departure_taints, snap.judge)
-    return Seen(
+    return StandbyPodSeen(
         pod_uid=pod.uid,
         node=pod.node,
         ready=node is not None and node.ready and launch is not None and job_observation.alive(snap, pod.uid) is True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_core.model import Cause, Evidence
-from falcon_core.recovery.model.slowdown import Culprit
+from falcon_core.recovery import Culprit
 from falcon_operator.status.text.format import percent
 
 

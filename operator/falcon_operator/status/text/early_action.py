@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.model.slowdown import Applied
+from falcon_core.recovery import Applied
 from falcon_operator.status.text.format import percent, seconds
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from falcon_core.planning.ski_rental import Candidate, due_seconds
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Applied, SlowIncident, newest
-from falcon_core.recovery.model.treatments import Swapped
+from falcon_core.recovery import Applied, Policy, SlowIncident, Swapped
 from falcon_core.recovery.strategies import ignore, swap_for_link
+from falcon_core.recovery.views import newest_application
 from falcon_operator.api.trainingjob import DoneStep
 from falcon_operator.status.text.action_log import done_step
 from falcon_operator.status.text.early_action import why_early
@@ -22,13 +21,13 @@ def link_done(slow: SlowIncident) -> list[DoneStep]:
     steps = exchange_steps(slow)
     if steps:
         return steps
-    ignored = newest(slow, ignore.TYPE)
+    ignored = newest_application(slow, ignore.TYPE)
     return [] if ignored is None else [done_step(ignored.at, "ignored: so far cheaper than anything else")]
 
 
 def exchange_steps(slow: SlowIncident) -> list[DoneStep]:
     """Return what was done by exchanging roles, oldest first; empty where no roles were exchanged."""
-    acted, swapped = newest(slow, swap_for_link.TYPE), slow.swapped
+    acted, swapped = newest_application(slow, swap_for_link.TYPE), slow.swapped
     if acted is None or swapped is None:
         return []
     steps = [done_step(acted.at, _endured(slow, acted))]
@@ -54,7 +53,7 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         return f"endured: none of spec.mitigation.strategies is against a slow link; {swap_for_link.TYPE} is"
     if slow.swapped is not None and slow.swapped.failed:
         return "endured: the exchange of roles has not helped, and is not tried again in this incident"
-    acted = newest(slow, swap_for_link.TYPE)
+    acted = newest_application(slow, swap_for_link.TYPE)
     if acted is not None and acted.observed_only:
         return "mode Observe: roles would have been exchanged; nothing is done"
     if slow.blocked:

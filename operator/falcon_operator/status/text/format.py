@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from falcon_core.model import Cause
-from falcon_core.recovery.model.failure import Fault
-from falcon_core.recovery.model.slowdown import JobChange, SlowIncident, SlowLink
-from falcon_core.recovery.model.stored import Place
+from falcon_core.recovery import Fault, JobChange, Place, SlowIncident, SlowLink
 from falcon_core.text import clip
 from falcon_core.wire.ring import Op
 from falcon_operator.api.trainingrun import Restore

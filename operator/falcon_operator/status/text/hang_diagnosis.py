@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from falcon_core.model import Cause, Severity
-from falcon_core.recovery.failstop.hangs import doing, due_at
-from falcon_core.recovery.model.failure import Awaited, HangFinding, HangIncident
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery import Awaited, HangFinding, HangIncident, Policy
+from falcon_core.recovery.views import hang_activity, hang_due_at
 from falcon_core.times import PATIENCE_SECONDS
 from falcon_operator.api.trainingjob import DiagnosisStatus
 from falcon_operator.base.time_format import clock_time, timestamp
@@ -43,13 +42,14 @@ def _next(hang: HangIncident, policy: Policy) -> str:
     price = f"{hang.restart_seconds - hang.redo_seconds:.0f} s"
     if hang.redo_seconds >= 1:
         price += f" + {hang.redo_seconds:.0f} s of work since the last checkpoint"
+    due = clock_time(hang_due_at(hang))
     if not policy.enforce:
         return (
-            f"mode Observe: nothing is done; Enforce would restart all ranks at {clock_time(due_at(hang))} (a restart"
+            f"mode Observe: nothing is done; Enforce would restart all ranks at {due} (a restart"
             f" costs {price}); it ends when these ranks go on, or when the program's own timeout ends a process"
         )
     return (
-        f"all ranks are restarted at {clock_time(due_at(hang))} if none has moved by then: the standstill has cost as"
+        f"all ranks are restarted at {due} if none has moved by then: the standstill has cost as"
         f" much as a restart ({price}), or lasted for {PATIENCE_SECONDS / 60:.0f} minutes"
     )
 
@@ -113,7 +113,7 @@ def _state_of(finding: HangFinding | None) -> str:
 
 def _doing(rank: Awaited) -> str:
     number = rank.place.rank
-    match doing(rank):
+    match hang_activity(rank):
         case "Unknown":
             return ""
         case "Blocked":
@@ -149,7 +149,7 @@ def meanwhile(finding: HangFinding) -> str:
         "Blocked": "waits for a device or a file system: a long checkpoint, or a hang",
         "Working": "is at work: a long checkpoint or evaluation, or a hang",
     }
-    process = words.get(doing(finding.ranks[0]), "")
+    process = words.get(hang_activity(finding.ranks[0]), "")
     return f"; rank {finding.ranks[0].place.rank}'s process {process}" if process else ""
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from falcon_core.model import Cause, Evidence
-from falcon_core.recovery.history.node_fault import suffices
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery import Culprit, Policy, SlowIncident
 from falcon_core.recovery.strategies import replace_node
+from falcon_core.recovery.views import evidence_suffices
 from falcon_operator.status.text.probes import may_be_tested
 
 _LOW = "set spec.mitigation.confidence: Low"
@@ -16,7 +15,7 @@ _OF_THE_WORK = (Evidence.WORK_MAY_MOVE, Evidence.FOLLOWS_THE_ROLE, Evidence.TEST
 def is_kept(slow: SlowIncident, policy: Policy) -> bool:
     """Check whether the culprit's node would be replaced in the end, were it known to be at fault."""
     replaces = any(name == replace_node.TYPE for name, _ in policy.strategies)
-    return replaces and slow.evidence is not None and not suffices(slow.evidence, policy)
+    return replaces and slow.evidence is not None and not evidence_suffices(slow.evidence, policy)
 
 
 def cause_of(slow: SlowIncident, culprit: Culprit) -> Cause:

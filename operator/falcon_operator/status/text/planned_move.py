@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from falcon_core.model import Cause
-from falcon_core.recovery import drain
-from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import LeavingNode, PlannedMove, RecoveryState, drain
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.status.text.format import listed

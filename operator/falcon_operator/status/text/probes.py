@@ -5,14 +5,10 @@ from __future__ import annotations
 from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.cost.prices import TAKE_THE_ROLE
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.probe import Check, Measured, Probed
-from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery import Check, Measured, Policy, Probed, RecoveryState, SlowIncident
 from falcon_core.recovery.preflight.link_test import LEAST_MACHINES
-from falcon_core.recovery.probe import probe_targets
 from falcon_core.recovery.strategies import replace_node
+from falcon_core.recovery.views import TAKE_THE_ROLE, probe_targets
 from falcon_operator.api.trainingjob import CheckStatus, PausesStatus
 from falcon_operator.base.effects import Event
 from falcon_operator.base.time_format import clock_time, timestamp

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.model.evidence import NetworkSeen
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
+from falcon_core.recovery import NetworkSeen, Policy, SlowIncident, SlowLink
 from falcon_operator.api.trainingjob import DiagnosisStatus
 from falcon_operator.status.text.exchanges import link_done, link_next
 from falcon_operator.status.text.format import link_where, milliseconds, op_name, since_words

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Applied, SlowIncident, newest
+from falcon_core.recovery import Applied, Policy, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_for_link
+from falcon_core.recovery.views import newest_application
 from falcon_operator.api.trainingjob import DoneStep
 from falcon_operator.status.text.action_log import done_step
 from falcon_operator.status.text.early_action import due_words, why_early
@@ -16,8 +16,8 @@ from falcon_operator.status.text.node_kept import doubt_words, is_kept
 
 def slow_done(slow: SlowIncident) -> list[DoneStep]:
     """Return what was done about a slowdown, oldest first."""
-    ignored = newest(slow, ignore.TYPE)
-    acted = newest(slow, replace_node.TYPE)
+    ignored = newest_application(slow, ignore.TYPE)
+    acted = newest_application(slow, replace_node.TYPE)
     steps = [*_moved_steps(slow), *exchange_steps(slow)]
     if acted is None:
         if ignored is None or steps:
@@ -35,7 +35,7 @@ def slow_done(slow: SlowIncident) -> list[DoneStep]:
 
 
 def _moved_steps(slow: SlowIncident) -> list[DoneStep]:
-    acted, moved = newest(slow, adjust_microbatches.TYPE), slow.moved
+    acted, moved = newest_application(slow, adjust_microbatches.TYPE), slow.moved
     if acted is None:
         return []
     if moved is None:
@@ -95,7 +95,7 @@ def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
 
 
 def _replaced_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> str:
-    replaced = newest(slow, replace_node.TYPE)
+    replaced = newest_application(slow, replace_node.TYPE)
     if replaced is not None and replaced.observed_only:
         return "mode Observe: the node would have been replaced; nothing is done"
     if next_strategy is None:
@@ -109,7 +109,7 @@ def _replaced_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate 
 
 def beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
     """Return what is next for a node beside the first slow node."""
-    acted = newest(slow, replace_node.TYPE)
+    acted = newest_application(slow, replace_node.TYPE)
     observed = acted is not None and acted.observed_only
     if slow.phase != "Located" or slow.blocked or observed or is_kept(slow, policy) or first.culprit is None:
         return slow_next(slow, policy, None)
