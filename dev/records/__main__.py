@@ -18,7 +18,7 @@ from pathlib import Path
 from dev.records.simulations import record, scenarios
 
 ROOT = Path(__file__).resolve().parents[2]
-STORIES = ("tests/unit", "tests/stories")
+STORIES = ("tests/unit/operator", "tests/stories")
 
 
 def write(folder: Path, seeds: int, only: list[str]) -> int:
