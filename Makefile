@@ -55,7 +55,7 @@ demo-down: ## remove the demo's cluster and all that it left (images and binarie
 	@$(MAKE) cluster-down
 
 ## -- checks --------------------------------------------------------------------------------------------------------
-PYTHON_DIRS := core operator agent cli dev tests examples benchmarks
+PYTHON_DIRS := core operator agent cli dev tests examples benchmarks evaluation
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent:cli
 

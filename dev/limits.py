@@ -29,6 +29,7 @@ ROOTS_OF_ROOMS = (
     "dev",
     "tests",
     "benchmarks",
+    "evaluation",
 )  # whose folders MOST_FILES holds for
 GENERATED = ("core/falcon_etcd/_proto/", "core/falcon_gateway/_proto/")
 ROOT = Path(__file__).resolve().parents[1]

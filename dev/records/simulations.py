@@ -17,7 +17,7 @@ from falcon_sim.job.scenario import load
 from falcon_sim.report import report
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("examples/simulation", "benchmarks/simulator")
+FOLDERS = ("examples/simulation", "evaluation/simulator")
 
 
 def scenarios() -> list[Path]:

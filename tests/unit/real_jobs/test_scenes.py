@@ -1,13 +1,13 @@
-"""The scenes of ``benchmarks.real_jobs``: reproducible, and healthy or broken as they say."""
+"""The scenes of ``evaluation.real_jobs``: reproducible, and healthy or broken as they say."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks.real_jobs.patterns import CHECKED, PATTERNS
-from benchmarks.real_jobs.scene import Pattern, entropy, scene_of
-from benchmarks.real_jobs.world import World
+from evaluation.real_jobs.patterns import CHECKED, PATTERNS
+from evaluation.real_jobs.scene import Pattern, entropy, scene_of
+from evaluation.real_jobs.world import World
 from falcon_sim.job.scenario import Scenario, checked
 
 

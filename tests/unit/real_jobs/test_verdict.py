@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.real_jobs.outcome import Case, Incident, Outcome, Taken
-from benchmarks.real_jobs.scene import Broken
-from benchmarks.real_jobs.verdict import falls_short, tally
+from evaluation.real_jobs.outcome import Case, Incident, Outcome, Taken
+from evaluation.real_jobs.scene import Broken
+from evaluation.real_jobs.verdict import falls_short, tally
 
 
 def _outcome(

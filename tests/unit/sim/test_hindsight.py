@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.simulator.falcon import hindsight, priced, stretched
+from evaluation.simulator.falcon import hindsight, priced, stretched
 from falcon_sim.job.scenario import Scenario, parse
 
 JOB = {"parallelism": {"data": 4, "pipeline": 2}, "procs_per_node": 2, "microbatches": 16, "noise": 0.0}

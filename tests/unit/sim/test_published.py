@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.simulator.policies import drawn
+from evaluation.simulator.policies import drawn
 from falcon_sim.engine import Engine
 from falcon_sim.job.scenario import parse
 from falcon_sim.timeline import Note

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "simulation"
 
 
 def test_the_device_times_as_many_iterations_as_an_agent_asks_for() -> None:
-    """The figure stands there twice: an old core, which has none, is played beside today's (benchmarks/real_jobs)."""
+    """The figure stands there twice: an old core, which has none, is played beside today's (evaluation/real_jobs)."""
     assert Watch().sample_every == SAMPLE_EVERY
 
 

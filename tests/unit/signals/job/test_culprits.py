@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from benchmarks.culprits import real_jobs
+from evaluation.culprits import real_jobs
 from falcon_core.signals.job.culprits import RankView, Verdict, Wait, attribute_slowdown
 
 MS = 1_000_000.0

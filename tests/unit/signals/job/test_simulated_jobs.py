@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.culprits.confusion import DOUBLE, SINGLE, Component, trial
-from benchmarks.culprits.parallel import FaultName, Shape
+from evaluation.culprits.confusion import DOUBLE, SINGLE, Component, trial
+from evaluation.culprits.parallel import FaultName, Shape
 from falcon_core.signals.job.transfers import match, slow_links
 
 SHAPE = Shape(pipeline=2, data=4, tensor=4)
