@@ -8,7 +8,8 @@ and writes its own stack: the stacks of other threads change while they run, and
 """
 
 import faulthandler
-import os  # and no ``signal``: its enumerations take longer to import than all of this
+import os
+from _signal import SIG_IGN, signal  # the enumerations of ``signal`` take longer to import than all of this
 
 # shim/src/launch/process/stacks.h; real-time signals that no library is known to use
 SIGNAL, SAMPLE_SIGNAL = 57, 58
@@ -19,11 +20,16 @@ def register(folder: str) -> None:
 
     ``SAMPLE_SIGNAL`` appends to ``folder``/<process id>.sample. Both stay open for as long as the interpreter lives,
     unless the program closes them: the launcher sends the signal only where the process has its file open.
+
+    The interpreter takes the handlers back at its end. A signal that the launcher sends at that moment is ignored:
+    without that, it would end the process.
     """
     path = os.path.join(folder, str(os.getpid()))
     file = created(path, os.O_WRONLY | os.O_APPEND)
-    faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
     sample = created(path + ".sample", os.O_WRONLY | os.O_APPEND)
+    for number in (SIGNAL, SAMPLE_SIGNAL):
+        signal(number, SIG_IGN)  # what faulthandler finds, it leaves behind
+    faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
     faulthandler.register(SAMPLE_SIGNAL, file=sample, all_threads=False, chain=False)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from falcon_core.signals.job.stacks import answering_thread
-from falcon_start.stacks import SIGNAL
+from falcon_start.stacks import SAMPLE_SIGNAL, SIGNAL
 
 AGENT = Path(__file__).parents[3] / "agent"
 WAITING = """
@@ -25,6 +25,14 @@ def the_place():
 
 print("ready", flush=True)
 the_place()
+"""
+
+# What C registers runs when the interpreter has ended.
+AFTER_THE_END = """
+import ctypes
+library = ctypes.CDLL(None)
+library.__cxa_atexit(library.pause, None, None)
+print("over", flush=True)
 """
 
 
@@ -138,3 +146,30 @@ def test_a_program_that_handles_the_signal_itself_keeps_it(python_dir: Path, tmp
     done = run(environment(python_dir, tmp_path), code)
     assert (done.returncode, done.stdout) == (0, "theirs\n")
     assert signal.SIGRTMIN < SIGNAL < signal.SIGRTMAX
+
+
+def masks(pid: int) -> dict[str, int]:
+    """Return which signals a process catches and ignores: SigCgt and SigIgn, bit masks."""
+    fields = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: int(fields[name], 16) for name in ("SigCgt", "SigIgn")}
+
+
+def test_a_signal_that_comes_when_the_interpreter_has_ended_ends_no_process(python_dir: Path, tmp_path: Path) -> None:
+    """The launcher may have looked just before, when the process still caught it."""
+    environ = environment(python_dir, tmp_path)
+    command = [sys.executable, "-c", AFTER_THE_END]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"over\n"
+            deadline = time.monotonic() + 20
+            while masks(process.pid)["SigCgt"] >> (SIGNAL - 1) & 1:
+                assert time.monotonic() < deadline, "the interpreter has not ended"
+                time.sleep(0.01)
+            for number in (SIGNAL, SAMPLE_SIGNAL):
+                assert masks(process.pid)["SigIgn"] >> (number - 1) & 1
+                process.send_signal(number)
+            process.terminate()
+            assert process.wait(timeout=20) == -signal.SIGTERM
+        finally:
+            process.kill()
