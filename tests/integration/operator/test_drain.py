@@ -61,7 +61,7 @@ def diagnoses(job: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.slow  # e2e/test_on_demand leaves a cordoned node on the cluster
+@pytest.mark.slow  # e2e/checkpoints/test_on_demand leaves a cordoned node on the cluster
 async def test_a_job_leaves_a_cordoned_node(api: ApiServer, installation: Installation, played: Played) -> None:
     api.ok("kubectl", "cordon", "w2")
     job = await played.until(moved, seconds=60)

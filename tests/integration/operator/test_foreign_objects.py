@@ -48,7 +48,7 @@ def guard(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     remove_rights(api)
 
 
-# chart/test_rights and e2e/test_foreign_objects show what the chart's policies refuse.
+# chart/test_rights and e2e/platform/test_foreign_objects show what the chart's policies refuse.
 @pytest.fixture(params=[pytest.param("chart", marks=pytest.mark.slow), "administrator"])
 async def kube(
     request: pytest.FixtureRequest, api: ApiServer, guard: Path, installation: Installation,
