@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import ssl
 import subprocess
 import tempfile
 import time
+import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.integration.ports import free_port
 
@@ -64,6 +67,19 @@ class ApiServer:
         done = self.run(*argv, stdin=stdin)
         assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}{done.stdout}"
         return done.stdout
+
+    def post(self, path: str, manifest: dict[str, Any], user: str) -> dict[str, Any]:
+        """Create an object as another user, and return it: kubectl would take a fifth of a second of CPU."""
+        headers = {"Authorization": f"Bearer {TOKEN}", "Impersonate-User": user, "Content-Type": "application/json"}
+        url = urllib.parse.urlsplit(self.url)
+        trusted = ssl.create_default_context(cafile=str(self.ca_file))
+        with contextlib.closing(http.client.HTTPSConnection(url.netloc, timeout=20, context=trusted)) as connection:
+            connection.request("POST", path, json.dumps(manifest), headers)
+            answer = connection.getresponse()
+            body = answer.read()
+        assert answer.status == http.HTTPStatus.CREATED, body
+        created: dict[str, Any] = json.loads(body)
+        return created
 
 
 @contextlib.contextmanager
