@@ -9,7 +9,9 @@ and writes its own stack: the stacks of other threads change while they run, and
 
 import faulthandler
 import os
-from _signal import SIG_IGN, signal  # the enumerations of ``signal`` take longer to import than all of this
+
+# The enumerations of ``signal`` take longer to import than all of this.
+from _signal import SIG_IGN, signal  # type: ignore[import-not-found]
 
 # shim/src/launch/process/stacks.h; real-time signals that no library is known to use
 SIGNAL, SAMPLE_SIGNAL = 57, 58

@@ -36,7 +36,10 @@ GROUPS = {
 
 
 def may(cluster: ApiServer, verb: str, resource: str, namespace: str = "team", user: str = OPERATOR) -> bool:
-    """Ask the server as that user, as ``kubectl auth can-i`` does. ``resource``: with a subresource; of Secrets, a name."""
+    """Ask the server as that user, as ``kubectl auth can-i`` does.
+
+    ``resource``: with a subresource, if any; of Secrets, with the name of one.
+    """
     kind, _, rest = resource.partition("/")
     kind, _, group = kind.partition(".")
     asked = {"namespace": namespace, "verb": verb, "group": group or GROUPS.get(kind, ""), "resource": kind}
