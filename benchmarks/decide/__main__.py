@@ -1,11 +1,11 @@
-"""How long one look of the operator at a job takes, beside the code of commit a9e84fb in the same run.
+"""Measure how long one look of the operator at a job takes, and what it stores.
 
     make venv && python -m benchmarks.decide            # a job of 1 250 pods of 8 ranks
     make venv && python -m benchmarks.decide --check    # exit code 1 where a limit is not kept
     make venv && python -m benchmarks.decide --full     # 3, 64, 1 250 and 4 096 pods; writes RESULTS.md
 
-Both codes read the same description and the same reports, each in a process of its own. A time is CPU time, the median
-of 15 looks after two: what it is on the wall depends on who else computes. Of a story's looks the dearest counts.
+Each case runs in a process of its own. A time is CPU time, the median of 15 looks after two: the time on the wall
+depends on what else computes. Of a story's looks the dearest counts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from benchmarks.results import provenance, put
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
-CACHE: Final = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon"))
-BASELINE: Final = "a9e84fb"
 SIZES: Final = (3, 64, 1250, 4096)  # pods
 CHECKED: Final = 1250
 LIMITS_MS: Final = {"healthy": 60.0, "one straggler": 100.0, "1 000 slow ranks, or a tenth": 300.0, "stalled": 200.0}
@@ -42,7 +40,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     pods: int
     case: str
     present: Report
-    baseline: Report
 
     @property
     def limit_ms(self) -> float | None:
@@ -57,26 +54,11 @@ def dearest(report: Report) -> Timing:
     return max(report.looks, key=lambda look: look.cpu_ms)
 
 
-def baseline() -> Path:
-    """Return a folder with the packages of the baseline, from the repository's history."""
-    folder = CACHE / f"baseline-{BASELINE}"
-    if not (folder / "operator").is_dir():
-        with tempfile.TemporaryDirectory(dir=CACHE) as made:
-            archive = subprocess.run(
-                ["git", "archive", BASELINE, "core", "operator"], cwd=ROOT, check=True, capture_output=True
-            )
-            subprocess.run(["tar", "-x", "-C", made], input=archive.stdout, check=True)
-            folder.mkdir(exist_ok=True)
-            for package in Path(made).iterdir():
-                package.rename(folder / package.name)
-    return folder
-
-
-def measured(module: str, packages: Iterable[Path], folder: Path) -> Report:
-    """Measure the case in the folder with the code in these packages."""
-    path = os.pathsep.join(str(package) for package in (*packages, ROOT))
+def measured(folder: Path) -> Report:
+    """Measure the case that the folder describes."""
+    path = os.pathsep.join(map(str, (ROOT / "core", ROOT / "operator", ROOT)))
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.decide.{module}", str(folder), "--repetitions", str(REPETITIONS)],
+        [sys.executable, "-m", "benchmarks.decide.present", str(folder), "--repetitions", str(REPETITIONS)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path},
         check=True,
@@ -87,18 +69,12 @@ def measured(module: str, packages: Iterable[Path], folder: Path) -> Report:
 
 def rows(sizes: Iterable[int]) -> Iterable[Row]:
     """Measure every case at every size."""
-    old = baseline()
     for pods in sizes:
         for case in cases(pods):
             with tempfile.TemporaryDirectory(prefix="falcon-decide-") as made:
                 folder = Path(made)
                 describe(case, folder)
-                row = Row(
-                    pods=pods,
-                    case=case.name,
-                    present=measured("present", (ROOT / "core", ROOT / "operator"), folder),
-                    baseline=measured("baseline", (old / "core", old / "operator"), folder),
-                )
+                row = Row(pods=pods, case=case.name, present=measured(folder))
             print(f"{pods} pods, {case.name}: {dearest(row.present).cpu_ms:.0f} ms", file=sys.stderr, flush=True)
             yield row
 
@@ -109,28 +85,22 @@ def rows(sizes: Iterable[int]) -> Iterable[Row]:
 def times_table(found: list[Row]) -> str:
     """Return the table of all looks."""
     lines = [
-        "| pods × ranks | case | look | CPU ms | wall ms | limit | at a9e84fb, CPU ms | × | what the status says |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| pods × ranks | case | look | CPU ms | wall ms | limit | what the status says |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in found:
-        for now, before in zip(row.present.looks, row.baseline.looks, strict=True):
-            limit = f"{row.limit_ms:.0f}" if row.limit_ms is not None and now == dearest(row.present) else ""
-            once = " (taken once)" if before.times == 1 else ""
-            lines.append(
-                f"| {row.pods} × {PROCS} | {row.case} | {now.what} | {_ms(now.cpu_ms)} | {_ms(now.wall_ms)} | {limit}"
-                f" | {_ms(before.cpu_ms)}{once} | {before.cpu_ms / now.cpu_ms:.1f} | {now.summary} |"
-            )
+        for look in row.present.looks:
+            limit = f"{row.limit_ms:.0f}" if row.limit_ms is not None and look == dearest(row.present) else ""
+            times = f"{_ms(look.cpu_ms)} | {_ms(look.wall_ms)} | {limit}"
+            lines.append(f"| {row.pods} × {PROCS} | {row.case} | {look.what} | {times} | {look.summary} |")
     return "\n".join([*lines, ""])
 
 
 def sizes_table(found: list[Row]) -> str:
     """Return the table of what is stored after each case's last look."""
-    lines = ["| pods | case | status, bytes | TrainingRun, bytes | status at a9e84fb, bytes |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {row.pods} | {row.case} | {row.present.bytes['status']} | {row.present.bytes['run']}"
-        f" | {row.baseline.bytes['status']} |"
-        for row in found
-    ]
+    lines = ["| pods | case | status, bytes | TrainingRun, bytes |", "|---|---|---|---|"]
+    for row in found:
+        lines.append(f"| {row.pods} | {row.case} | {row.present.bytes['status']} | {row.present.bytes['run']} |")
     return "\n".join([*lines, ""])
 
 

@@ -1,19 +1,17 @@
-"""Jobs as people run them: who is blamed, who is taken, and after how long, beside the code of commit a9e84fb.
+"""Judge Falcon on jobs as people run them: who is blamed, who is taken, and after how long.
 
     make venv && python -m evaluation.real_jobs --check    # a subset; exit code 1 where a limit is missed
     make venv && python -m evaluation.real_jobs --full     # 32 patterns, 20 seeds at 16 ranks, both noise levels
-    make venv && python -m evaluation.real_jobs --pattern "two at once" --seeds 3 --alone [--world 128] [--level high]
+    make venv && python -m evaluation.real_jobs --pattern "two at once" --seeds 3 [--world 128] [--level high]
 
-``--full`` plays the patterns of ``FULL`` with 20 seeds at 16 ranks, and those of ``LARGE`` with 3 seeds at 128; the
-code of a9e84fb plays the first seed of them. With ``--keep FILE`` it can be ended and begun again: what the same code
-has played is not played again. With ``--seeds N`` it plays the first N seeds, so that its tables can be made before all
-are played.
+``--full`` plays the patterns of ``FULL`` with 20 seeds at 16 ranks, and those of ``LARGE`` with 3 seeds at 128. With
+``--keep FILE`` it can be ended and begun again: what the same code has played is not played again. With ``--seeds N`` it
+plays the first N seeds, so that its tables can be made before all are played.
 
-``--write`` puts the tables into RESULTS.md. Both codes play the same scenes, each in processes of its own. The scenes
-know nothing of either: ring records → a ``RankChain`` for each rank → reports → ``recovery.machine`` with its default
-policy, a replacement's price of 60 s and two spares → actions, which change the nodes. What counts as an incident is a
-slowdown that the user is shown: a rank or a link is named, or it lasts without a name
-(``recovery.history.reporting_threshold``). The code of a9e84fb showed each onset at once.
+``--write`` puts the tables into RESULTS.md. The scenes know nothing of Falcon: ring records → a ``RankChain`` for each
+rank → reports → ``recovery.machine`` with its default policy, a replacement's price of 60 s and two spares → actions,
+which change the nodes. What counts as an incident is a slowdown that the user is shown: a rank or a link is named, or it
+lasts without a name (``recovery.history.reporting_threshold``).
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 CODE: Final = ("core/falcon_core", "core/falcon_sim", "agent/falcon_agent", "evaluation/real_jobs/*.py")
 LEVELS: Final[tuple[Level, ...]] = ("low", "high")
 SEEDS: Final = {16: 20, 128: 3}  # of --full, by the number of ranks
-BESIDE: Final = 1  # of them, those that the code of a9e84fb plays
 PLAYED: Final = {16: FULL, 128: LARGE}
 
 
@@ -67,7 +64,6 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the tables into RESULTS.md; --full does so, too")
     parser.add_argument("--pattern", action="append", choices=list(PATTERNS), metavar="NAME", help="of the patterns")
     parser.add_argument("--every", action="store_true", help="every pattern, not only those of --check")
-    parser.add_argument("--alone", action="store_true", help="without the code of a9e84fb, in half the time")
     parser.add_argument("--seeds", type=int, help="at most; usually 1, and all of --full")
     parser.add_argument("--world", type=int, default=16, choices=list(SEEDS))
     parser.add_argument("--level", choices=LEVELS, help="of noise; without it the patterns take turns")
@@ -75,17 +71,16 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="FILE", help="outcomes so far: a later run goes on from there")
     options = parser.parse_args()
     asked = cases(options)
-    beside = [case for case in asked if not options.alone and (not options.full or case.seed < BESIDE)]
     worlds = sorted({case.world for case in asked})
     kinds = len({case.pattern for case in asked})
     size = ", ".join(f"{sum(case.world == world for case in asked)} of {world} ranks" for world in worlds)
     head = provenance(*CODE, note=f"; {kinds} of {len(PATTERNS)} patterns, {size}")
-    present, baseline = Show(asked, beside, options.keep).play(options.lanes)
-    body = "\n".join([head, *itertools.chain(*(_tables(world, present, baseline) for world in worlds))])
+    outcomes = Show(asked, options.keep).play(options.lanes)
+    body = "\n".join([head, *itertools.chain(*(_tables(world, outcomes) for world in worlds))])
     print(body)
     if options.write or options.full:
         put(RESULTS, body)
-    short = [line for world in worlds for line in falls_short(_of(world, present))]
+    short = [line for world in worlds for line in falls_short(_of(world, outcomes))]
     if short:
         print("Falls short:\n\n" + "\n".join(["| limit of | measured | limit |", "|---|---|---|", *short]))
     return 1 if (options.check or options.full) and short else 0
@@ -95,13 +90,13 @@ def _of(world: int, outcomes: Sequence[Outcome]) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome.case.world == world]
 
 
-def _tables(world: int, present: Sequence[Outcome], baseline: Sequence[Outcome]) -> list[str]:
+def _tables(world: int, outcomes: Sequence[Outcome]) -> list[str]:
     """Return the tables of the jobs of that size."""
-    codes = _of(world, present), _of(world, baseline)
+    played = _of(world, outcomes)
     return [
         f"### {world} ranks\n",
-        pooled_table(*codes),
-        *(pattern_table(*codes, healthy=healthy) for healthy in (True, False)),
+        pooled_table(played),
+        *(pattern_table(played, healthy=healthy) for healthy in (True, False)),
     ]
 
 

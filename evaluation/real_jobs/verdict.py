@@ -108,11 +108,10 @@ def falls_short(outcomes: Sequence[Outcome]) -> list[str]:
 # -- Markdown --------------------------------------------------------------------------------------------------------
 
 
-def pooled_table(present: Sequence[Outcome], baseline: Sequence[Outcome]) -> str:
-    """Return the figures that the limits are about, for both codes."""
-    well = [tally(_of(code, healthy=True)) for code in (present, baseline)]
-    sick = [tally(_of(code, healthy=False)) for code in (present, baseline)]
-    rows: list[tuple[str, Sequence[Tally], Callable[[Tally], str], str]] = [
+def pooled_table(outcomes: Sequence[Outcome]) -> str:
+    """Return the figures that the limits are about."""
+    well, sick = (tally(_of(outcomes, healthy=healthy)) for healthy in (True, False))
+    rows: list[tuple[str, Tally, Callable[[Tally], str], str]] = [
         ("healthy: runs, iterations", well, lambda t: f"{t.runs}, {t.iterations}", ""),
         ("healthy: nodes taken", well, lambda t: str(t.wrong_taken), "0"),
         ("healthy: incidents in 10 000 iterations", well, lambda t: f"{t.rate:.1f}", "≤ 1"),
@@ -132,10 +131,9 @@ def pooled_table(present: Sequence[Outcome], baseline: Sequence[Outcome]) -> str
         ("faults: wrong components named", sick, lambda t: str(t.wrong_named), ""),
         ("faults: ranks whose iterations are followed", sick, _share, ""),
     ]
-    lines = ["| pooled | this code | at a9e84fb | limit |", "|---|---|---|---|"]
-    for what, tallies, cell, limit in rows:
-        cells = [cell(found) if found.runs else "" for found in tallies]
-        lines.append(f"| {what} | {' | '.join(cells)} | {limit} |")
+    lines = ["| pooled | measured | limit |", "|---|---|---|"]
+    for what, found, cell, limit in rows:
+        lines.append(f"| {what} | {cell(found) if found.runs else ''} | {limit} |")
     return "\n".join([*lines, ""])
 
 
@@ -143,24 +141,18 @@ def _of(outcomes: Sequence[Outcome], *, healthy: bool) -> list[Outcome]:
     return [outcome for outcome in outcomes if bool(outcome.broken) != healthy]
 
 
-def pattern_table(present: Sequence[Outcome], baseline: Sequence[Outcome], *, healthy: bool) -> str:
-    """Return a row for each pattern; a cell has the figure of this code, then that of a9e84fb."""
+def pattern_table(outcomes: Sequence[Outcome], *, healthy: bool) -> str:
+    """Return a row for each pattern."""
     head = ["incidents in 10 000 iterations", "components named", "nodes taken"]
     if not healthy:
         head = ["right component named", "delay, iterations", "wrong named", "wrong taken", "right taken"]
     lines = [f"| pattern | runs | {' | '.join(head)} | ranks followed |", "|---" * (len(head) + 3) + "|"]
-    played = [outcome.case.pattern for outcome in _of(present, healthy=healthy)]
-    for name in dict.fromkeys(played):
-        tallies = [tally(outcome for outcome in code if outcome.case.pattern == name) for code in (present, baseline)]
-        rows = map(_healthy_cells if healthy else _faulty_cells, filter(_was_played, tallies))
-        cells = map(" · ".join, zip(*rows, strict=True))
-        runs = " · ".join(str(found.runs) for found in filter(_was_played, tallies))
-        lines.append(f"| {name} | {runs} | {' | '.join(cells)} |")
+    played = _of(outcomes, healthy=healthy)
+    for name in dict.fromkeys(outcome.case.pattern for outcome in played):
+        found = tally(outcome for outcome in played if outcome.case.pattern == name)
+        cells = _healthy_cells(found) if healthy else _faulty_cells(found)
+        lines.append(f"| {name} | {found.runs} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
-
-
-def _was_played(found: Tally) -> bool:
-    return found.runs > 0
 
 
 def _healthy_cells(found: Tally) -> list[str]:
