@@ -5,13 +5,13 @@
     make venv && python -m evaluation.real_jobs --pattern "two at once" --seeds 3 [--world 128] [--level high]
 
 ``--full`` plays the patterns of ``FULL`` with 20 seeds at 16 ranks, and those of ``LARGE`` with 3 seeds at 128. With
-``--keep FILE`` it can be ended and begun again: what the same code has played is not played again. With ``--seeds N`` it
-plays the first N seeds, so that its tables can be made before all are played.
+``--keep FILE`` it can be ended and begun again: what the same code has played is not played again. With ``--seeds N``
+it plays the first N seeds, so that its tables can be made before all are played.
 
 ``--write`` puts the tables into RESULTS.md. The scenes know nothing of Falcon: ring records → a ``RankChain`` for each
 rank → reports → ``recovery.machine`` with its default policy, a replacement's price of 60 s and two spares → actions,
-which change the nodes. What counts as an incident is a slowdown that the user is shown: a rank or a link is named, or it
-lasts without a name (``recovery.history.reporting_threshold``).
+which change the nodes. What counts as an incident is a slowdown that the user is shown: a rank or a link is named, or
+it lasts without a name (``recovery.history.reporting_threshold``).
 """
 
 from __future__ import annotations
