@@ -1,6 +1,9 @@
-"""Decide the cheapest repair of a job from what one look shows; pure, and no clock is read here.
+"""Decide the cheapest repair of a job from what one look shows.
 
-The operator and the simulator import this module, ``views`` and the modules that it names; the rooms below are its own.
+Every module here is pure: it reads no clock, no network and no file.
+
+The operator and the simulator import this module, ``views`` and the modules that it names. The rooms below are for the
+recovery alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A checkpoint before a planned restart, so that no step is done again. Pure.
+"""Order a checkpoint before a planned restart, so that no step is done again.
 
-Training goes on until all ranks have one, and the restart waits for it. That is worth it where the script asks in each
-step whether a checkpoint is wanted (``falcon_torch.Checkpoint.wanted``), and where checkpoints outlive the pods: the
-pod that is left takes its memory along. Nobody waits for longer than ``SAVE_SECONDS``.
+Training goes on until all ranks have saved, and the restart waits for that. This needs a script that asks in each step
+whether a checkpoint is wanted (``falcon_torch.Checkpoint.wanted``). It also needs checkpoints that outlive their pods,
+because a pod that is left takes its memory along. The restart waits ``SAVE_SECONDS`` at most.
 """
 
 from __future__ import annotations

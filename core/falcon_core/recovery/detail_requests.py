@@ -1,13 +1,20 @@
-"""Of which ranks the operator needs the detail: those that only a comparison can make suspects. Pure.
+"""Select the ranks whose full report the operator requests: those it can suspect only by comparing ranks.
 
-Ranks whose own computation grew, or that are silent, send it by themselves. The rest is needed only while a slowdown
-has no culprit yet: a rank that was slow from its first iteration has no healthy past to be compared with by its agent,
-and a slow link shows in the waits of all its communicator's members. Then the ranks are asked, all at once in a small
-job, in turns in a large job. The culprits of open incidents are asked as long as these are open, so that relief is
-seen at once; all ranks, where the culprits do not explain the slowdown (``link_beside``), or where what they send to
-each other decides which nodes may exchange their roles (``gathering``). Without a slowdown, only ranks are asked that
-are about to be named without an onset (``from_start``, ``without_onset``), and all ranks where one has printed an error
-(``said``), and once a generation, to compare its groups (``sibling_groups``).
+A rank whose own computation grew, or that is silent, sends its full report (the *detail*) without a request. The
+operator requests it of other ranks while a slowdown has no culprit yet. A rank that was slow from its first iteration
+has no healthy past with which its agent could compare it. A slow link shows in the waits of all members of its
+communicator. A small job is asked as a whole, a large job in turns.
+
+The culprits of open incidents are asked as long as the incidents are open, so that relief is seen at once. All ranks
+are asked in these cases:
+
+- the culprits do not explain the slowdown (``failslow.concurrent_link``);
+- the traffic between ranks decides which nodes may exchange their roles;
+- a rank has printed an error (``failstop.output_evidence``);
+- once a generation, to compare its groups (``probe.group_comparison``).
+
+Without a slowdown, only those ranks are asked that are about to be named without an onset
+(``diagnosis.slow_from_start``, ``diagnosis.slow_without_onset``).
 """
 
 from __future__ import annotations

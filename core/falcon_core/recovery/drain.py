@@ -1,15 +1,15 @@
-"""Planned moves: replicas leave nodes that are being emptied, before anything fails. Pure.
+"""Plan moves of replicas away from nodes that are being emptied, before anything fails.
 
-What says so is a ``Notice``. An urgent one (a spot instance is reclaimed, the pod is being disrupted) is answered at
-once. A node that only takes no further pods (a cordon) is left at the next convenient moment:
+A ``Notice`` says that a node is being emptied. An urgent one (a spot instance is reclaimed, the pod is being disrupted)
+is answered at once. A node that only takes no further pods (a cordon) is left at the next convenient moment:
 
-- in any restart that takes place anyway, where a spare is ready for it (``trouble.leaving``);
-- otherwise when the cordon has stood for ``SETTLE_SECONDS`` and the last planned restart is ``APART_SECONDS`` ago. All
+- in any restart that takes place anyway, if a spare is ready for it (``failstop.node_health.leaving``);
+- otherwise when the cordon has lasted for ``SETTLE_SECONDS`` and the last planned restart is ``APART_SECONDS`` ago. All
   nodes with a notice are left in one restart.
 
-The machinery is that of a slow node: a pod is prepared elsewhere while training goes on, and takes over in one restart
-when it is ready. A notice that is withdrawn before costs nothing. The node is not excluded: nothing is wrong with it,
-and the notice itself keeps new pods away.
+The move works like that of a slow node: a pod is prepared on another node while training goes on, and takes over in one
+restart when it is ready. A notice that is withdrawn earlier costs nothing. The node is not excluded: nothing is wrong
+with it, and the notice itself keeps new pods away.
 """
 
 from __future__ import annotations

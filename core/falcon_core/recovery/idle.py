@@ -1,4 +1,4 @@
-"""Whether a job is well in every respect, so that it need not be looked at until something is reported. Pure."""
+"""Check whether a job is well in every respect, so that the operator need not look at it until a report arrives."""
 
 from __future__ import annotations
 

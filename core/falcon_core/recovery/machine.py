@@ -1,8 +1,8 @@
-"""The recovery as one pure function: (state, observation) → (state, actions).
+"""Compute the next state and the actions from the state and one observation: (state, observation) → (state, actions).
 
-The ladder for fail-stop goes first, because a dead rank cannot be slow. Where its action takes the culprit's node away,
-the slowdown is over; otherwise the slowdown is carried over into the next generation. Any of its actions ends a hang.
-Nodes that report grave trouble or have to be left are left in a restart of any ladder.
+The ladder for fail-stop goes first, because a dead rank cannot be slow. If its action removes the culprit's node, the
+slowdown is over; otherwise the slowdown is carried over into the next generation. Each of its actions ends a hang.
+Nodes that report grave trouble, or that have to be left, are left in a restart of any ladder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Offer what the operator and the simulator ask of a state: what is due, who waits, what a repair costs.
+"""Answer what the operator and the simulator ask of a state: what is due, which ranks wait, what a repair costs.
 
-The rooms behind these names are the recovery's own; a contract in pyproject.toml keeps others out of them.
+The packages behind these names are internal to the recovery; a contract in pyproject.toml keeps other code out of them.
 """
 
 from __future__ import annotations

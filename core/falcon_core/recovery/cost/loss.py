@@ -1,4 +1,4 @@
-"""What a slowdown has cost so far: the loss that the ladder holds against its prices."""
+"""Compute what a slowdown has cost so far: the loss that the ladder compares with the prices of its repairs."""
 
 from __future__ import annotations
 

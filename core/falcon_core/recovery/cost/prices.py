@@ -1,4 +1,4 @@
-"""What each strategy of the ladder costs now, and which is next."""
+"""Compute what each repair of the ladder costs now, and choose the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks' communicators as the operator compares them: names, members, and how far each rank has come."""
+"""Compare the communicators of a job: their names, their members, and the progress of each rank in them."""
 
 from __future__ import annotations
 

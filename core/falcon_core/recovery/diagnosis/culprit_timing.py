@@ -1,8 +1,8 @@
-"""What a named culprit computes now, held against what it computed while it was well.
+"""Compare what a named culprit computes now with what it computed while it was healthy.
 
-Comparing the ranks with each other names a culprit; from then on its own figures decide: whether it is slow at this
-moment, what it loses, whether its replacement computes as it should. The remembered level holds in the next generation
-as well, whose agents may have learned the slow level as healthy.
+A comparison of the ranks names a culprit. From then on its own figures decide whether it is slow at this moment, what
+it loses, and whether its replacement computes as it should. The remembered level also holds in the next generation,
+whose agents may have learned the slow level as healthy.
 """
 
 from __future__ import annotations

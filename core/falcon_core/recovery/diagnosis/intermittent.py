@@ -1,30 +1,30 @@
-"""Slowness in pieces that are too short to name anybody: what speaks against a rank is added up from spell to spell.
+"""Name a rank whose slow spells are each too short: add up the evidence against it over several spells.
 
 A rank that is slower by less than the median rule's factor has to stand out in ``lasting_windows`` windows of C
-iterations (``locate``), since in a single window noise is near. A node that flaps may never be slow for as long. So
-windows of separate spells are counted together. A window counts if each of its iterations lies after the onset and is
-slow; what the job does between its spells says nothing of a rank. Windows do not overlap.
+iterations, because noise can explain a single window. A node that flaps may never be slow for so long. So the windows
+of separate spells are counted together. A window counts if each of its iterations lies after the onset and is slow.
+Between two spells no evidence is collected. Windows do not overlap.
 
 - *For the suspect*: it stands out in the window, and no other node does.
-- *Against it*: nobody stands out, or several nodes do, as in a phase of the job itself. That takes a window away; when
-  none is left, nobody is suspected any more.
-- *Another*: a rank of another node stands out alone. It is the suspect from then on, with this window alone, since
-  disturbances and work that moves make now this node slow and now that.
+- *Against it*: no node stands out, or several nodes do, as in a phase of the job itself. That takes a window away. When
+  none is left, the suspicion ends.
+- *Another*: a rank of another node stands out alone. It is the suspect from then on, with this window alone.
+  Disturbances and work that moves make different nodes slow in turn.
 
-The rank is named at the window that makes it ``lasting_windows``. What was lost in the spells before is remembered for
-its node (``flapping``) and counts from then on. A spell within ``spec.recovery``'s window after the last goes on with
-the same diagnosis, so that one window is enough to name the rank again.
+The rank is named at the window that makes it ``lasting_windows``. The loss of the earlier spells is remembered for its
+node (``history.flapping``) and counts from then on. A spell within ``spec.recovery``'s window after the last goes on
+with the same diagnosis, so that one window is enough to name the rank again.
 
 **The bound.** If each spell holds a slow window and nothing speaks against the rank, it is named at its
-``lasting_windows``-th spell at the latest, and at the second at the earliest. By pieces it is never named unless it
-stood out alone in more than half of the slow windows since it was first suspected.
+``lasting_windows``-th spell at the latest, and at the second at the earliest. It is named in this way only if it stood
+out alone in more than half of the slow windows since the first suspicion.
 
-**The first rank** saves, logs and evaluates for all others, at equal distances of iterations. Where its spells begin at
-equal distances, they are its role's, and nobody is named.
+**The first rank** saves, logs and evaluates for all others, at equal distances of iterations. If its spells begin at
+equal distances, its role explains them, and no rank is named.
 
-**What this cannot do.** A spell shorter than C iterations is no onset to any agent, and one that is shorter than C + 2
-holds no window. Where not all ranks send their newest iterations one by one, as in a large job before they are asked,
-nothing is counted.
+**What this cannot do.** No agent reports an onset for a spell shorter than C iterations. A spell shorter than C + 2
+holds no window. Nothing is counted while some ranks do not send their newest iterations one by one, as in a large job
+before they are asked.
 """
 
 from __future__ import annotations

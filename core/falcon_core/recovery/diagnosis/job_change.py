@@ -1,25 +1,26 @@
-"""The job itself changed: a gain that all ranks share is no incident, and becomes the level of the job.
+"""Recognize a change of the job itself: computation that grew at all ranks alike becomes the new level of the job.
 
-A change is taken for the job's own if all of this holds (a false report costs a node, a late report a few iterations):
+A change counts as the job's own if all of these conditions hold (a false report costs a node, a late report a few
+iterations):
 
-- Nobody stands out and no link does, and every rank's computation is known, on two nodes or more: within one node
-  nothing tells the job from the node.
+- No rank and no link stands out. Every rank's computation is known, on two nodes or more: within one node, nothing
+  separates the job from the node.
 - Each rank's computation grew as much as that of the ranks that do the same work, within ``verify``; and each pipeline
   stage's by at least ``alike_share`` of what the most affected stage's did. A stage alone is no change of the job.
-- The growth, and by how much more the ranks have to do as their bytes say (``RankSignals.load``), explain the job's: it
-  is at least ``action_share`` of it, and the iteration did not grow further than by ``verify`` besides. Transfers may
-  grow in proportion (longer sequences); a network that is slow for everybody makes waits and no computation, and stays
+- This growth, together with the additional work that the bytes show (``RankSignals.load``), explains the growth of the
+  iteration. It is at least ``action_share`` of it, and at most ``verify`` of it remains unexplained. Transfers may grow
+  in proportion (longer sequences). A network that is slow for all ranks lengthens waits and not computation, and stays
   an incident.
 - It has settled: the newest windows of C iterations, as many as a report holds, agree within half of ``verify``, and
   all of them lie after the onset.
 
-From then on, until the generation ends, each observation is held against the new level (``at_level``), since the agents
-go on comparing with the old level. When all ranks compute faster again, the level follows down at once. The size of a
-change that goes back is remembered: a change of the same size, within ``verify``, is a phase that recurs (a cold cache
-at each epoch, an upload after each checkpoint), and is not reported again.
+From then on, until the generation ends, each observation is compared with the new level (``at_level``), because the
+agents still compare with the old level. When all ranks compute faster again, the level follows down at once. The size
+of a change that goes back is remembered: a change of the same size, within ``verify``, is a phase that recurs (a cold
+cache at each epoch, an upload after each checkpoint), and is not reported again.
 
-Where all sizes recur, longer sequences make other calls, and the agents learn anew what is healthy: there is no
-slowdown. Such a change is reported when it has lasted for ``SETTLED_ITERATIONS`` (``learned_anew``).
+In a job whose sizes all recur, longer sequences make other calls. The agents then learn the healthy level again, and
+there is no slowdown. Such a change is reported when it has lasted for ``SETTLED_ITERATIONS``.
 """
 
 from __future__ import annotations

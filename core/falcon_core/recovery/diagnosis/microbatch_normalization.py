@@ -1,18 +1,18 @@
-"""What ranks with other shares compute, where a part of it does not depend on the share. Pure.
+"""Correct the computation of ranks with uneven micro-batch shares for the part that does not depend on the share.
 
-Where neither a script nor its calls time its micro-batches (``signals.attribution.pipeline_passes``), an agent takes
-all computation as proportional to the share (``signals.attribution.even_share_compute``). A rank that computes fewer
-looks slower then than it is, and so would whoever shares a slow rank's replica: with half of the micro-batches, a fixed
-third looks like a third more computation.
+In some jobs neither the script nor the calls time the micro-batches (``signals.attribution.pipeline_passes``). Then an
+agent takes all computation as proportional to the share (``signals.attribution.even_share_compute``). That makes a rank
+with fewer micro-batches look slower than it is, and likewise each rank that shares a slow rank's replica. With half of
+the micro-batches, a fixed third looks like a third more computation.
 
-The part φ of a stage's computation that is fixed shows in its ranks that compute more than their even share, M instead
-of m micro-batches for even shares m, and are well. Such a rank takes φ + (1 − φ) · M/m times its healthy computation H,
-and its agent says that times m/M:
+The part φ of a stage's computation that is fixed shows in its healthy ranks that compute more than their even share: M
+micro-batches instead of m. Such a rank takes φ + (1 − φ) · M/m times its healthy computation H, and its agent reports
+that times m/M:
 
     ρ = 1 − φ · (1 − m/M), thus φ = (1 − ρ) / (1 − m/M).
 
-It is taken from the median of those ranks, since one of them may be slow as well. A stage without such ranks (one whose
-agent has begun anew knows no healthy time) is taken to be as the other stages are.
+φ is computed from the median of those ranks, because one of them may be slow as well. A stage may have no such rank,
+because an agent that has restarted knows no healthy time. It then gets the φ of the other stages.
 """
 
 from __future__ import annotations

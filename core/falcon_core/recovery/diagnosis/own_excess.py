@@ -1,9 +1,9 @@
-"""Whose computation grew by itself, where the median rule is silent; and who only has its part of what all gained.
+"""Find the ranks whose own computation grew where the median rule finds none.
 
-While all ranks are slower, by an upload or a cold cache, they are so unequally, and one of them is the slowest. A rank
-is found then if it lies outside of what the other pods' gains scatter by (as in ``from_start``), or else when the
-others have recovered. The slowest pod is held against all others, then the next one against those that are left: where
-a pod lies within the scatter, no faster pod lies outside.
+While an upload or a cold cache slows all ranks, it slows them unequally, and one of them is the slowest. A rank is
+named then if its growth lies outside the scatter of the other pods' growth (as in ``slow_from_start``). Otherwise it is
+named when the other ranks have recovered. The slowest pod is compared with all others, then the next one with those
+that are left. If a pod lies within the scatter, no faster pod lies outside.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ranks held against the ranks that do the same work, where no onset says when they became slow.
+"""Compare each rank with the ranks that do the same work, where no onset shows when it became slow.
 
-Those are the ranks of a pipeline stage whose iterations have as many calls.
+The same work is done by the ranks of a pipeline stage whose iterations have the same number of calls.
 """
 
 from __future__ import annotations

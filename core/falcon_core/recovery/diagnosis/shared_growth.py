@@ -1,15 +1,15 @@
-"""What all ranks gain alike: computation that grew at every rank that does the same work, and so is nobody's fault.
+"""Compute the growth of computation that all ranks with the same work share, so that no rank is blamed for it.
 
-Longer sequences, larger batches, a cold cache or an upload in the background slow every rank alike. Whoever compares a
-rank with its own past alone would blame all of them, and whoever sums up the job's loss would let the next rank that is
-slow for a moment pay for it.
+Longer sequences, larger batches, a cold cache or an upload in the background slow every rank alike. A comparison of
+each rank with its own past alone would blame all of them. A sum of the job's loss would charge it to the next rank that
+is slow for a moment.
 
-Where sizes depend on the data, the agents report times as they would be at the usual bytes, and by how much their bytes
-make the computation longer (``load``). It is kept apart: nobody's growth is compared with it.
+Where sizes depend on the data, the agents report times as they would be at the usual bytes. They also report how much
+longer the newest bytes make the computation (``load``). The load is kept apart: no growth is compared with it.
 
-A group's growth is the lower quartile of its ranks' growth (computation now over the healthy computation that each
-agent reports), so that up to three quarters of the ranks may be slower besides and change nothing of it. A group of one
-or two ranks has no majority and takes the growth of the whole job, as ``signals.culprits.own_excess_ns`` does.
+A group's growth is the lower quartile of its ranks' growth: computation now, divided by the healthy computation that
+the agent reports. So up to three quarters of the ranks may be slower for another reason without changing it. A group of
+one or two ranks has no majority. It gets the growth of the whole job, as in ``signals.job.culprits.own_excess_ns``.
 """
 
 from __future__ import annotations

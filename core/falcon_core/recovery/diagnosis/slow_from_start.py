@@ -1,22 +1,22 @@
-"""Slow from the first iteration: ranks that have computed longer than their peers ever since a generation began.
+"""Name ranks that have computed longer than their peers since the first iteration of a generation.
 
-Such a slowdown has no onset, and the first generation has no earlier one to be compared with
-(``signals.changepoint.generation_level``). What is left are the peers: the ranks of a pipeline stage whose iterations
-have as many calls. Nothing but the peers speaks against such a rank, so all of these conditions have to hold:
+Such a slowdown has no onset, and the first generation has no earlier one to compare it with
+(``signals.changepoint.generation_level``). Only the peers are left: the ranks of a pipeline stage whose iterations have
+the same number of calls. All of these conditions have to hold, because there is no other evidence:
 
 - **Longer.** The mean over the generation's iterations (what its agent takes for its healthy computation) is
   ``lasting_factor`` times the median of the others', and its newest iterations are longer by half of that at least.
 - **Apart.** The excess is ``apart_factor`` times the distance within which ``apart_share`` of the other ranks lie
-  around the median of their group. Where shares of the work differ by nature, hardly anybody stands apart.
+  around the median of their group. Where the ranks' work differs by nature, hardly any rank stands apart.
 - **Few.** The ranks that stand out are fewer than half of their group, on a single node or on few of the job's nodes.
-  What is so on many nodes is how the job shares out its work.
+  What holds on many nodes is the job's own division of work.
 - **Waited for.** At least half of the excess is more than the heaviest stage computes, and without it iterations would
-  be shorter by more than ``verify``. Otherwise nobody waits for the rank, and nothing is to be gained.
-- **Always.** It has been so at every look since the levels had settled, and in ``REPORTS`` reports, no two of which
-  hold the same iterations.
+  be shorter by more than ``verify``. Otherwise no rank waits for it, and a repair gains nothing.
+- **Always.** All this has held at every look since the levels settled, and in ``REPORTS`` reports that share no
+  iterations.
 
-Hysteresis: nobody joins later than ``SETTLED_ITERATIONS`` after the first look, and who has ceased to stand out does
-not come back. So a generation has at most one such incident, and slowness that begins later is left to its onset.
+Hysteresis: no rank is added later than ``SETTLED_ITERATIONS`` after the first look, and a rank that no longer stands
+out is not added again. So a generation has at most one such incident. Slowness that begins later is found by its onset.
 """
 
 from __future__ import annotations

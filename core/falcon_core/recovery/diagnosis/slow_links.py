@@ -1,15 +1,15 @@
-"""Which link is slow, where no rank's computation explains the loss: transfers that grew at all of a group's members.
+"""Name the slow link when no rank's computation explains the loss and the transfers of all members of a group grew.
 
 A false report costs more than a late report, so all of these conditions have to hold:
 
 - Every rank reported, counts the same iterations and is slow.
 - In each of the newest windows of C iterations the transfers' growth makes up half of the loss.
 - No rank's computation grew beyond ``verify``, or the transfers grew several times as much as the computation.
-- No container's counters show a want of CPU, which slows Gloo's transfers as well as everything else.
+- No container's counters show a lack of CPU, which slows Gloo's transfers as well as everything else.
 
 Measured on a busy node without a slow link: three ranks on two cores with one to eight other programs computed 1.3 to
-1.8 times slower, and their transfers grew by at most a ninth of what the computation grew by. With a link of 50 Mbit/s
-besides, the transfers grew by at least four times as much as the computation.
+1.8 times slower, and their transfers grew by at most a ninth of what the computation grew by. With an additional link
+of 50 Mbit/s, the transfers grew by at least four times as much as the computation.
 """
 
 from __future__ import annotations

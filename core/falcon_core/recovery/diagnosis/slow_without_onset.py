@@ -1,9 +1,9 @@
-"""Slow though the job hardly is: a rank whose computation has grown, where most agents report no onset.
+"""Name a rank whose computation has grown, where the job has slowed so little that most agents report no onset.
 
-Agents report an onset when iterations become longer by ``verify``. A slow rank may cost less than that: a pipeline of
-variable lengths waits for a longer micro-batch elsewhere most of the time, so that a rank that computes 1.5 x as long
-makes its iterations 5 to 10 % longer. It is named all the same, and its loss pays for a remedy in time. Since the job's
-time says little, all of these conditions have to hold:
+Agents report an onset when iterations become longer by ``verify``. A slow rank may cost less than that. A pipeline of
+variable lengths mostly waits for a longer micro-batch on another rank. There, a rank that computes 1.5 x as long makes
+its iterations 5 to 10 % longer. It is named nevertheless, and in time its loss pays for a repair. The job's iteration
+time proves little here, so all of these conditions have to hold:
 
 - **Grown.** The newest iterations are ``lasting_factor`` times the rank's own healthy computation, and as many times
   the median of the ranks that do the same work.
@@ -14,11 +14,11 @@ time says little, all of these conditions have to hold:
   ranks that do the same work: a rank's own times may be too noisy, or grown too much, to follow its bytes. Work that
   cannot be seen may move.
 - **Waited for.** The mean iteration since then is longer than before, by more than a quarter of ``verify``.
-- **Lasting.** It has been so at every look, and in ``REPORTS`` reports, no two of which hold the same iterations. At
-  the looks between the first and the last, half of the factor is enough.
+- **Lasting.** All this has held at every look, and in ``REPORTS`` reports that share no iterations. At the looks
+  between the first and the last, half of the factor is enough.
 
-The incident counts from the look that found the rank. It is over when the rank computes as it did before; the job's
-iteration time, which is close to the healthy time all along, proves nothing.
+The incident counts from the look that found the rank. It ends when the rank computes as it did before. The job's
+iteration time is close to the healthy time all along, so it proves nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""While standbys are made beside training, and just after that, nothing is judged by its speed.
+"""Suspend judgements of speed while standby pods start next to training, and shortly after that.
 
 A standby imports what its rank has imported, and that takes cores and disks from training. Falcon does this itself, so
 it is no slowdown of the job, and no node is to blame. A report holds the newest ``RECENT_ITERATIONS``: the next
-judgement waits until all of them were made after the standbys.
+judgement waits until all of them are later than the start of the standbys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is slow: the median rule over the ranks that do the same work, then each rank's own excess; and why."""
+"""Name slow ranks: by the median rule over ranks with the same work, then by own excess; and find the cause."""
 
 from __future__ import annotations
 

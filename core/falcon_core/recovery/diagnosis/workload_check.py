@@ -1,11 +1,12 @@
-"""Is a straggler waited for? What its bytes seem to explain may be learned wrong, and then its times are wrong, too.
+"""Drop stragglers that only look slow because their agents learned the time per byte badly.
 
-Where sizes depend on the data, agents report times as they would be at the usual bytes, and how much longer the newest
-bytes make them (``RankSignals.load``). Each rank learns that from its own times. A rank that has learned too little of
-it looks slow from the moment at which everybody's bytes grow, though it computes as long as its peers do.
+Where sizes depend on the data, agents report times as they would be at the usual bytes. They also report how much
+longer the newest bytes make them (``RankSignals.load``). Each agent learns this from its rank's own times. A rank whose
+agent has learned too little looks slow as soon as the bytes of all ranks grow, though it computes no longer than its
+peers.
 
-So a rank whose load is less than its peers' has to stand out with theirs as well. A slow rank with fewer bytes, which
-computes no longer than its peers for that, is passed over: nobody waits for it, and nothing is to be gained.
+So a rank whose load is less than its peers' has to stand out with the peers' load as well. A slow rank with fewer bytes
+that computes no longer than its peers is passed over: no rank waits for it, and a repair gains nothing.
 """
 
 from __future__ import annotations

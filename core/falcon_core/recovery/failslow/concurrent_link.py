@@ -1,19 +1,19 @@
-"""A slow link beside slow ranks: each has an incident of its own, and each pays for what it costs by itself.
+"""Follow a slow link that exists at the same time as slow ranks, in an incident with its own loss.
 
-While a rank is named, its computation explains the slowdown. Where it explains less than half of it in each of the
-newest windows, something else is slow as well. Then all ranks are asked for the detail of their waits, and a link is
-named by the same rules as otherwise (``links``), only that the named ranks may be slow, and may lack CPU.
+While a rank is named, its computation explains the slowdown. If it explains less than half of it in each of the newest
+windows, something else is slow as well. Then the operator requests the details of all ranks' waits. A link is named by
+the usual rules (``diagnosis.slow_links``), except that the named ranks may be slow and may lack CPU.
 
-Moved micro-batches leave little of a slow rank, and their ranks' calls are others, so that nobody knows transfers that
-were healthy. There iterations that are longer than the ranks' present shares explain are a suspicion (phase
-``Suspected``, which nobody is told of): all links are measured under a pause (``probing``), and a link that is far
-below its peers is named.
+Moved micro-batches hide most of a slow rank's delay. They also change the calls of their ranks, so that no healthy
+transfer times are known. Iterations that are longer than the present shares explain then make a suspicion (phase
+``Suspected``, which is not reported). All links are measured during a pause (``probe.probe_controller``), and a link
+that is far below its peers is named.
 
-The rank's loss counts no more than the rank's own excess then (``losses``), so that its node is not left for what the
-link costs. Roles are exchanged against the link once its own loss has paid for that (``swapping_beside``). Once no slow
-rank is left, the link's incident takes the place of theirs, and the ladder against links goes on from there. It is
-remembered over the restart by which a node is left: in the next generation nobody knows transfers that were healthy.
-Where an exchange was not enough, all links are measured once more: another link may be slow as well (``probing``).
+From then on the rank's loss is its own excess alone (``cost.loss``), so that its node is not replaced for what the link
+costs. Roles are exchanged against the link once the link's own loss has paid for that (``concurrent_link_swap``). When
+no slow rank is left, the link's incident replaces theirs, and the ladder against links continues from there. The
+incident survives the restart by which a node is left, because no healthy transfer times are known in the next
+generation. If an exchange was not enough, all links are measured once more, because another link may be slow too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""The exchange of roles against a link that is slow beside slow ranks: planned, and carried out once.
+"""Plan and carry out, once, the exchange of roles against a link that is slow at the same time as ranks.
 
-It is the ladder of ``swapping`` with three differences. The loss is what the link costs by itself. The slow ranks'
-incidents follow their nodes to the roles that their pods take (``gather_stragglers.seated``), and so do the
-micro-batches that were moved (``sharing.carried``). And what came of it shows in what ranks do not explain
-(``link_beside``): the iteration time says nothing, since the new generation has its slow ranks.
+The ladder is that of ``link_swap`` with three differences:
+
+- The loss is what the link costs by itself.
+- The slow ranks' incidents follow their nodes to the roles that their pods take (``strategies.swap_for_nodes.seated``),
+  and so do the moved micro-batches (``rebalance.carried``).
+- Success shows in the part of the slowdown that ranks do not explain (``concurrent_link``). The iteration time proves
+  nothing, because the new generation still has its slow ranks.
 """
 
 from __future__ import annotations

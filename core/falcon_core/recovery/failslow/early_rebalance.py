@@ -1,8 +1,8 @@
-"""Micro-batches are moved before an onset is certain: where a rank is suddenly slow in a job of long iterations.
+"""Move micro-batches before an onset is certain, where a rank is suddenly slow in a job of long iterations.
 
-Whatever takes a node or stops ranks waits for an onset, which takes C iterations. Moving micro-batches costs about a
-second and is taken back as easily. Where so few iterations lose as much, waiting for certainty costs more than an
-error (ski-rental). They are moved where all of these conditions hold:
+A repair that takes a node or stops ranks waits for an onset, which takes C iterations. Moving micro-batches costs about
+a second and is undone as easily. If C iterations lose more than that, waiting for certainty costs more than an error
+(ski-rental). Micro-batches are moved if all of these conditions hold:
 
 - **Out of the noise.** A rank's newest iterations are far above its healthy ones, because it computes longer itself
   (``signals.changepoint.sudden_jump``).
@@ -11,8 +11,8 @@ error (ski-rental). They are moved where all of these conditions hold:
 - **Even until now.** The ranks have had equal shares for as long: their times before and after a change are not
   comparable.
 
-What begins here is a suspicion (phase ``Suspected``): it has no name, nobody is told of it, and the micro-batches come
-back once the replicas of the model are alike again.
+This begins a suspicion (phase ``Suspected``): it names no rank and is not reported. The micro-batches move back once
+the replicas of the model are alike again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Several nodes that are slow at once: each has an incident of its own, and one restart leaves all that pay for it.
+"""Keep one incident for each slow node, and leave in one restart all nodes whose loss has paid for it.
 
-The incident that was named first is ``state.slow``; those of further nodes stand ``beside`` it. Slow ranks on one node
-are one finding. When the first incident is over, the one with the greatest loss beside it takes its place.
+The incident that was named first is ``state.slow``; those of further nodes are in its ``beside``. Slow ranks on one
+node are one finding. When the first incident is over, the open incident with the greatest loss replaces it.
 
 **Loss.** An iteration is as long as its slowest rank's, so the losses of slow nodes do not add up: each node hides
-behind the slowest, and its excess is left once that one is gone. A node beside the first is charged with what the job
-would lose if it alone were slow: its own excess, for each iteration since it stood out.
+behind the slowest, and its excess remains when the slowest is gone. A further node is charged with what the job would
+lose if it alone were slow: its own excess, for each iteration since it stood out.
 
 **Price.** The restart takes place for the first node, whose incident has paid for it. To leave another node in the same
 restart costs its spare alone; to leave it later costs a restart of its own. So a node joins when its own loss has paid
@@ -13,8 +13,8 @@ for the spare (ski-rental with that price, thus at most twice the best choice in
 for as long as an own excess takes to prove: a preparation needs more than the shortest evidence that names a rank.
 
 **Waiting.** The first node's pod may be ready while another is not. Waiting costs the first node's excess and saves a
-restart. So the first waits until it has lost, since its own preparation began, as much as that restart costs: again at
-most twice the best choice. It never waits for a pod that was given no node; such a pod holds up nobody.
+restart. So the first node waits until it has lost, since its own preparation began, as much as that restart costs. That
+is again at most twice the best choice. It never waits for a pod that was given no node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The ladder against a slow link: endure, exchange the roles of running pods when that has paid for itself, check.
+"""Apply the ladder against a slow link: endure, exchange the roles of running pods when that pays, check the result.
 
-What is asked for is stored with the membership that it makes, in one write, so an operator that dies at any instant
-exchanges the roles once. ``Detected`` → (the exchange) → ``Checking`` → the incident is over if iterations are shorter
-by ``swap_nodes.MIN_GAIN``, and as short as by the model. Otherwise it goes on as ``Detected``: links are measured once
-more, since another link may be slow as well (``probing``), and roles are not exchanged again against the same one.
+The exchange is stored with the membership that it makes, in one write. So an operator that dies at any moment exchanges
+the roles once. ``Detected`` → (the exchange) → ``Checking``. Then the incident is over if iterations are shorter by
+``strategies.swap_for_link.MIN_GAIN``, and as short as in the model. Otherwise it continues as ``Detected``: the links
+are measured once more, because another link may be slow as well (``probe.probe_controller``). Roles are not exchanged
+again against the same link.
 
 The loss pays for the exchange only as far as the exchange removes it: one that removes half of a slowdown is due when
 the loss is twice its price.

@@ -1,18 +1,18 @@
-"""The ladder for fail-slow: detect, locate, endure while that is cheaper, act, check that the action helped.
+"""Repair slow ranks step by step: detect, locate, endure while that is cheaper, act, and check the result.
 
-See FALCON §5.
+See FALCON §5. The phases of a slowdown:
 
-``Suspected``: the agents report an onset, or the job is slow against its own earlier generations. The cause is sought;
-nothing is reported, and no action is taken (``habits``).
-``Detected``: the slowdown lasts, and no rank is named. A link may be named where no rank computes slowly; pods may then
-exchange their roles (``swapping``).
-``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the onset. A rank that has
-been slower than its peers since the first iteration (``from_start``), or for long though the job hardly is
-(``without_onset``), is named without an onset. A node is taken only
-where the evidence is against the node and not against the rank's share of the work (``confidence``). Before that,
-micro-batches may be moved to other ranks, which takes no node (``sharing``).
-``Mitigating``: a pod is prepared on another node while training goes on. ``Checking``: the new generation runs, and its
-speed decides whether the replacement helped.
+- ``Suspected``: the agents report an onset, or the job is slow compared with its own earlier generations. The operator
+  searches for the cause; it reports nothing and takes no action (``history.reporting_threshold``).
+- ``Detected``: the slowdown lasts, and no rank is named. If no rank computes slowly, a link may be named, and pods may
+  exchange their roles (``link_swap``).
+- ``Located``: the median rule, or a rank's own excess, names the culprit. The loss counts from the onset. Two kinds of
+  ranks are named without an onset: slow since the first iteration (``diagnosis.slow_from_start``), or long slow though
+  the job hardly is (``diagnosis.slow_without_onset``). A node is replaced only if the evidence is against the node, and
+  not against the rank's share of the work (``history.node_fault``). Before that, micro-batches may move to other ranks,
+  which takes no node (``rebalance``).
+- ``Mitigating``: a pod is prepared on another node while training goes on.
+- ``Checking``: the new generation runs, and its speed decides whether the replacement helped.
 
 Relief is judged on the culprit's own compute time, not on the job's iteration time.
 """

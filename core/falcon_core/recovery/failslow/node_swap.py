@@ -1,12 +1,12 @@
-"""The exchange of roles against slow nodes, as part of their ladder: planned, carried out once, judged.
+"""Plan, carry out once and judge the exchange of roles against slow nodes, as a step of their ladder.
 
-The slow nodes stay slow, and the job's ranks have other numbers afterwards: each open incident follows its node to the
-role that the node's pod has taken (``gather_stragglers.seated``). So an exchange ends an incident only where iterations
-are at their healthy level again. Otherwise the loss goes on from where it was, at what an iteration still costs, and
-the node may be replaced later.
+The slow nodes stay slow, and the job's ranks have other numbers afterwards. So each open incident follows its node to
+the role that the node's pod has taken (``strategies.swap_for_nodes.seated``). An exchange ends an incident only if
+iterations are at their healthy level again. Otherwise the loss keeps growing by what an iteration still costs, and the
+node may be replaced later.
 
-Where the rank that was slow is well in its new role, and the job is no faster, the slowness belongs to the role and not
-to the node: that is remembered, and no node is taken for it (``confidence``).
+If the rank that was slow is healthy in its new role, and the job is no faster, the slowness belongs to the role and not
+to the node. That is remembered, and no node is replaced for it (``history.node_fault``).
 """
 
 from __future__ import annotations

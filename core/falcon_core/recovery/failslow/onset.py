@@ -1,11 +1,11 @@
-"""When a slowdown begins: by what the ranks' agents report, or slow from the generation's first iteration.
+"""Open a slowdown: at an onset that the agents report, or when a generation is slow from its first iteration.
 
-A slowdown that begins here has no name and is a suspicion (phase ``Suspected``). It begins where
+A slowdown that begins here names no rank and is a suspicion (phase ``Suspected``). It begins in one of these cases:
 
-- **most ranks report an onset** (``signals.changepoint.detector``);
-- the generation's settled level is above that of the job's earlier generations (``from_start.against_earlier``);
-- a young generation has replicas that are not alike (``sharing.since_start``);
-- a rank is suddenly slow, and micro-batches can be moved (``sudden``).
+- **Most ranks report an onset** (``signals.changepoint.detector``).
+- The generation's settled level is above that of the job's earlier generations.
+- The replicas of a young generation are not alike (``rebalance.since_start``).
+- A rank is suddenly slow, and micro-batches can be moved (``early_rebalance``).
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
-"""Who computes how many micro-batches: asked for against a slow rank, followed, and taken back. Pure.
+"""Move micro-batches away from a slow rank, follow the effect, and move them back.
 
-What is asked for is stored in the state before it is sent, so that an operator that dies at any instant asks for the
-same again. What was asked belongs to one generation. Where a restart ends a generation with moved micro-batches, the
-next one begins with the best split for the roles that the pods have in it (``carried``), as far as it is known how fast
-the pods are; else with the even split, and micro-batches may be moved anew.
+An order is stored in the state before it is sent, so that an operator that dies at any moment sends the same order
+again. An order belongs to one generation. After a restart with moved micro-batches, the next generation begins with the
+best split for its pods' roles (``carried``), if the pods' speeds are known. Otherwise it begins with the even split,
+and micro-batches may be moved again.
 
 - *Taken over.* All ranks report their new shares within ``adjust_microbatches.TAKE_OVER_SECONDS``, or it has failed.
-- *Helped.* Then the iteration time shows whether it did; else it has failed, too. What failed is taken back, and tried
-  again after ``adjust_microbatches.RETRY_SECONDS``, then after twice as long each time.
+- *Helped.* Then the iteration time has to be shorter, or it has failed, too. An order that failed is taken back, and
+  tried again after ``adjust_microbatches.RETRY_SECONDS``, then after twice as long each time.
 - *Followed.* While the culprit is slow, a plan that is better by ``MIN_GAIN`` replaces the one in force, once the
-  newest windows are of the shares in force and have lost by them what the change costs. Who has fewer micro-batches
-  gets some of them back once in ``AGAIN_SECONDS`` at most: less work may be what makes it fast.
+  newest windows are of the shares in force and have lost by them what the change costs. A rank that has fewer gets some
+  of them back at most once in ``AGAIN_SECONDS``: less work may be the reason for its speed.
 - *Taken back* as soon as no slowdown is open: the culprit computes as it did (not: the iteration is as short as it was,
   since that is what the moved micro-batches are for).
 
-Less work may be what makes a rank fast: within its CPU quota it is throttled no more. Its micro-batches come back, and
-it is slow again. Where that happens within ``APART_SECONDS``, the culprit has to stay well for a while, twice as long
-each time (``hold_seconds``).
+Less work may make a rank fast: within its CPU quota it is no longer throttled. Its micro-batches come back, and it is
+slow again. Where that happens within ``APART_SECONDS``, the culprit has to stay well for a while, twice as long each
+time (``hold_seconds``).
 
-Nobody needs a name for it (``on_suspicion``): the plan takes the replicas' measured times, and stays as it is where
-they are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is
-over when the replicas would take equally long for equal shares (``replicas_are_alike``). A generation that begins with
-replicas that are not alike has such a slowdown (``since_start``): a restart ends no slowness of a rank, and until its
-agents have learned what is usual, fifty iterations pass.
+It needs no named rank (``on_suspicion``): the plan takes the replicas' measured times, and stays as it is where they
+are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is over
+when the replicas would take equally long for equal shares (``replicas_are_alike``). A generation that begins with
+replicas that are not alike has such a slowdown (``since_start``): a restart does not end a rank's slowness, and its
+agents need fifty iterations to learn the usual times.
 """
 
 from __future__ import annotations

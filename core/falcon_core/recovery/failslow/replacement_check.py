@@ -1,4 +1,4 @@
-"""The phase ``Checking`` of the ladder for fail-slow: whether a replacement helped, and what it cost."""
+"""Check, in the phase ``Checking``, whether a replacement helped, and what it cost."""
 
 from __future__ import annotations
 

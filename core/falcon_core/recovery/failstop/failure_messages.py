@@ -1,4 +1,4 @@
-"""The words with which a job is given up: what failed, how often, and what helps."""
+"""Write the message with which a job is given up: what failed, how often, and what helps."""
 
 from __future__ import annotations
 

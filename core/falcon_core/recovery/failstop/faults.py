@@ -1,4 +1,4 @@
-"""What is broken right now: the faults in one observation, with severity and cause. Nothing is decided here."""
+"""List the faults in one observation, with severity and cause. No repair is decided here."""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""A job that does not move: since when, whom it waits for, and when that becomes an incident.
+"""Detect a job that makes no progress: since when, which ranks it waits for, and when that becomes an incident.
 
-Every process lives and every rank has been silent for longer than its learned deadline. Who never arrived is read off
-the counts of calls begun and done. The first checkpoint or evaluation of a healthy job looks alike, so a stall becomes
-an incident only when it lasts: soon where the awaited ranks do not run at all; later where they run now and then or
-wait for a device, as one that writes a file does; late where they are at work, where nobody can be named, and where
-nobody waits inside a call. A hang that has cost what a restart costs is ended by a restart, on the ladder for
-fail-stop: ``due`` says when.
+In such a job every process lives, and every rank has been silent for longer than its learned deadline. The counts of
+calls begun and done show which ranks never arrived. The first checkpoint or evaluation of a healthy job looks alike, so
+a stall becomes an incident only when it lasts:
+
+- soon, if the awaited ranks do not run at all;
+- later, if they run now and then or wait for a device, as a rank that writes a file does;
+- late, if they work, if no rank can be named, or if no rank waits inside a call.
+
+A hang that has cost what a restart costs is ended by a restart, on the ladder for fail-stop: ``due`` says when.
 """
 
 from __future__ import annotations

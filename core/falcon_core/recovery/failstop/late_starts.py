@@ -1,7 +1,7 @@
-"""Pods that have their node and do not start there: for how long they are waited for, and when they are moved.
+"""Decide how long to wait for pods that have a node and do not start there, and when to move them.
 
-A node is suspected where other pods of the job have started: the template is then one that can start. Where none has,
-one pod tries a second node; if that does not start it either, the job itself is why, and nothing is moved.
+A node is suspected if other pods of the job have started, since the template is then one that can start. If none has,
+one pod tries a second node. If it does not start there either, the job itself is the reason, and no pod is moved.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Whose silence means a dead node: an agent's silence alone never does (docs/architecture.md §9).
+"""Decide which silent agents mean a dead node: an agent's silence alone never does (docs/architecture.md §9).
 
-A member is lost if its agent is silent while the operator itself has heard the bus for long enough, *and* a second
-witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers advance,
-only its agent is gone. An agent that ended alone, or together with its rank, is reported by its node's kubelet, which a
-dead node does not have: the kubelet's word is waited for, and then stands for the node.
+A member is lost on two conditions. Its agent is silent while the operator itself has received messages on the bus for
+long enough. *And* a second witness agrees: its node is NotReady, or its peers are stalled or broke off their
+collectives. While the peers advance, only its agent is gone. An agent that ended alone, or together with its rank, is
+reported by its node's kubelet, which a dead node does not have: the operator waits for the kubelet's report, which then
+counts for the node.
 
 Many agents that fall silent together on nodes that are Ready mean trouble with the bus, and nothing is done. A node
-that is NotReady explains its agent's silence, however many such nodes there are; but where nobody is heard at all, the
+that is NotReady explains its agent's silence, however many such nodes there are; but if no agent is heard at all, the
 way to all of them may be cut, and they may train.
 
 What the peers show is read once for all silent members, so that the cost is linear in the number of ranks.

@@ -1,8 +1,8 @@
-"""Nodes that report grave trouble of their own hardware: what that explains, and when such a node is left.
+"""Find nodes that report grave hardware trouble, the failures this explains, and the moment to leave such a node.
 
 While training goes on in spite of it, nothing is stopped: the progress shows that the device works, and a restart costs
-the work since the last checkpoint. With the next failure, whatever it is, and with a restart that leaves a slow node,
-the node is left. So is a node that has to be left for another reason (``planned``).
+the work since the last checkpoint. The node is left with the next failure of any kind, or with a restart that leaves a
+slow node. So is a node that has to be left for another reason (``drain``).
 """
 
 from __future__ import annotations

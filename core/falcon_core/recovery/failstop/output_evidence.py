@@ -1,7 +1,7 @@
-"""What a rank's output says of its failure, and which rank has failed though its process has not ended. Pure.
+"""Read from a rank's output why it failed, and find ranks that have failed while their process still runs.
 
-An uncaught exception does not always end a process: a thread that nobody stops keeps it alive, or its communicators are
-torn down and wait for peers. Such a rank counts as failed, with its own words. A printed error by itself never does:
+An uncaught exception does not always end a process: a running thread may keep it alive, or its communicators wait for
+peers while they are closed. Such a rank counts as failed, with its own message. A printed error by itself never counts:
 programs catch exceptions, log them with their traceback, and go on.
 """
 

@@ -1,6 +1,6 @@
-"""The faults of pods and nodes that one observation shows: lost, ended, deleted, or not started in time.
+"""Find the faults of pods and nodes in one observation: lost, ended, deleted, or not started in time.
 
-Nothing is decided here.
+No repair is decided here.
 """
 
 from __future__ import annotations

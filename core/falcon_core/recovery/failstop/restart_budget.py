@@ -1,10 +1,12 @@
-"""SEV2: restart the processes in their pods, same ranks, from the last checkpoint; how often, and what comes after.
+"""Limit restarts in place (SEV2) to a budget, and decide what follows when it is spent.
 
-The budget is ``restarts`` within ``window``. Beyond the budget, the node is held to be at fault where every restart
-blamed the same node (SEV1); that is done once in a window. Otherwise the job is given up. The job is given up, too,
-where the program itself fails on each start, because a new node would not help.
+SEV2 restarts the processes in their pods, with the same ranks, from the last checkpoint. The budget is ``restarts``
+within ``window``. Beyond it, the node counts as the cause if every restart blamed the same node (SEV1); that is done
+once in a window. Otherwise the job is given up. The job is also given up if the program itself fails on each start,
+because a new node would not help.
 
-Restarts that follow each other back off, so that a budget of a few outlasts a short outage of what the program needs.
+Restarts that follow each other wait longer each time, so that a small budget outlasts a short outage of a service that
+the program needs.
 """
 
 from __future__ import annotations

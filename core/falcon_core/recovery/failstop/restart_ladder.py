@@ -1,9 +1,9 @@
-"""The ladder for fail-stop: restart the processes, then replace the node, within a budget.
+"""Repair failures step by step: restart the processes, then replace the node, within a budget.
 
 See docs/architecture.md §9 and Unicron §4.2. An incident opens at the first sign and closes when iterations are seen
-again. A failure in between recurs within the same incident. While the old generation is being stopped the diagnosis may
-still become clearer: the first sign of a dead node is often a peer's broken collective, and the lease that tells them
-apart runs out seconds later.
+again. A failure in between recurs within the same incident. While the old generation is being stopped, the diagnosis
+may still become clearer. The first sign of a dead node is often a peer's broken collective; the lease that separates
+the two cases expires seconds later.
 """
 
 from __future__ import annotations

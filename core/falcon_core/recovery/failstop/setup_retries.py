@@ -1,7 +1,7 @@
-"""Set-up calls that ranks have tried again in place: an incident of SEV3 once the ranks have gone on. Pure.
+"""Report set-up calls that ranks repeated in place as an incident of SEV3, once the ranks have gone on.
 
-Nothing is decided here: the shim has tried again by itself, within ``spec.recovery.retries`` (docs/adr/0061). A rank
-for which that did not help ends, and its failure's evidence names the retries.
+No repair is decided here: the shim has already repeated the call, within ``spec.recovery.retries`` (docs/adr/0061). A
+rank whose repeated calls fail ends, and its failure's evidence names the retries.
 """
 
 from __future__ import annotations

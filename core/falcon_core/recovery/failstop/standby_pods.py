@@ -1,8 +1,8 @@
-"""Pods that hold no replica and stand by, so that a lost node's replica has its next pod at once. Pure.
+"""Keep pods without a replica ready, so that a lost node's replica gets its next pod at once.
 
 A standby pod holds a claimed spare (or any free node, where the job names no pool), runs its agent and launcher, and
 waits for a plan. The recovery's actions take a ready standby pod before they name a new pod
-(``membership.apply_actions``). Then another is named in its place.
+(``model.membership.apply_actions``). Then another standby pod replaces it.
 """
 
 from __future__ import annotations

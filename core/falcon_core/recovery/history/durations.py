@@ -1,14 +1,14 @@
-"""The memory of how long the job's slowdowns lasted, and what it says of the open one: when to act before the price.
+"""Remember how long the job's slowdowns lasted, and predict from that when an action is due before its price.
 
-Ski-rental waits until the loss equals the price, since it knows nothing of the end. A job that has seen
-``LEAST_SEEN`` slowdowns of the same cause and depth knows something; until then those of the cluster's other jobs
-count as well, a few of each. If by them the rest of this one
-is expected to cost the price or more, the action is due at the share ``EARLY_SHARE`` of its price; otherwise at the
-price, as ever. ``ski_rental.ladder_bound`` says what a wrong expectation may cost.
+Ski-rental waits until the loss equals the price, because it cannot know the end. A job that has seen ``LEAST_SEEN``
+slowdowns of the same cause and depth can estimate it. Until then, slowdowns of the cluster's other jobs count as well,
+a few of each. If the rest of this one is expected to cost the price or more, the action is due at the share
+``EARLY_SHARE`` of its price. Otherwise it is due at the price. ``ski_rental.ladder_bound`` says what a wrong
+expectation may cost.
 
-A slowdown that a replacement or an exchange of roles ended is remembered as censored (``planning.lasting``). One that
-the job's owner, a failure or the job's end cut short is censored in the same way only where its incident is closed by
-the ladder; else it is not remembered. In mode Observe nothing is censored, because nothing is done.
+A slowdown that a replacement or an exchange of roles ended is remembered as censored (``planning.lasting``). The job's
+owner, a failure or the job's end may cut a slowdown short. It is censored in the same way if the ladder closes its
+incident; otherwise it is not remembered. In mode Observe nothing is censored, because no action is taken.
 
 Slow links are remembered like slow ranks, with the cause ``SlowLink``. An exchange that removes a part of a slowdown is
 worth it if that part of the rest costs the price or more.

@@ -1,19 +1,19 @@
-"""The memory of nodes that were slow and recovered by themselves, so that slowness in pieces is paid for as a whole.
+"""Remember nodes that were slow and recovered by themselves, so that the losses of short spells add up.
 
 The loss of a slowdown that passed decays with the quiet time since: it halves in each window of ``spec.recovery``, and
 is forgotten when less than a hundredth is left. If a rank on the same node is slow again within a window, that is the
-same incident and not another diagnosis. Of a slowdown that named nobody, the loss is remembered for the node that alone
-stood out in it (``pieces``).
+same incident and not another diagnosis. If a slowdown named no rank, its loss is remembered for the node that alone
+stood out in it (``diagnosis.intermittent``).
 
-**Work that moves** (a hot expert) makes now this node slow and now that. So what is remembered counts from the third
-time on, and only by how much it exceeds what is remembered of all other nodes: most of it has to stay with the node.
+**Work that moves** (a hot expert) makes different nodes slow in turn. So the remembered loss counts from the third time
+on. Only its excess over the remembered loss of all other nodes counts: most of it has to stay with the node.
 
 **The bound**, for a node that flaps alone. Take any stretch of time in which it was quiet for no more than a window
 altogether. Each second lost in it still counts at least half at its end, so the node is acted on before the loss in
 such a stretch reaches twice the price (ski-rental without pieces: once the price).
 
-A preparation has hysteresis: it goes on when its culprit recovers, and is given back only if the culprit stays well
-for ``HOLD_SECONDS``. Nobody is switched meanwhile, and after that the next preparation waits as after a failure.
+A preparation has hysteresis: it goes on when its culprit recovers, and is given back only if the culprit stays well for
+``HOLD_SECONDS``. No pod takes over meanwhile, and after that the next preparation waits as after a failure.
 """
 
 from __future__ import annotations

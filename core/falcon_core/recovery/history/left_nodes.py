@@ -1,9 +1,9 @@
-"""The nodes that a job has left: when they are tested again, when they come back, which one is the last resort.
+"""Decide when nodes that a job has left are tested again, when they may return, and which one is the last resort.
 
 Most slow nodes are well again within hours (FALCON §3), so a job does not leave a slow node for ever. A witness outside
 the job tests the node (a burn-in): at once, and again while the node fails. The job may use a node that passes after a
-probation. The probation doubles each time that the job leaves the same node, because a job may see what a short test
-does not see.
+probation. The probation doubles each time that the job leaves the same node, because a job may reveal what a short test
+misses.
 
 Where a node died and no spare is ready, a node that the job had left and that is not fenced is better than no node. A
 node that is well again is as good as a spare. On a slow node the job runs at 1/slowdown of its speed, and pays for one

@@ -1,14 +1,14 @@
-"""Work that moves is told once: another rank that is slow in its turn is no incident, unless it stays for longer.
+"""Report work that moves between ranks only once, and name another slow rank only if it stays slow for longer.
 
-Where the work may move (``confidence``), nothing at a single moment tells a rank that has more to do from a slow
-device. The first that is slow is named, as an imbalance. If that passes by itself, and then a rank on another node is
-slow, the work has moved, which it does by itself and will do again: to tell each move is to report the job's own habit.
-So another rank is named only if it is slower than those before, or has been slow for half again as long as any of them,
-or for an hour (``habits``). Until then the slowdown is a suspicion, and the stay is remembered when it passes.
+Where the work may move (``node_fault``), no single moment separates a rank that has more to do from a slow device. The
+first slow rank is named, as an imbalance. If that passes by itself, and then a rank on another node is slow, the work
+has moved. It will do so again, and to report each move is to report the job's own habit. So another rank is named only
+if it is slower than the earlier ones, or slow for half again as long as any of them, or for an hour
+(``reporting_threshold``). Until then the slowdown is a suspicion, and its length is remembered when it passes.
 
-A rank that is slow again before another was has stayed: its spells are one. And whatever is evidence against a node (a
-counter, all ranks of the node) names the rank at once. So does a split of micro-batches that is better: it takes no
-node, it pays within seconds, and what is done about a rank is told.
+If a rank is slow again before another was, its two spells count as one. Evidence against a node (a counter, all ranks
+of the node) names the rank at once. So does a better split of micro-batches: it takes no node, it pays within seconds,
+and every action on a rank is reported.
 
 **What this cannot do.** A device that becomes slow in a job whose work moves is named after as long as a move takes.
 Its node would not be taken earlier in any case: that takes twice as long.

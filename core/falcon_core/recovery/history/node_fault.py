@@ -1,22 +1,22 @@
-"""Is the node at fault, or its rank's share of the work? An action that takes a node needs more than a diagnosis.
+"""Decide whether the node or its rank's share of the work is at fault, before an action takes the node.
 
-Most slowness is the job's own: of 3 079 production jobs 42 % straggled, and workers explained most of it in 1.7 % of
-those. A hot expert makes a healthy node slow, and the work follows its rank to any spare. So with
-``spec.mitigation.confidence: High`` a node is taken only if the evidence says that the node is slow (``Evidence``; the
-first rule that applies decides):
+An action that takes a node needs more than a diagnosis, because most slowness is the job's own. Of 3 079 production
+jobs 42 % straggled, and workers explained most of it in 1.7 % of those. A hot expert makes a healthy node slow, and the
+work follows its rank to any spare. So with ``spec.mitigation.confidence: High`` a node is taken only if the evidence
+says that the node is slow (``Evidence``; the first rule that applies decides):
 
-1. *The role.* The replica was slow on one node, and is slow on another: the node is not why.
-2. *Counters* show why: the container was throttled, or waited for cores that something else had. Where they show that
-   the program's own garbage collections are why, the node is not.
+1. *The role.* The replica was slow on one node, and is slow on another: the node is not the cause.
+2. *Counters* show the cause: the container was throttled, or waited for cores that another process had. If they show
+   the program's own garbage collections as the cause, the node is not at fault.
 3. *The whole node.* All ranks of the node, two or more, are slow at once, though they hold different replicas of the
    model. A share of the work that grew would be the share of one replica.
 4. *A test.* Its machine was measured beside its peers' while all ranks stood still, and is slow by itself.
-5. *Never healthy.* A rank that was never seen well in its place may have had more to do from the beginning.
-6. *It was healthy here.* Where a rank's calls say that its work is the same in each iteration, or that its bytes do not
-   explain the time (``signals.attribution.work_kind``), a rank that was well in its place and no longer is has a slow
-   node.
-7. *It stays.* Otherwise the work may move. It is learned for how long slowness stayed with a node of this job before it
-   passed by itself. What stays ``STAY_FACTOR`` times as long as all of that is the node's.
+5. *Never healthy.* A rank that was never seen healthy in its place may have had more to do from the beginning.
+6. *It was healthy here.* A rank was healthy in its place and no longer is, and its calls show that its work is the same
+   in each iteration, or that its bytes do not explain the time (``signals.attribution.work_kind``). Then its node is
+   slow.
+7. *It stays.* Otherwise the work may move. The operator learns how long slowness stayed with a node of this job before
+   it passed by itself. Slowness that stays ``STAY_FACTOR`` times as long as the longest such stay is the node's.
 
 Of rule 7: at least ``LEAST_STAYS`` stays elsewhere have to be known. Were their lengths without memory (exponential),
 the next would last three times as long as the longest of n with a chance of n!·3!/(n+3)!, 5 % for n = 3; lengths that
@@ -25,7 +25,7 @@ iterations could pass for all that moves, so that less than ``LEAST_ITERATIONS``
 are constant is judged by rule 7 as well once its slowness has passed from node to node so many times.
 
 A machine that was as fast as its peers in the test is not at fault by rules 5 and 7, unless its slowness stays. A test
-measures products alone: a rank that waits for its memory or its disk may stand beside a machine that computes well.
+measures matrix products alone: a rank that waits for its memory or its disk may run on a machine that computes well.
 
 A slowdown of a node that comes back before any other node was slow counts as if it had never passed. What is learned
 is forgotten after a day, since work moves in another way by then, and with the node that it was learned of, where its

@@ -1,21 +1,22 @@
-"""When a slowdown without a name is an incident: not before it outlasts what explains it, and what the job is used to.
+"""Report a slowdown without a named rank only after it outlasts its possible explanations and the job's habit.
 
-A slowdown begins as a suspicion (phase ``Suspected``): the agents report an onset, and it is judged whether it comes
-from a rank, from a link or from the job itself. Nothing is reported. It ends in silence where it passes, or where the
-job has changed; it becomes an incident at once where a rank or a link is named; and otherwise (``Detected``) only if it
-has lasted for longer than
+A slowdown begins as a suspicion (phase ``Suspected``): the agents report an onset, and the operator judges whether a
+rank, a link or the job itself is the cause. Nothing is reported. The suspicion ends without a report if the slowdown
+passes, or if the job has changed. It becomes an incident at once if a rank or a link is named. Otherwise it becomes one
+(``Detected``) only if it has lasted for longer than
 
 - **those judgements**: five reports of which no two hold the same iterations, and a minute, in which each rank of a
   large job has been asked for its detail. A change of the job takes a report in which it has settled, a rank or a link
   three windows of C iterations;
 - **the job's habit**: half again as long as a slowdown that passed by itself and was as large as this one. Uploads
-  after each checkpoint and cold caches at each epoch come and go without anybody doing anything about it. This holds
-  for ``MOST_SECONDS`` at most: a slowdown that passed after a day does not hide another for a day. The same is said of
-  a rank that stands out while work moves (``imbalance``).
+  after each checkpoint and cold caches at each epoch come and go without any action. This holds for ``MOST_SECONDS`` at
+  most: a slowdown that passed after a day does not hide another for a day. The same holds for a rank that stands out
+  while work moves (``moving_work``).
 
-Naming a rank or a link, and a change of the job, do not wait for any of this. And where the work explains the slowness
-there is no incident at all, however long it lasts: a rank whose sizes say how much it has to do (``InBytes``) takes as
-long as it should for its sizes, or has so much more to do than usual, while the other ranks wait for it (a hot expert).
+Naming a rank or a link, and a change of the job, do not wait for any of this. If the work explains the slowness there
+is no incident, however long it lasts. The sizes of such a rank's calls show how much it has to do (``InBytes``). It
+takes as long as it should for its sizes, or it has so much more to do than usual that the others wait for it (a hot
+expert).
 """
 
 from __future__ import annotations

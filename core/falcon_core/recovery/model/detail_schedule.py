@@ -1,4 +1,4 @@
-"""For how long ranks are asked for their detail before a slowdown without a name is what it looks like."""
+"""Compute how long the operator requests full reports before it accepts that no rank explains a slowdown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which pods make up a job, and what the recovery's actions mean for that: one pure function.
+"""Derive which pods make up a job from the recovery's actions: one pure function.
 
-The operator stores the membership before it acts and derives every effect from it; the simulator asks the same function
-who is where. A generation is one life of the job's process group. Its number grows by one each time that a running
-generation is stopped, however many actions ask for it at once. Times are unix seconds.
+The operator stores the membership before it acts and derives every effect from it. The simulator calls the same
+function to place its pods. A generation is one life of the job's process group. Its number grows by one each time that
+a running generation is stopped, however many actions request this at once. Times are unix seconds.
 """
 
 from __future__ import annotations

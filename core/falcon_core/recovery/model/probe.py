@@ -1,4 +1,4 @@
-"""The part of what the recovery remembers (``state``) that is about probes: ranks that stand still to be measured."""
+"""Keep the state of a probe: ranks that stand still while machines or links are measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether training goes on after a failure or a move, and since when."""
+"""Check whether training goes on after a failure or a move, and since when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recovery remembers: everything it needs to go on after its process died, and nothing else.
+"""Keep what the recovery needs to continue after its process died, and nothing else.
 
 It is stored with the job (in its TrainingRun) before any action is carried out, so each field is an intent or a fact
 that cannot be observed again. Times are unix seconds. A job has at most one failure and one hang open at a time: a

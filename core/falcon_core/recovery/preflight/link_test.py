@@ -1,15 +1,14 @@
-"""The links between the machines of a job, measured before a start: which are slow, and whose fault it is. Pure.
+"""Judge the links between the machines of a job before a start: which are slow, and which machine causes that.
 
 The pods stand in a ring, as a collective has them, and each link is measured by both of its ends
-(``wire.measurement.check_links``; FALCON §4.3: all pairs of a pass at once). What counts of a link is the worse of what
-its two ends say: so one pod alone can make its own links look bad, and nobody else's, and none better.
+(``wire.measurement.check_links``; FALCON §4.3: all pairs of a pass at once). A link counts with the worse of the
+results of its two ends. So one pod alone can make only its own links look worse, and no link look better.
 
 - *A machine* is slow where even the best of its links is far below the others' median, without its own.
 - *A link* is slow alone where it is far below the median of the others, and neither of its ends is blamed.
 
 A transfer that kept a CPU of one end busy, or in which the sender's kernel often had nothing to send, measures a CPU:
-the link has at least this rate, and is not called slow.
-What slows all links alike blames nobody.
+the link has at least this rate, and is not called slow. A cause that slows all links alike blames no machine.
 """
 
 from __future__ import annotations

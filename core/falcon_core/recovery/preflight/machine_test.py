@@ -1,11 +1,11 @@
-"""The check of all machines before the ranks start: whose results are too far below those of equal machines.
+"""Check all machines before the ranks start: find those whose results are far below those of equal machines.
 
 TRANSOM §IV-A checks nodes before each start against fixed scores. Here every pod measures at the same time, with the
-image's own libraries, and a rate counts as a ratio to the median of the others that have the same devices: no table of
-scores has to be kept, and what slows all of them alike blames nobody. A machine that is slow is measured
+image's own libraries, and a rate counts as a ratio to the median of the others that have the same devices. So no table
+of scores has to be kept, and a cause that slows all of them alike blames no machine. A machine that is slow is measured
 again before anything follows from it: once more for products, twice for copies, which other work on the machine
-scatters more. Wrong results need no second look. Then the links between the machines are measured
-(``preflight_links``), in the same round.
+scatters more. Wrong results need no second measurement. Then the links between the machines are measured
+(``link_test``), in the same round.
 """
 
 from __future__ import annotations

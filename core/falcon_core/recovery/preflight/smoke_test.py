@@ -1,12 +1,16 @@
-"""The smoke test beside a restart: how fast each machine's CPUs are, against each other, in a fifth of a second.
+"""Compare the CPU speed of all machines during a restart, in a fifth of a second (the smoke test).
 
-A restart is no moment for a check that takes seconds, and yet the one at which a sick machine shows: a rank may have
-been killed, or have lost its peers, because its machine hardly computes any more. TRANSOM (§IV-A) checks before each
-start. Here the size of the check follows from the failure: none where the program is at fault, the smoke test after
-other failures, the full one (``preflight``) on evidence of hardware, or when the failure comes back. The smoke test
-runs while the pods' answers are gathered and the ranks start, and nobody waits for it. So little time says little: only
-a machine that does less than half of what its peers do is suspected, and only one of which a second test says the same
-is sick, so that a restart in place (SEV2) becomes a replacement (SEV1).
+A restart leaves no time for a check that takes seconds, yet it is the moment at which a sick machine shows. A rank may
+have been killed, or have lost its peers, because its machine hardly computes any more. TRANSOM (§IV-A) checks before
+each start. Here the size of the check follows from the failure:
+
+- none, if the program is at fault;
+- the smoke test after other failures;
+- the full check (``machine_test``) on evidence of hardware, or when the failure comes back.
+
+The smoke test runs while the pods' answers are gathered and the ranks start, and no rank waits for it. So short a test
+is inexact. Only a machine that does less than half of what its peers do is suspected. It counts as sick only if a
+second test confirms that, and then a restart in place (SEV2) becomes a replacement (SEV1).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Find where a pause shall stop: the next iteration's start.
+"""Find the calls at which a pause stops the ranks: the start of the next iteration.
 
 Every rank knows where its own iterations begin (:mod:`falcon_core.signals.calls.iteration_counts`). The ranks' starts
 are a cut on two conditions. All members of a channel make equally many calls of the channel in an iteration. The counts
 at the starts that two ranks saw last are whole iterations apart, by the same number on every channel that they share.
 Nothing else is required: ranks that number their iterations differently agree nevertheless. A rank with a single
-channel can stop before any of its calls, so that it need not agree where iterations begin: it follows the others.
+channel can stop before any of its calls. So it need not agree on the start of iterations: it follows the other ranks.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Groups of ranks whose collectives take longer than those of the groups of their kind (FALCON §4.3). Pure.
+"""Find groups of ranks whose collectives take longer than those of comparable groups (FALCON §4.3).
 
-A link that was slow before a generation began makes no onset, and the agents take its transfers for healthy. What is
-left are the other groups of its kind: of the same part in the job's parallelism, with as many members on as many nodes,
-whose calls put as many bytes on a link. A group is suspected where all of these conditions hold:
+A link that was slow before a generation began makes no onset, and the agents take its transfers for healthy. Only the
+other groups of its kind are left to compare with. They have the same part in the job's parallelism and as many members
+on as many nodes, and their calls put as many bytes on a link. A group is suspected if all of these conditions hold:
 
 - **Longer.** Its transfers take longer than ``spec.detection.suspicionPercent`` of the median of the others' of its
-  kind. The last rank to arrive in a call waits for nobody: so a transfer is what the member takes that takes least.
+  kind. The last rank to arrive in a call does not wait, so the shortest time among the members is the transfer.
 - **Worth it.** Iterations would be shorter by more than ``verify`` if its transfers were as short as the others'.
-- **Lasting.** It has been so in ``REPORTS`` reports, no two of which hold the same iterations.
+- **Lasting.** Both have held in ``REPORTS`` reports that share no iterations.
 
-Once a generation all ranks are asked, as soon as their healthy times have settled. A suspicion is not shown, and nobody
-acts upon it. It has all links measured under a pause (``probing``), which name the link; where none is slow, or where
-that cannot be measured, the suspicion is dropped for this generation. In a job whose links cannot be measured groups
-are not compared.
+Once a generation all ranks are asked, as soon as their healthy times have settled. A suspicion is not shown, and no
+repair follows from it. It only starts a measurement of all links during a pause (``probe_controller``), which names the
+link. If no link is slow, or if links cannot be measured, the suspicion is dropped for this generation. In a job whose
+links cannot be measured groups are not compared.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Measure machines and links while training stands still (FALCON §4.3). Pure.
+"""Measure machines and links while training stands still (FALCON §4.3).
 
-What is to be measured, and when that is allowed, is in ``probe_targets``; what it has shown, in ``probe_verdicts``.
+``probe_targets`` decides what is measured and when that is allowed; ``probe_verdicts`` judges the results.
 
 One probe at a time: the pods start their executors while training goes on (``Prepare``); all ranks stop at one
 iteration's start, each pod measures as soon as its own ranks stand (``Hold``), and training goes on when all have
 measured (``Release``).
 
-What is ordered is stored with the state before it is sent, so that an operator that dies at any instant orders the same
-again. Whatever goes wrong, training goes on: every pod opens its gates by itself (``wire.measurement.probe``).
+An order is stored with the state before it is sent, so that an operator that dies at any moment sends the same order
+again. Training goes on after any error: every pod opens its gates by itself (``wire.measurement.probe``).
 """
 
 from __future__ import annotations

@@ -1,21 +1,26 @@
-"""What is to be measured while training stands still, and whether it may (FALCON §4.3). Pure.
+"""Choose what is measured while training stands still, and check whether a pause is allowed (FALCON §4.3).
 
-- *Links*, where a link is slow and it is not known which; and where the job has been slow for so long that it is an
-  incident (``habits``), nobody is named, and no rank computes for longer than a healthy iteration lasts. So it is where
-  a generation began with a slow link: its agents have taken slow transfers for healthy. Likewise beside slow ranks
-  whose micro-batches were moved, named or not, if iterations are longer than that explains (``link_beside``). And where
-  all ranks are slow, none computes longer than it did, and that has lasted for longer than the job is used to: then
-  only the network is left. Where it is a mere suspicion that a link is slow, it has to have lost what the pause costs.
-  Once more where an exchange of roles was not enough, since another link may be slow as well.
-  Likewise where a group's transfers have taken longer than those of its kind since a generation began
-  (``sibling_groups``).
-- *Machines*, where a rank is slow, its node would leave its role by now, and nothing shows yet that the node is at
-  fault (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
-- *Both*, where somebody asks for it (``asked``).
+**Links** are measured in these cases:
+
+- A link is slow, and it is not known which one. If that is a mere suspicion, it has to have lost what the pause costs.
+- The job has been slow for so long that it is an incident (``history.reporting_threshold``), no rank is named, and no
+  rank computes for longer than a healthy iteration lasts. A generation that began with a slow link looks like this: its
+  agents have taken slow transfers for healthy.
+- Micro-batches were moved away from slow ranks, named or not, and iterations are longer than that explains
+  (``failslow.concurrent_link``).
+- All ranks are slow, none computes longer than before, and that has lasted for longer than the job is used to. Then
+  only the network is left.
+- A group's transfers have taken longer than those of its kind since a generation began (``group_comparison``).
+- An exchange of roles was not enough. Then they are measured once more, since another link may be slow as well.
+
+**Machines** are measured if a rank is slow, its node would be replaced by now, and nothing shows yet that the node is
+at fault (``history.node_fault``). Most slowness is the job's own, so the machine is tested before it is replaced.
+
+**Both** are measured if a user requests it (``user_check``).
 
 **The budget.** Training stands still for ``spec.detection.pauseBudget`` of the job's time at most, and never within
-``APART_SECONDS`` of the last pause. An incident has ``MOST_TRIES``. The budget does not hold for what somebody asks
-for, but counts it.
+``APART_SECONDS`` of the last pause. An incident has ``MOST_TRIES``. A user's request is not refused by the budget, but
+counts in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a measurement under a pause has shown: which link is slow, whether a slow rank's machine is, or all of it. Pure.
+"""Judge a measurement during a pause: which link is slow, and whether a slow rank's machine is.
 
-Machines and links are compared with others that were measured in the same way at the same time (``preflight``,
-``preflight_links``), in a single round: that something is slow is known already.
+Machines and links are compared with others that were measured in the same way at the same time
+(``preflight.machine_test``, ``preflight.link_test``). One round is enough, because it is already known that something
+is slow.
 """
 
 from __future__ import annotations

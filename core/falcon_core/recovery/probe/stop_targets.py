@@ -1,10 +1,10 @@
-"""From where ranks say that their iterations begin to where each of them is to stand still.
+"""Turn the iteration starts that ranks report into the call count at which each rank stops.
 
-Each agent names an iteration's start of its own choice, as counts of calls (``wire.probe.RankStart``). Where all ranks
-agree on the starts (``cut.agreed``), the cut is the first start that no rank will have passed when the order arrives,
-and each rank gets how many iterations that is after the start that its agent has named. So what crosses the bus does
-not grow with the number of channels, and no agent has to know another's. A rank with a single channel may have named
-another call of the iteration: then it also gets how many calls before that it is to stop.
+Each agent reports an iteration's start of its own choice, as counts of calls (``wire.measurement.probe.RankStart``). If
+all ranks agree on the starts (``cut.agreed``), the cut is the first start that no rank will have passed when the order
+arrives. Each rank is sent the number of iterations from its reported start to the cut. So the message does not grow
+with the number of channels, and no agent has to know another's channels. A rank with a single channel may have reported
+another call of the iteration. Then it is also sent how many calls earlier it has to stop.
 """
 
 from __future__ import annotations

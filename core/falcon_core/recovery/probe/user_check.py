@@ -1,7 +1,7 @@
-"""A check of machines and links that somebody asks for (``kubectl falcon check``): taken over, and answered. Pure.
+"""Accept and answer a check of machines and links that a user requests (``kubectl falcon check``).
 
-It is asked for by an annotation of the TrainingJob, so that whoever may change the job may stop its ranks for a second,
-and nobody else. A new value asks for a new check.
+An annotation of the TrainingJob requests it. So only users who may change the job may stop its ranks for a second. A
+new value requests a new check.
 """
 
 from __future__ import annotations

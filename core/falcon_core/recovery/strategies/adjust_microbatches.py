@@ -1,9 +1,9 @@
-"""S2: give the slow rank fewer micro-batches and the others more (FALCON §5.3). Nothing restarts.
+"""Give the slow rank fewer micro-batches and the others more (strategy S2, FALCON §5.3). Nothing restarts.
 
-It applies where a rank computes slowly and the script lets its micro-batches move (``falcon_torch.MicroBatches``): the
-ranks themselves say so, how many they have, and what one takes. Micro-batches move between replicas of the model, so
-all ranks of a replica (``spec.parallelism``) have the same share; without tensor and pipeline parallelism, each rank
-is a replica. Each keeps two micro-batches: the last contains the exchange of gradients, and shows no time.
+It applies if a rank computes slowly and the script lets its micro-batches move (``falcon_torch.MicroBatches``). The
+ranks report this, how many micro-batches they have, and what one takes. Micro-batches move between replicas of the
+model, so all ranks of a replica (``spec.parallelism``) have the same share; without tensor and pipeline parallelism,
+each rank is a replica. Each keeps two micro-batches: the last contains the exchange of gradients, and shows no time.
 
 **The plan** is exact (``planning.microbatch``). A replica's time for m micro-batches is fixed + m · t. Where it is one
 stage, t is its slowest rank's time of a micro-batch, and what that rank computes besides is fixed. In a pipeline
@@ -12,8 +12,8 @@ filling by the others, Σ_s t_s − max_s t_s, is fixed. A schedule without over
 one of the two whose time is nearer to the iteration's. Where neither the script nor its calls time the passes, t is a
 rank's computation in an iteration, as with the even share, ÷ its micro-batches there.
 
-It takes no node and stops nobody, so neither evidence against a node nor a spare is needed. Its price is a guess of
-what the change costs: one second of loss keeps mere noise from moving anything.
+It takes no node and stops no rank, so it needs neither evidence against a node nor a spare. Its price is an estimate of
+what the change costs: one second of loss prevents moves for mere noise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""S1: endure the slowdown. Most are short, and enduring costs nothing but the loss itself (FALCON §5.1)."""
+"""Endure the slowdown (strategy S1). Most are short, and enduring costs only the loss itself (FALCON §5.1)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Links that roles were exchanged against: no later exchange puts heavy traffic on them, and no copies cross them.
+"""Remember the links that roles were exchanged against, and keep heavy traffic and copies off them.
 
-After the exchange little or nothing of the job crosses such a link, so that nobody sees whether it is well again. It
-counts as slow for an hour (in FALCON's study, §3.4, a slowdown of a large job's network lasted 72 minutes on average),
-and as long as both of its nodes belong to the job.
+After the exchange little or nothing of the job crosses such a link, so that no report shows whether it has recovered.
+It counts as slow for an hour, and as long as both of its nodes belong to the job. (In FALCON's study, §3.4, a slowdown
+of a large job's network lasted 72 minutes on average.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What crosses the links between a job's pods in an iteration, and what slow links make of it: the input of S3.
+"""Compute the bytes that cross the links between a job's pods in an iteration, and the time slow links add to them.
 
-Only what a slow link adds counts: a byte on it costs what bytes there have cost before, and a byte on a healthy link
-nothing, since that is in the iteration's time already.
+This is the input of strategy S3. Only the time that a slow link adds counts. A byte on it costs what bytes there have
+cost before. A byte on a healthy link costs nothing, because it is already part of the iteration's time.
 """
 
 from __future__ import annotations

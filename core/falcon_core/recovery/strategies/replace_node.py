@@ -1,8 +1,8 @@
-"""S4: move the straggler's replica to another node and restart all ranks from the last checkpoint (FALCON §5.1).
+"""Move the straggler's replica to another node, and restart all ranks from the last checkpoint (S4, FALCON §5.1).
 
-The new pod is prepared while training goes on slowly, so the price is the restart alone: processes die, start, load
-the checkpoint, and the work since that checkpoint is done again (``planning.restart_price``). Thirteen seconds is a
-guess of the standstill for a small job; the first replacement measures the job's own standstill.
+The new pod is prepared while training goes on slowly, so the price is the restart alone: processes die, start and load
+the checkpoint, and the work since that checkpoint is done again (``planning.restart_price``). Thirteen seconds is an
+estimate of the standstill for a small job; the first replacement measures the job's own standstill.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""S3: running pods exchange their roles, so that a slow link carries the lightest traffic (FALCON §5.3, algorithm 1).
+"""Exchange the roles of running pods, so that a slow link carries the lightest traffic (S3, FALCON §5.3).
 
-It applies where a link is named and the two nodes at its ends are known, or the one node whose adapter is slow, while
-another assignment of pods to roles puts fewer bytes on it. No pod is made and no spare is taken: all ranks restart in
-their pods, as other ranks. So the price is a restart's, without a spare; where all ranks can save a checkpoint on
-demand that outlives the exchange, no work is done again.
+It applies if a link is named and the two nodes at its ends are known, or the single node whose adapter is slow. Another
+assignment of pods to roles must put fewer bytes on it. No pod is made and no spare is taken: all ranks restart in their
+pods, as other ranks. So the price is that of a restart without a spare. If all ranks can save a checkpoint on demand
+that outlives the exchange, no work is done again.
 
 **The model** is ``planning.placement``'s. Only what a slow link adds counts: B bytes of the slow communicator on that
 link take E seconds longer than healthy ones, so b bytes in its place are taken to add b/B · E. Where a measurement
 alone has named the link (record 101), no communicator has grown slow: then E is all that iterations take longer, and B
 all that crosses the link. What a link carries is what the ranks report of an iteration's calls
-(``signals.calls.traffic``). Everything else stays as long as it is. E is the least of the newest windows (``links``),
-so that the gain is rather larger than the model says.
+(``signals.calls.traffic``). Everything else stays as long as it is. E is the least of the newest windows
+(``diagnosis.slow_links``), so that the gain is rather larger than the model says.
 """
 
 from __future__ import annotations

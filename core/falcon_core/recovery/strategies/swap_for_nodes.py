@@ -1,10 +1,10 @@
-"""S3 against slow nodes: running pods exchange their roles, so that slow nodes hurt least (FALCON §5.3).
+"""Exchange the roles of running pods, so that slow nodes delay the job least (S3 against slow nodes, FALCON §5.3).
 
 In a pipeline the iteration passes through each stage, and is as slow as the slowest of them. So slow nodes cost less
 where they share a stage, and in a stage with little work. No pod is made and no spare is taken: the price is a
 restart's. It applies where the job has several pipeline stages, and each node's slowness is its own.
 
-**The model** is ``planning.placement``'s, with T = Σ_s t_s + (m − 1) · max_s t_s for a pipeline. t_s is what a well
+**The model** is ``planning.placement``'s, with T = Σ_s t_s + (m − 1) · max_s t_s for a pipeline. t_s is what a healthy
 rank of stage s computes in an iteration, c_s, ÷ m. Where the script does not say its number of micro-batches, or they
 do not overlap, m is the number that explains the healthy iteration time T_h:
 
@@ -12,8 +12,8 @@ do not overlap, m is the number that explains the healthy iteration time T_h:
 
 So a schedule without overlap has m = 1, however many micro-batches it has. An exchange is expected to remove the share
 of the slowdown that it removes in the model: what the model leaves out (communication, loading) is no part of either.
-Of communication, only that is counted which links cost that are known to be slow (``slow_pairs``): an exchange against
-slow nodes does not put the traffic back on them from which an earlier exchange took it.
+Of communication, only that is counted which links cost that are known to be slow (``slow_pairs``): so an exchange
+against slow nodes does not put the traffic back that an earlier exchange took off a link.
 """
 
 from __future__ import annotations
