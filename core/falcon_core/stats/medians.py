@@ -1,4 +1,4 @@
-"""Medians of many ranks at once, so that a look at a job of 10 000 ranks takes milliseconds."""
+"""Compute the medians of many ranks at once, so that a look at a job of 10 000 ranks takes milliseconds."""
 
 from __future__ import annotations
 

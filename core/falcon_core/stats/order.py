@@ -1,4 +1,4 @@
-"""Order statistics and sets of few values, at a part of what numpy's own cost, which are made for many."""
+"""Compute order statistics and sets of small arrays, faster than NumPy's functions, which are made for large ones."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A slowdown that begins here names no rank and is a suspicion (phase ``Suspected``). It begins in one of these cases:
 
-- **Most ranks report an onset** (``signals.changepoint.detector``).
+- Most ranks report an onset (``signals.changepoint.detector``).
 - The generation's settled level is above that of the job's earlier generations.
 - The replicas of a young generation are not alike (``rebalance.since_start``).
 - A rank is suddenly slow, and micro-batches can be moved (``early_rebalance``).

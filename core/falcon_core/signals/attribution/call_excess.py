@@ -1,4 +1,4 @@
-"""How long a rank's calls of each communicator take when it is healthy, and by how much longer they take now."""
+"""Measure how much longer the calls of each communicator take now than when the rank was healthy."""
 
 from __future__ import annotations
 

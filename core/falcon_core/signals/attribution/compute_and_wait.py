@@ -1,10 +1,11 @@
-"""A rank's own half of the attribution: how long it computed in an iteration, and how long it waited for others.
+"""Divide an iteration of one rank into its own computation and its waits for other ranks.
 
-In a synchronising collective all members wait for the last to arrive, and a receiver waits for its sender, so the time
-inside belongs to the others, the time outside to the rank itself: compute = iteration − union of the intervals inside.
-(Counted as compute, a receive would make a straggler of every pipeline stage that waits in it.) A transfer takes
-time, too, healthy or not; the *wait* is therefore the excess over the rank's own healthy duration at the same position
-of the cycle (only a burst's first call carries the wait for the others' computation). The operator compares the ranks.
+In a synchronising collective all members wait for the last to arrive, and a receiver waits for its sender. So the time
+inside belongs to the other ranks, and the time outside to the rank itself: compute = iteration − union of the intervals
+inside. (Counted as compute, a receive would make a straggler of every pipeline stage that waits in it.) A transfer
+takes time, too, healthy or not; the *wait* is therefore the excess over the rank's own healthy duration at the same
+position of the cycle (only a burst's first call carries the wait for the others' computation). The operator compares
+the ranks.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a rank would compute with the even share of micro-batches, whatever share it has (docs/adr/0070).
+"""Convert the computation of a rank to the even share of micro-batches, whatever its share is (docs/adr/0070).
 
-Whoever compares computations has to compare equal work. A ratio of shares would be wrong by what does not depend on
-the share, such as the optimizer. So a rank's script says what one of its micro-batches takes, and what the rank has
-more or fewer than the even share is added or taken away. Where the script cannot time its passes (they contain waiting
-for other ranks, or run on a device), the calls of a pipeline may show it (``passes``); else the ratio of shares has to
-do.
+A comparison of computations needs equal work. A ratio of shares would be wrong by the part that does not depend on the
+share, such as the optimizer. So a rank's script reports what one of its micro-batches takes. What the rank has more or
+fewer than the even share is subtracted or added. A script cannot time its passes if they contain waiting for other
+ranks, or run on a device. Then the calls of a pipeline may show the time (``pipeline_passes``). Otherwise the ratio of
+shares is used.
 
-An iteration ends where its cycle of calls begins anew, and calls are made in a rank's last micro-batch or between two
+An iteration ends where its cycle of calls begins again, and calls are made in a rank's last micro-batch or between two
 steps. So the micro-batches in an iteration are nearly all of the step that began last before the iteration's end.
 """
 

@@ -1,4 +1,4 @@
-"""What a rank's calls take with even shares of the micro-batches, kept over a time in which its calls are others."""
+"""Save a rank's healthy call durations while uneven micro-batch shares change its call sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's computation when it is healthy, and when the job was at its best."""
+"""Track a rank's computation when it is healthy, and when the job was at its best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iterations with what is the rank's own in them: its computation and its waits, at the usual number of bytes."""
+"""Compute the rank's own computation and waits in each iteration, at the usual number of bytes."""
 
 from __future__ import annotations
 

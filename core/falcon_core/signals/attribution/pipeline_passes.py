@@ -1,4 +1,4 @@
-"""What a pipeline's rank computes for a micro-batch, from the gaps between its sends and receives. Pure.
+"""Derive the computation of one micro-batch in a pipeline from the gaps between a rank's sends and receives.
 
 A stage receives before a pass and sends after it, so that nearly all passes of a step lie between the step's first and
 last transfer. The first stage begins with a forward pass before its first send, and ends with a backward pass after its
@@ -7,7 +7,7 @@ the computation C between the first and the last transfer, a micro-batch takes
 
     C ÷ m on any other stage, and C ÷ (m − 1/v) on the first.
 
-What is computed outside (optimizer, loading) does not depend on the share.
+The computation outside (optimizer, loading) does not depend on the share.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What a rank's calls show of how much it has to do: only where that is known, a longer computation is the machine's.
+"""Classify how much of a rank's work its calls show: only known work lets a longer computation blame the machine.
 
 - ``Fixed``: all sizes recur, and no call spreads data over the ranks. Each iteration has the same work.
 - ``InBytes``: sizes vary, and the rank's computation follows them. Its times are reported as they would be at the usual
-  bytes (``expected``), so that what has grown nevertheless is not its work. Where data are spread by an all-to-all, the
-  sizes of that are among those which vary: whoever gets more tokens to work on sends more of them back.
-- ``Hidden``: the work may depend on the data and no byte says so. Experts padded to one size compute longer or shorter
+  bytes (``expected``), so that what has grown nevertheless is not its work. If an all-to-all spreads the data, its
+  sizes are among those that vary: a rank that gets more tokens to work on sends more of them back.
+- ``Hidden``: the work may depend on the data and no size shows it. Experts padded to one size compute longer or shorter
   behind calls that are always the same; sizes that vary may have nothing to do with what is computed.
 
-With NCCL an all-to-all is often made of sends and receives. A pipeline's stage sends to the stages beside it; whoever
-sends to three peers or more in a communicator spreads data.
+With NCCL an all-to-all is often made of sends and receives. A pipeline's stage sends to its neighbour stages. A rank
+that sends to three peers or more in a communicator spreads data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns of a record that name its call: equal for the same call of each iteration."""
+"""Name the columns of a record that identify its call: equal for the same call of each iteration."""
 
 from __future__ import annotations
 

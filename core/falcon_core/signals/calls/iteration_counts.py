@@ -1,4 +1,4 @@
-"""Say what a rank knows of its iterations as counts of calls: where one began, and how far it is to the next.
+"""Express the iterations of a rank as counts of calls: where one began, and how far it is to the next.
 
 The consistent pause (docs/architecture.md §6) prefers an iteration's start for its cut. A cut is a count per channel,
 and a channel is a counter of the ring: the collectives of a communicator, the sends to a peer or the receives from it,

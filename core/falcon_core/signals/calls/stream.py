@@ -1,8 +1,8 @@
-"""The stream of calls of one rank, as arrays: ring records become tokens in the order of their communicators.
+"""Turn the ring records of one rank into an array of tokens, in the order of their communicators.
 
 A record is published when its call returns, and Gloo runs calls of one communicator on several threads, so a long call
-may appear after a short one that began later. ``comm_seq``, given at entry, restores the order; what it cannot restore
-within REORDER_CALLS is passed on as it came.
+may appear after a short one that began later. ``comm_seq``, given at entry, restores the order. A call whose order it
+cannot restore within REORDER_CALLS is passed on as it came.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rank's calls of one iteration put on each link: the weight of a role's traffic, for strategy S3 (FALCON §5.3).
+"""Compute the bytes that a rank's calls of one iteration put on each link, for strategy S3 (FALCON §5.3).
 
 Members of a collective are taken to pass data around a ring, the pattern that libraries use for large payloads.
 """

@@ -1,12 +1,13 @@
-"""Bayesian online change-point detection (Adams & MacKay 2007; FALCON §4.2 and appendix 9.1).
+"""Detect change points in a series as samples arrive (Adams & MacKay 2007; FALCON §4.2 and appendix 9.1).
 
-The run length r is the number of samples since the last change. With a constant hazard H and a Student-t predictive
-(from the normal-inverse-gamma posterior of the samples in the run), each sample updates the posterior P(r):
+The method is Bayesian online change-point detection (BOCD). The run length r is the number of samples since the last
+change. With a constant hazard H and a Student-t predictive (from the normal-inverse-gamma posterior of the samples in
+the run), each sample updates the posterior P(r):
 
     growth  P(r + 1) ∝ P(r) · predictive_r(x) · (1 − H)
     change  P(0)     ∝ Σ_r P(r) · predictive_r(x) · H
 
-P(r = 0) equals the hazard whatever the data say, so the statistic is the mass of *short* run lengths, P(r ≤ w). The
+P(r = 0) equals the hazard whatever the data are, so the statistic is the mass of *short* run lengths, P(r ≤ w). The
 number of run lengths held is bounded: the cost of a sample does not depend on the history.
 """
 

@@ -1,4 +1,4 @@
-"""Onset and relief of a slowdown in a series of iteration times (FALCON §4.2: BOCD, then verification).
+"""Detect onset and relief of a slowdown in a series of iteration times (FALCON §4.2: BOCD, then verification).
 
 Everything is judged on logarithms, in which a slowdown is an addition and noise does not depend on the job's speed.
 
@@ -8,12 +8,13 @@ Everything is judged on logarithms, in which a slowdown is an addition and noise
 - *Step*: the posterior mass of short run lengths reaches CERTAINTY; then the median of the samples since must lie
   ``verify`` above the reference, and so far that noise cannot explain it. Outliers do not move a median: spikes, pauses
   for garbage collection and checkpoint stalls pass.
-- *Stairs and ramps* have no step that is large enough: a longer window is held against the reference itself. What is
-  so slow that the reference follows is held against the level that the job once settled at (``drift``).
+- *Stairs and ramps* have no step that is large enough: a longer window is compared with the reference itself. A change
+  so slow that the reference follows it is compared with the level that the job once settled at (``drift``).
 - *Doubt*: a median errs, too. The samples since an onset count as ``verify`` above if they lack no more than one
-  standard error of their median (a quarter of it at most), and are not few. A window without an onset must reach it:
-  it is looked at again and again, until noise lifts it.
-- *Growth*: during a slowdown a window is held against the slow level before it: another cause, with its own onset.
+  standard error of their median (a quarter of it at most), and are not few. A window without an onset must reach it: it
+  is looked at again and again, until noise lifts it.
+- *Growth*: during a slowdown a window is compared with the slow level before it: a higher level is another cause, with
+  its own onset.
 - *Relief*: the newest samples are back within ``verify`` of the reference, and well below the slow level. They are so
   many that the slow level lies four standard errors of their median away: a slowdown near the threshold would otherwise
   end and begin again by noise. One less than at an onset, since an end that was none is found again, while a slowdown

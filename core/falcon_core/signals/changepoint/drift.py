@@ -1,6 +1,6 @@
-"""Slow degradation: ramps and stairs that a reference which follows the series takes for wander (see ``settled``).
+"""Detect slow degradation: ramps and stairs that a reference takes for wander while it follows the series.
 
-The job's level, the median of the newest ``WINDOW`` samples, is held against the settled level:
+The job's level, the median of the newest ``WINDOW`` samples, is compared with the settled level (``settled_level``):
 
 - *Found*: it lies ``verify`` and an allowance for wander above. The allowance is ``WANDER_SHARE`` of ``verify``,
   however far the level has wandered: as long as a ramp lasts it looks like wander, so what is learned of wander cannot
@@ -10,9 +10,9 @@ The job's level, the median of the newest ``WINDOW`` samples, is held against th
 - *Onset*: the iteration since which the level has lain ``verify`` above without a break: the middle of the first window
   that did. So a ramp's onset is where it crossed the threshold, not where it began, which looks like wander.
 - *Held*: a level that has moved by less than half of ``verify`` for ``HELD_ITERATIONS`` and ``HELD_NS`` becomes the
-  job's level, and the slowdown ends. Nobody relieves a job whose own work has grown. Who had a culprit to replace has
-  done so by then: at ``verify`` and a half, as many iterations lose the time of 300 healthy iterations. Slowdowns with
-  a step are not concerned: they end by relief alone.
+  job's level, and the slowdown ends. No repair relieves a job whose own work has grown. A culprit, if there was one,
+  has been replaced by then: at ``verify`` and a half, as many iterations lose the time of 300 healthy iterations.
+  Slowdowns with a step are not concerned: they end by relief alone.
 """
 
 from __future__ import annotations

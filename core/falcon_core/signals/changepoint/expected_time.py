@@ -1,6 +1,6 @@
-"""How long an iteration should last, given its bytes: a long batch is no slowdown.
+"""Predict the time of an iteration from its bytes, so that a long batch is no slowdown.
 
-Where sizes depend on the data, so does the work, and the time with it: time ≈ base + slope · bytes. What is judged is
+Where sizes depend on the data, so does the work, and the time with it: time ≈ base + slope · bytes. The detector judges
 the time that an iteration of the usual bytes would have taken, time · (usual / expected). A slow device takes longer by
 the same factor whatever the batch, so the factor remains.
 
@@ -8,17 +8,17 @@ The slope is the median of the slopes of pairs (Theil 1950): half of the pairs m
 bytes, and each of the lower half is paired with that of the upper half at the same place.
 
 Only a rank correlation (Spearman 1904) of bytes and times that chance does not make shows a slope; until then it is 0,
-and times stay as they are. The ranks tell more than how many of the pairs rise: of 32 samples with a correlation of
-0.75 they show the slope in four cases of five, the pairs in one of seven.
+and times stay as they are. This finds more slopes than a count of rising pairs: with 32 samples and a correlation of
+0.75, it finds four of five, and the count one of seven.
 
-An iteration's bytes may be those of its calls, or of the calls that come next after each of them (``iteration.Sizes``):
-those are taken that leave less of the time unexplained.
+An iteration's bytes may be those of its calls, or of the calls that come next after each of them (``segmenter``). Those
+that leave less of the time unexplained are used.
 
-Sizes that came long ago say as much of the slope as the newest do, and more where the newest are all alike. Samples are
-therefore kept by size, the newest of each.
+Old sizes show the slope as well as the newest do, and better where the newest are all alike. So the newest sample of
+each size is kept.
 
 Nothing is known of sizes far from all those that were learned (longer sequences from now on, a larger batch). They are
-no basis for a judgement: if they go on, they are learned, and what they take is then expected of them.
+no basis for a judgement. If they continue, their times are learned, and are then expected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Slow from the start: a job without an onset, held against its own earlier generations (design: *Level*).
+"""Compare the healthy level of a generation with earlier generations, to find a job that is slow from its start.
 
-A series that is slow from its first iteration on has no change to find. What can be compared is its healthy level with
-that of earlier generations which did the same work: as many ranks, as many calls an iteration and as many bytes. Only
-settled levels are compared, since every start has a warm-up. Without an earlier generation the level alone says
-nothing: then ranks are held against their peers (the median rule), and nodes against the others' preflight scores.
+A series that is slow from its first iteration has no change to find. Its healthy level can be compared with that of
+earlier generations that did the same work: as many ranks, as many calls an iteration and as many bytes. Only settled
+levels are compared, because every start has a warm-up. Without an earlier generation the level alone proves nothing.
+Then ranks are compared with their peers (the median rule), and nodes with the others' results before the start.
 """
 
 from __future__ import annotations

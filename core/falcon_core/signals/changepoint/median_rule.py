@@ -1,4 +1,4 @@
-"""The median rule: which ranks compute slower than their peers, for long enough to be more than noise.
+"""Find the ranks that compute slower than their peers, for long enough to be more than noise (the median rule).
 
 A rank is a straggler when its compute time exceeds ``factor`` × the group's median in C iterations in a row
 (FALCON §4; "consistently": a single slow step is a checkpoint or a garbage collection). Two choices of ours:
@@ -9,9 +9,9 @@ A rank is a straggler when its compute time exceeds ``factor`` × the group's me
   half of a group or more is slow there is no majority to compare with, and the rule stays silent about ranks that are
   within ``factor`` of the median of what is left.
 
-Taking a straggler away can only lower the medians of the others, since it lies above its own. So whoever is a straggler
-stays one, the order of peeling does not matter, and all of them are peeled together. Each is then compared with the
-ranks that are left: a ratio never depends on which other straggler was peeled first.
+Removing a straggler can only lower the medians of the others, because it lies above its own. So a straggler stays one,
+the order of peeling does not matter, and all of them are peeled together. Each is then compared with the ranks that are
+left: a ratio never depends on which other straggler was peeled first.
 """
 
 from __future__ import annotations

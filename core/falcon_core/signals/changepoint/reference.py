@@ -1,4 +1,4 @@
-"""The healthy level of a series, and what noise can do to it: the yardstick for changes (FALCON §4.2, verification).
+"""Learn the healthy level of a series and its noise: the reference for changes (FALCON §4.2, verification).
 
 All levels are logarithms. Noise has several faces, and a change must exceed each of them:
 

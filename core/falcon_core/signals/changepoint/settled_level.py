@@ -1,4 +1,4 @@
-"""The level that a job has once settled at: the yardstick for slow degradation, which does not follow the series.
+"""Keep the level that a job once settled at: the reference for slow degradation, which does not follow the series.
 
 A reference that follows healthy samples (``reference``) follows a slow degradation as well. This level is anchored: it
 is the lower quartile of the levels of *all* settled healthy samples of the generation, in blocks.

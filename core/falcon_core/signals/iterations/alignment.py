@@ -1,4 +1,4 @@
-"""Where a cycle of tokens goes on in a stream of calls that was interrupted."""
+"""Find where a cycle of tokens continues in a stream of calls that was interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a known cycle call by call: where it goes on, where it is interrupted, and where it is taken up again."""
+"""Follow a known cycle call by call: where it continues, is interrupted, and is resumed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Device times of calls that return when they are enqueued (NCCL), where they were sampled.
+"""Assign sampled device times to calls that return when they are enqueued (NCCL).
 
-The host side of such a call says nothing of its duration. In one cycle of N the shim times it with device events and
+The host's times of such a call do not contain its duration. In one cycle of N the shim times it with device events and
 writes a second record, COMPLETED, which names the first by (comm, comm_seq): ``duration_ns`` is how long it ran on the
 device, ``t_start_ns`` when it began on the host's clock, late by as much as the shim's poll was. The calls of one
 communicator run one after the other, so a start that would overlap the next call's is moved back.

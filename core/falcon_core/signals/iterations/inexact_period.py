@@ -1,11 +1,11 @@
-"""The period where single calls differ from cycle to cycle, so that no run is exact for long.
+"""Find the period of a stream of calls in which single calls differ from cycle to cycle.
 
-Such a call has a size that depends on the data, or comes only now and then.
+Such a call has a size that depends on the data, or comes only now and then, so that no exact run is long.
 
 At the true lag L the calls that do not recur are *substitutions*: call t differs from t − L and from t + L, which equal
 each other. A lag that only fits a part of the cycle (a layer) breaks in another way: either the two neighbours differ,
-or the breaks lie at the same places of a longer cycle. A lag is believed when it recurs mostly, when so many of its
-breaks were seen that a longer cycle would have shown itself, and when they are neither; otherwise nothing is said.
+or the breaks lie at the same places of a longer cycle. A lag is accepted on three conditions: it recurs mostly, its
+breaks are neither of these, and they are so many that a longer cycle would have shown itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The period of a stream of calls: how many make one training iteration (FALCON §4.2 seeks it by autocorrelation).
+"""Find the period of a stream of calls: how many make one iteration (FALCON §4.2 uses autocorrelation).
 
 The period is the smallest lag at which *every* token recurs. Equality is exact over a run that reaches to the newest
 call: a share of equal tokens, or a centred autocorrelation, is satisfied by a lag at which only the frequent tokens
-recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leave open is settled by these rules:
+recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). These rules decide what exact runs leave open:
 
 - *Evidence.* A run must span three cycles, a number of calls, and a time. A cycle that is unlikely to be an iteration
   must show more of them: one that is faster than PLAUSIBLE_ITERATION_NS, or that has no collective that sums up, as
@@ -15,16 +15,17 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leav
 - *Fragments.* If an earlier run of the same cycle, about as long as this one, was broken by other calls, this one will
   probably be broken too, and the true period is longer. Except where the other calls are few between plausible
   iterations: those are an evaluation, a logged loss or a checkpoint's barrier, and are extra. (Micro-batches that
-  communicate, each long enough for an iteration, with one call of the optimizer after them, look the same: their cycle
-  is followed, and ``iteration`` says of it that an iteration's is undetermined. Where gradients are summed up after at
-  most MOST_MICRO_BATCHES of them they do not: that is a part of the iteration.)
-- *One token only.* Equal tokens show nothing; the gaps between them may: several equal gradient buckets come in
-  a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
-  long gaps make up a good part of the time; otherwise each call is an iteration.
-- *Sizes that vary.* Where no run is long enough because of sizes that depend on the data, these are ignored; ``sizes``.
+  communicate, each long enough for an iteration, with one call of the optimizer after them, look the same. Their cycle
+  is followed, and ``segmenter`` reports the calls of an iteration as undetermined. If gradients are summed up after at
+  most MOST_MICRO_BATCHES of them, that call is a part of the iteration.)
+- *One token only.* Equal tokens show nothing; the gaps between them may: several equal gradient buckets come in a burst
+  after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the long
+  gaps make up a good part of the time; otherwise each call is an iteration.
+- *Sizes that vary.* Where no run is long enough because of sizes that depend on the data, these are ignored
+  (``variable_sizes``).
 - *Other sizes.* A run that came at least twice before in other sizes, about as long, was broken each time: layers of an
   iteration whose sequences have another length than the last ones. It is a fragment, too.
-- *Flipped tokens.* Where no exact run is long enough, single calls may differ from cycle to cycle; see ``noisy``.
+- *Flipped tokens.* Where no exact run is long enough, single calls may differ from cycle to cycle (``inexact_period``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a rank's calls are searched for their period: while there is none, and again when more calls may show another.
+"""Schedule searches for the period of a rank's calls: until one is found, and when later calls may change it.
 
 The costly searches of the ranks that one agent follows are kept apart, by the rank's place among them: the ranks of a
 job make their calls at the same time, and the agent's poll would wait for all searches at once.

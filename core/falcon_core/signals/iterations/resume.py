@@ -1,4 +1,4 @@
-"""Counting on where an earlier agent stopped, so that a rank's iterations keep their numbers over a restart.
+"""Continue the iteration numbers of an earlier agent, so that they stay the same over its restart.
 
 The earlier agent leaves an anchor: the record that began its present iteration. The ring may still hold that record,
 may have overwritten it, or may not have reached it yet (it holds more than the earlier agent had left unread).

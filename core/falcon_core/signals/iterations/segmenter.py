@@ -1,20 +1,20 @@
-"""Iterations from calls: the time between the same position in consecutive cycles (FALCON §4.2).
+"""Cut calls into iterations: the time between the same position in consecutive cycles (FALCON §4.2).
 
 The tracker searches for the period until it is found (``search``), cuts the calls into cycles from the first one that
 repeats, and compares every further call with the cycle (``follow``). Calls that do not fit (an evaluation, a
-checkpoint's barrier) interrupt one iteration, which says so, and the cycle is taken up again where it goes on. If it
-does not go on, the search begins again. After an agent's restart the numbers go on (``resume``).
+checkpoint's barrier) interrupt one iteration, which is marked, and the cycle is resumed where it continues. If it does
+not continue, the search begins again. After an agent's restart the numbers continue (``resume``).
 
 Extra calls that come after every so many cycles, always as many, can be read in two ways: iterations and a logged loss,
 or the micro-batches of an iteration and its optimizer. The calls are the same. The shorter cycle is followed, since a
-micro-batch taken for an iteration delays nothing and ten iterations taken for one delay every report; how many calls
-make an iteration is said to be undetermined.
+micro-batch taken for an iteration delays nothing and ten iterations taken for one delay every report. The number of
+calls in an iteration is then reported as undetermined.
 
 Cycles are counted from the first call that repeats, which depends on the order of the calls alone: ranks that make the
 same calls give the same number to the same iteration, and so does an agent that reads the ring again.
 
 Every decision has a call at which it falls (``ahead``), found from the calls before it, and sees the calls up to that
-one and no more. What is known after a call is therefore the same in whatever reads the calls came.
+one and no more. So the result after a call is the same, however the calls were split into reads.
 """
 
 from __future__ import annotations

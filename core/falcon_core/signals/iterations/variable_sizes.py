@@ -1,4 +1,4 @@
-"""Sizes that vary: what of a stream of calls recurs when the bytes do not.
+"""Find what recurs in a stream of calls when their sizes vary.
 
 Tables that are split over the ranks, experts that take as many tokens as are sent to them, packed or padded sequences
 and pipelines of them make calls whose bytes depend on the data, so that no iteration equals another. Such calls become
@@ -6,8 +6,9 @@ a *wildcard*: one token for their operation, communicator and data type, whateve
 tell apart (of a hundred gradient buckets each has its own), so that it is the last resort, and is believed of a kind of
 calls only where all of this holds:
 
-- Neither all sizes recur in their order, nor do they with single calls that differ (``period`` looks for both before).
-- The calls of the kind do not repeat their own order over half of what is seen.
+- Neither all sizes recur in their order, nor do they with single calls that differ (``period`` searches for both
+  first).
+- The calls of the kind do not repeat their own order over half of the calls seen.
 - With the wildcard the stream has a period, over LEAST_CYCLES cycles: a job of fixed sizes has shown its own by then.
 - At its places in that cycle the sizes really vary: less than _LEAST_SAME of them are the usual size of their place.
 

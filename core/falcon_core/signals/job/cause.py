@@ -1,7 +1,8 @@
-"""Why a rank computes slowly, as far as its counters and calls show: a quota, a neighbour, the program, late data.
+"""Find why a rank computes slowly, from its counters and calls: a quota, a neighbour, the program, late data.
 
-Three counters are compared with the peers' at the same time and with the rank's own healthy past, since either alone
-misleads: a job whose pods all run against their limit is throttled while healthy, and a shared machine delays everyone.
+Three counters are compared with the peers' at the same time and with the rank's own healthy past. Either comparison
+alone misleads: a job whose pods all run against their limit is throttled while healthy, and a shared machine delays
+everyone.
 
 - *Throttling*: the share of CFS periods in which the container's own quota stopped it. Where the rank loses but a small
   part of its iterations, as beside a slow link, half of that part is enough.

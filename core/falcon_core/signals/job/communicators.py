@@ -1,7 +1,7 @@
-"""Which ranks are in a communicator: job-wide names for what each process numbers by itself.
+"""Find the ranks of each communicator: names in the job for numbers that each process gives by itself.
 
-A rank knows a communicator's size and its own place in it, and not who the other members are. Two kinds are certain:
-those of all ranks, where place and rank are the same number, and those along an axis that the job declares
+A rank knows a communicator's size and its own place in it, but not the other members. Two kinds are certain: those of
+all ranks, where place and rank are the same number, and those along an axis that the job declares
 (``spec.parallelism``), where size and place fit a single axis. Where several axes have the same size (tensor 8 and data
 8), one rank's place may fit all of them. The ranks of a pipeline stage run the same program, so that the n-th
 communicator of that size is along the same axis at all of them, and only one axis fits all their places. Any other

@@ -1,25 +1,25 @@
-"""Whose fault it is: the operator's comparison of what the ranks say of themselves.
+"""Find the culprit of a slowdown: compare what all ranks report of themselves.
 
 Every rank of a synchronous job has the same iteration time, so the time that a fault costs shows at each rank in one of
 three places: as *computation* of its own, as *transfer* that lasts longer than it did, or as *wait* for another rank.
-Waits point away from the rank that waits; the culprit is the sink, for whom others wait and who waits for nobody
+Waits point away from the rank that waits. The culprit is the sink: others wait for it, and it waits for none
 (docs/architecture.md §5). The rules, in the order in which they are applied (``falcon_core.judgement`` has the
 thresholds):
 
-- **Computation.** ``own(r)`` = compute of r over its own healthy level (track), less what all its peers have gained,
-  or over its peers' median where nothing healthy was seen (a job slow from its first iteration, the median rule). A
-  rank whose own excess makes up a good part of the loss is a culprit; so several faults at once are found together,
-  and a neighbour that only waits is not. Ranks of a node that are all slow are a single finding, the node; ranks of a
+- **Computation.** ``own(r)`` = compute of r over its own healthy level (track), less what all its peers have gained, or
+  over its peers' median where nothing healthy was seen (a job slow from its first iteration, the median rule). A rank
+  whose own excess makes up a good part of the loss is a culprit; so several faults at once are found together, and a
+  neighbour that only waits is not. Ranks of a node that are all slow are a single finding, the node; ranks of a
   communicator that are all slow alike are a single finding, the group: their waits for each other were not seen (a
   captured graph, for instance), and a guess at one of them would be no better than that.
 - **Communication.** The last to arrive does not wait, so the smallest excess among all members of a communicator is
   what its transfer gained. Slow communicators that have a single node in common are that node's link. A rank that
   computes slowly also moves data slowly (a process that is stopped half of the time is so inside its collectives as
   well): the communicators that it is in are not blamed besides, unless they gained much more than it did.
-- **Nothing computed, nobody's transfer grew, and yet ranks wait**: the sink of the wait-for graph. Where its compute
-  time is known to be as it was, the link between it and those who wait is suspected, and validation has to judge.
+- **No computation and no transfer grew, and yet ranks wait**: the sink of the wait-for graph. If its compute time is
+  known to be unchanged, the link between it and the waiting ranks is suspected, and a measurement has to decide.
 - **Imbalance.** Ranks that do the same work are equal, but one kind of work takes longer than another (a heavy last
-  pipeline stage): nobody is to be evicted for it.
+  pipeline stage): no node is replaced for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find the ranks that all others of a hung job wait for.
 
-In a hung collective everybody who has entered waits for those who have not. A rank that is behind in one communicator
-may itself be waiting in another, so the culprits are those who are behind and wait nowhere. What a communicator waits
-for is its *oldest* unfinished call: those who ran ahead of it are no further than the others.
+In a hung collective every rank that has entered waits for those that have not. A rank that is behind in one
+communicator may itself be waiting in another. So the culprits are the ranks that are behind and wait nowhere. A
+communicator waits for its *oldest* unfinished call: ranks that ran ahead of it are no further than the others.
 """
 
 from __future__ import annotations

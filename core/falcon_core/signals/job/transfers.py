@@ -1,15 +1,15 @@
-"""Match every duration of K cycles of all members, call by call. Called by the replay and the simulator alone.
+"""Split every call of K cycles into transfer and wait, by matching the durations of all members.
 
-This is profile mode (docs/architecture.md §5).
+This is profile mode (docs/architecture.md §5). Only the replay and the simulator call it.
 
-All members of a collective end together, and the last to arrive does not wait, so of one call, matched by
+All members of a collective end together, and the last to arrive does not wait. So of one call, matched by
 (communicator, number within it), ``transfer = min over members of duration`` and ``wait(r) = duration(r) − transfer``.
 Durations only: no clock is compared with another.
 
 A communicator whose transfers are longer than ``SLOW`` times those of its kind (same operation, bytes and size) has a
-slow link; one without siblings is held against its own healthy baseline. Two transfers that overlap on a rank share its
-links and say nothing of either: they are not scored. Roots leave a broadcast early and receivers always wait, so only
-the operations that synchronise all members count; sends and receives give wait-for edges.
+slow link. One without siblings is compared with its own healthy baseline. Two transfers that overlap on a rank share
+its links and prove nothing of either: they are not scored. Roots leave a broadcast early and receivers always wait. So
+only the operations that synchronise all members count; sends and receives give wait-for edges.
 """
 
 from __future__ import annotations

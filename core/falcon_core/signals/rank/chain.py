@@ -1,7 +1,7 @@
-"""The whole chain for one rank: ring records in, what its agent can say of it out.
+"""Process the ring records of one rank into the signals that its agent reports.
 
-Pure and incremental: the same records give the same answer however they are split into batches, so a ring that is read
-again after the agent's death leads to the same counts, and a recorded ring is a test.
+The result is the same however the records are split into batches. So a ring that is read again after the agent's death
+leads to the same counts, and a recorded ring is a test.
 """
 
 from __future__ import annotations

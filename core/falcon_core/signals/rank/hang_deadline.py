@@ -1,4 +1,4 @@
-"""Learn how long a rank may be silent, and say when a silence is a hang.
+"""Learn how long a rank may be silent, and decide when a silence is a hang.
 
 No progress for ``factor`` average iterations is a hang (docs/architecture.md §5). Evaluations and checkpoints are
 silences too: the silences that ended by themselves are remembered, and the deadline lies above them. They are kept by

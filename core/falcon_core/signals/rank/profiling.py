@@ -1,12 +1,12 @@
-"""When the device times every cycle of a rank, and not only one in ``SAMPLE_EVERY`` (FALCON §4.3, profiling).
+"""Decide when the device times every cycle of a rank, not only one in ``SAMPLE_EVERY`` (FALCON §4.3, profiling).
 
-Where calls return when they are enqueued (NCCL), the host's times show at once that iterations take longer. Who
-computes longer, and whose transfers do, is in the device's times alone, and one cycle in 20 shows it after minutes. So
-a rank is profiled from its onset on, and again from its relief on, which has to be seen as well. All ranks that wait
-for each other see both within a few iterations; therefore each agent decides by itself, and no order has to arrive.
+Where calls return when they are enqueued (NCCL), the host's times show at once that iterations take longer. Only the
+device's times show which ranks compute longer, and whose transfers do. One cycle in 20 shows it after minutes. So a
+rank is profiled from its onset on, and again from its relief on, which has to be seen as well. All ranks that wait for
+each other see both within a few iterations. So each agent decides by itself, and no order has to arrive.
 
 A profile lasts as long as what is compared: all windows of C cycles, and one for cycles that are under way. While the
-slowdown lasts it comes back, so that the job's newest state is known, in one cycle of ``_APART``.
+slowdown lasts it is repeated in one cycle of ``_APART``, so that the job's newest state is known.
 """
 
 from __future__ import annotations

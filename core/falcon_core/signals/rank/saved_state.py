@@ -1,4 +1,4 @@
-"""What outlives an agent of one rank's chain."""
+"""Define the state of one rank's chain that survives its agent."""
 
 from __future__ import annotations
 

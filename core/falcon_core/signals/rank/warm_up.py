@@ -1,6 +1,7 @@
-"""What a process does before its first search for a period: much of numpy is loaded when it is used first.
+"""Load the parts of NumPy that a process's first search for a period needs.
 
-An agent's first search falls into its job's first second, and all its ranks are searched together there.
+NumPy loads much of itself at first use. An agent's first search falls into its job's first second, and the searches of
+all its ranks fall together there.
 """
 
 from __future__ import annotations
