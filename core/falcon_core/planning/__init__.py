@@ -1,0 +1,1 @@
+"""Compute what repairs cost and how work, roles and workers are best divided."""

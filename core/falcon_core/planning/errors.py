@@ -1,4 +1,4 @@
-"""Input for which no plan exists, by name: a caller reports the reason, and never gets a made-up plan."""
+"""Define the errors for input from which no plan can be made, so that a caller can report the reason."""
 
 from __future__ import annotations
 

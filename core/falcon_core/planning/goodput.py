@@ -1,12 +1,12 @@
-"""What a job's time was worth: ETTR, MFU and weighted FLOP/s of a timeline (called by the simulator alone).
+"""Measure the value of a job's time from a timeline: ETTR, MFU and weighted FLOP/s.
 
-A timeline is a list of segments without overlap: training, slow, detecting, recovering, waiting. Iterations count when
-they are made; those that a failure threw away (made after the checkpoint that was restored) are booked on the segment
-of the recovery as ``lost_iterations``, and taken off.
+Only the simulator calls it. A timeline is a list of segments without overlap: training, slow, detecting, recovering,
+waiting. Iterations count when they are made; those that a failure threw away (made after the checkpoint that was
+restored) are booked on the segment of the recovery as ``lost_iterations``, and taken off.
 
 - **ETTR** (effective training time ratio): useful iterations × healthy iteration time ÷ wall time. A slow iteration
   counts as one iteration, not as the time that it took, so that slowness, stand-stills and lost work all lower it.
-- **running ratio**: time in which training moved ÷ wall time; blind to slowness, the figure others call goodput.
+- **running ratio**: time in which training moved ÷ wall time. It ignores slowness; other authors call it goodput.
 - **MFU**: useful FLOPs ÷ (peak FLOP/s × worker-seconds held). Waiting with workers held costs; without, it does not.
 - **WAF** (Unicron §5.1): w × useful FLOPs, accumulated and per second.
 """

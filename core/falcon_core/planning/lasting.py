@@ -1,17 +1,17 @@
-"""How much longer a slowdown lasts, from those that were seen before.
+"""Estimate how much longer a slowdown lasts, from earlier ones.
 
-Many durations are **censored**: Falcon itself ended the slowdown by an action, and nobody knows how long it would have
+Many durations are **censored**: Falcon itself ended the slowdown by an action, and it is unknown how long it would have
 lasted. To leave these out, or to take them for whole, would make slowdowns look short. So the survival function S is
-estimated by Kaplan and Meier (*Nonparametric estimation from incomplete observations*, 1958): at each time t at which
-d of n slowdowns end by themselves, S falls by the factor 1 − d/n, where n counts all that lasted until t, the censored
+estimated by Kaplan and Meier (*Nonparametric estimation from incomplete observations*, 1958): at each time t at which d
+of n slowdowns end by themselves, S falls by the factor 1 − d/n, where n counts all that lasted until t, the censored
 ones too.
 
 The **expected rest** at age t is ∫ₜ^∞ S(u) du ÷ S(t). Up to the longest time τ that was seen, S is the estimate. If
-some slowdowns were cut short at τ, nobody has seen what follows. There S goes on as the exponential function through
-1 at time 0 and S(τ) at τ (Brown, Hollander and Korwar, *Nonparametric tests of independence for censored data*, 1974),
-whose mean rest is −τ ÷ ln S(τ). Without that tail the memory would contradict itself: actions end all long slowdowns at
-about the same age, so the mean up to τ alone could never say that it is worth acting before that age. A tail is a
-guess. So its mean is at most ``MOST_TAIL_SECONDS``, the longest mean duration that was published.
+some slowdowns were cut short at τ, no data exist beyond it. There S continues as the exponential function through 1 at
+time 0 and S(τ) at τ (Brown, Hollander and Korwar, *Nonparametric tests of independence for censored data*, 1974), whose
+mean rest is −τ ÷ ln S(τ). Without that tail the memory would contradict itself: actions end all long slowdowns at about
+the same age, so the mean up to τ alone could never say that it is worth acting before that age. A tail is a guess. So
+its mean is at most ``MOST_TAIL_SECONDS``, the longest mean duration that was published.
 
 An action ends a slowdown at an age that the ladder chose, by the loss and not by how long the rest will be. Among
 slowdowns of one cause and depth the censoring is thus independent of the rest, as the estimate requires.

@@ -1,4 +1,4 @@
-"""Strategy S2: how many micro-batches each data-parallel group computes.
+"""Compute how many micro-batches each data-parallel group gets (strategy S2).
 
 The plan is exact (FALCON §5.3, eq. 1). Group i needs ``fixed_i + m_i · t_i`` seconds for m_i micro-batches (``fixed``
 holds what does not depend on their number: the filling of a pipeline, work that is under way). The iteration takes as

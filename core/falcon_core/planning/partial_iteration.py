@@ -1,8 +1,8 @@
-"""How to finish an iteration that a failure broke (called by nothing but its benchmark yet).
+"""Plan how to finish an iteration that a failure broke, so that no gradient is lost or counted twice.
 
-Plans who computes what again, so that no gradient is lost or counted twice. The gradient of a global batch is
-Σ over ranks Σ over their micro-batches (Unicron eq. 6). A data-parallel rank that fails takes with it what it had
-accumulated; the others still hold theirs (§6.2).
+Only its benchmark calls it yet. The plan says which rank computes which micro-batch again. The gradient of a global
+batch is Σ over ranks Σ over their micro-batches (Unicron eq. 6). A data-parallel rank that fails takes with it what it
+had accumulated; the others still hold theirs (§6.2).
 
 *Scenario 1*, no all-reduce has started: survivors keep what they have and finish their own micro-batches; those of
 the failed ranks, finished or not, are shared out (eq. 7). Unicron does that in turn; here the share is the one that

@@ -1,11 +1,11 @@
-"""What an action that restarts every process costs: training stands still, and work is done again.
+"""Compute the price of an action that restarts every process: a standstill, and work that is done again.
 
 The price has two parts. The **standstill**, from the stop of the old processes to the first iteration of the new ones,
 can be seen and is measured. The **work since the last checkpoint** is known where the ranks say when they saved
 (``unsaved_seconds``). Then the price falls to the standstill with each checkpoint and grows until the next, and a rule
-that acts when the loss has reached the price acts right behind a checkpoint. Of a script that saves by its own means it
-cannot be seen: each generation counts its iterations from 1, whatever step the script resumes from, and nothing outside
-the script knows that step. Two facts hold all the same:
+that acts when the loss has reached the price acts right behind a checkpoint. If a script saves by its own means, it
+cannot be seen. Each generation counts its iterations from 1, whatever step the script resumes from, and only the script
+knows that step. Two facts hold nevertheless:
 
 - A generation begins at a checkpoint. So never more is redone than the generation has trained.
 - Where the interval between two checkpoints is declared (``spec.checkpoint.intervalSeconds``), the last checkpoint is
@@ -17,8 +17,8 @@ Where no interval is declared, all that the generation has trained is taken for 
 same way and saves nothing, so the price would come out too low; a checkpoint that is written in the background makes no
 pause at all.
 
-A configured price (``overheadSeconds``) is the owner's word for the whole. What is known besides may raise it. A
-measurement never lowers it, because only the standstill is measured.
+A configured price (``overheadSeconds``) is the owner's word for the whole. Other knowledge may raise it. A measurement
+never lowers it, because only the standstill is measured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""When to act on a slowdown: rent (endure) until the loss equals the price of the next action (FALCON §5.2, alg. 1).
+"""Decide when to act on a slowdown: endure it until the loss equals the price of the next action.
 
-How long a slowdown will last cannot be known. Acting when the accumulated loss Σ (t_slow − t_healthy) reaches the
-action's overhead costs at most twice what a clairvoyant would have paid. The loss counts from the onset and is not
-reset by an action; strategies come in the order of their overheads, first configured, then learned from measurement.
+This is ski-rental (FALCON §5.2, alg. 1). How long a slowdown will last cannot be known. Acting when the accumulated
+loss Σ (t_slow − t_healthy) reaches the action's overhead costs at most twice what a clairvoyant would have paid. The
+loss counts from the onset and is not reset by an action; strategies come in the order of their overheads, first
+configured, then learned from measurement.
 
 **A whole ladder** with overheads b_1 ≤ … ≤ b_n costs at most 1 + max_i (b_1 + … + b_i)/b_i times the clairvoyant's
 best set of actions, taken at the onset, provided that no action makes the job slower. Why: let i be the last action
@@ -26,8 +27,8 @@ has taken all of the clairvoyant's actions.
 
 If the prediction is right, less is paid. Let the clairvoyant take i actions at the onset, the ladder the same ones and
 no more, the last at λ · b_i: the loss until then is λ · b_i, the prices ρ · b_i, and the clairvoyant paid b_i or more.
-So it is at most λ + ρ times: 1 + λ for one action. If the slowdown is rightly said to be short, the action is due at
-its price, which the loss never reaches: the cost is the clairvoyant's own.
+So it is at most λ + ρ times: 1 + λ for one action. If the slowdown is rightly predicted to be short, the action is due
+at its price, which the loss never reaches: the cost is the clairvoyant's own.
 
 **A price that moves** while the slowdown lasts (a spare's, as spares come and go): against a clairvoyant who pays the
 lowest price that there was, the factor for one action is at most 2 × highest ÷ lowest: 2 where it stands still.

@@ -1,12 +1,12 @@
-"""T(t, x), what a job achieves with x workers, learned from its iterations (called by nothing but tests yet).
+"""Learn T(t, x), the throughput of a job with x workers, from its iterations.
 
-Says of each figure whether it is measured or guessed. Unicron takes T(t, x) from a calibration run (§5.1). Here it is
-learned while the job trains: every iteration time that was measured with x workers gives FLOPs of an iteration ÷ its
-time. Between two measured sizes T is interpolated as a power law (a straight line in log-log: what strong scaling looks
-like locally). Beyond them it is extrapolated with the exponent of the nearest pair, or ``EXPONENT`` if only one size is
-known. An exponent is held between 0 and 1: more workers are no slower, and no more than proportionally faster. The same
-two assumptions give the range that a guess comes with; whoever plans can take the middle, or be careful and take the
-lower end.
+Only tests call it yet. Each figure is marked as measured or estimated. Unicron takes T(t, x) from a calibration run
+(§5.1). Here it is learned while the job trains: every iteration time that was measured with x workers gives FLOPs of an
+iteration ÷ its time. Between two measured sizes T is interpolated as a power law (a straight line in log-log: what
+strong scaling looks like locally). Beyond them it is extrapolated with the exponent of the nearest pair, or
+``EXPONENT`` if only one size is known. An exponent is held between 0 and 1: more workers are no slower, and no more
+than proportionally faster. The same two assumptions give the range of an estimate. A planner can take the middle, or be
+careful and take the lower end.
 
 A size's layout is the one that was fastest there.
 """

@@ -1,4 +1,4 @@
-"""Which pod keeps the copies of which pod's checkpoints (TRANSOM §IV-C: the backup to the next node).
+"""Choose the pod that keeps the copies of each pod's checkpoints (TRANSOM §IV-C: the backup to the next node).
 
 Each pod keeps the copies of exactly one other pod, so that all need the same memory. Pods are put in the order of their
 failure domains, and each pod's copies go as many places on as the largest domain has pods. That crosses a domain's

@@ -1,4 +1,4 @@
-"""Who computes what: a rank's coordinates along tensor, context, expert, data and pipeline parallelism, and back.
+"""Convert between a rank and its coordinates along the tensor, context, expert, data and pipeline axes.
 
 Ranks are numbered in mixed radix, the first axis of ``order`` fastest. The default is Megatron's "tp-cp-ep-dp-pp":
 a tensor group's ranks are neighbours on one node, pipeline stages are farthest apart.

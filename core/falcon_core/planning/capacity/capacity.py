@@ -1,4 +1,6 @@
-"""Who gets which workers when their number changes (the simulator alone plans; ``FailureRate`` serves in production).
+"""Divide workers between jobs when their number changes.
+
+Only the simulator plans with this; ``FailureRate`` serves in production.
 
 A worker fails or joins, a job ends or arrives (Unicron §5, eq. 2–5); the plan is exact. A job's weighted achieved
 FLOP/s is F(t, x) = w(t) · T(t, x) at the worker counts it can run with, and 0 when it waits (eq. 2). A plan maximises Σ
@@ -6,11 +8,11 @@ G(t, x') with
 
     G(t, x') = F(t, x') · D_running(n') − F(t, x) · 1(t, x → x') · D_transition          (eq. 3)
 
-where the indicator is 1 if the count changes *or a worker of the job failed* (eq. 4: it stands still all the same).
-The dynamic program S(i, j) = max_k S(i−1, j−k) + G(t_i, k) (eq. 5) runs over the counts that are feasible for each job
+where the indicator is 1 if the count changes *or a worker of the job failed* (eq. 4: it stands still all the same). The
+dynamic program S(i, j) = max_k S(i−1, j−k) + G(t_i, k) (eq. 5) runs over the counts that are feasible for each job
 alone, in units of their common divisor (whole nodes, as a rule), one vector operation for each job and count.
 
-What may happen next is planned ahead in ``capacity_table``.
+``capacity_table`` plans ahead for each event that may follow.
 """
 
 from __future__ import annotations

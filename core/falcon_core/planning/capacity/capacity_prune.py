@@ -1,15 +1,15 @@
-"""Which worker counts of a job can be in an optimal capacity plan at all (called by the simulator alone).
+"""Drop the worker counts of a job that no optimal capacity plan can contain.
 
-The dynamic program skips the others.
+Only the simulator calls it. The dynamic program skips the dropped counts.
 
 Give each unit of workers a price λ ≥ 0. Whatever the price, no plan of at most n units is worth more than
 
     L(λ) = λ·n + Σ_i max_k [G_i(k) − λ·k]                         (Lagrangian relaxation of Unicron eq. 3),
 
 and none that gives job i the count k more than L(λ) less what that choice loses against the job's best at this price.
-So if some plan is known to be worth B, every count that brings the bound below B can go: no optimal plan uses it, and
-the program over the rest is as exact as over all. A price near the optimum comes from bisection, B from the plan that
-it suggests, filled up greedily.
+So if some plan is known to be worth B, every count that brings the bound below B can go. No optimal plan uses it, and
+the program over the rest is as exact as over all. A price near the optimum comes from bisection. B comes from the plan
+that it suggests, filled up greedily.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The capacity plan for whatever happens next, computed ahead (called by nothing but its benchmark yet).
+"""Compute ahead the capacity plan for each event that may come next.
 
-A failure is answered by a look-up (Unicron §5.2).
+A failure is then answered by a look-up (Unicron §5.2). Only its benchmark calls it yet.
 
 For every single event (a worker of job i fails, an idle worker fails, workers join, job i ends, a known job arrives)
 the table holds the assignment that ``capacity.plan`` would compute. It is built from the programs of all prefixes and
@@ -8,8 +8,8 @@ all suffixes of the list of jobs: replacing or leaving out job i then costs one 
 
     max_j [S(i−1, j) ⊕ G'(t_i)] + R(i+1, n' − j),
 
-instead of a program of its own: three programs' work for the whole table (D_running depends on n': one pair for the
-smaller cluster, one for the same, one for the larger), rather than two for every job.
+instead of a program of its own. That is three programs' work for the whole table, rather than two for every job:
+D_running depends on n', so there is one pair for the smaller cluster, one for the same and one for the larger.
 """
 
 from __future__ import annotations

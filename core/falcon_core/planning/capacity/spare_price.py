@@ -1,4 +1,4 @@
-"""What taking a spare costs besides the move: a node that dies later may find none (the shadow price of a spare).
+"""Compute the shadow price of a spare: a node that dies after the spare was taken may find none.
 
 A slow node is replaced by one of ``spares`` ready ones. Until the slow node is well and back, the pool is one short.
 If so many nodes die meanwhile, the last of them finds no spare *because of this taking*, and the job stands still until

@@ -1,10 +1,9 @@
-"""Strategy S3: which node plays which role, so that slow nodes hurt least.
+"""Find which node takes which role, so that slow nodes and congested links delay the job least (strategy S3).
 
-Congested links are placed in the same way (FALCON §5.3). The model is that of ``placement_model``. Under it, a
-congested link belongs where the least traffic runs, and stragglers share a cell, the stages with the least work, or
-lanes of their own: FALCON's two rules follow, and are not rules beside it. What is minimised is the cost of the
-iterations that the placement will be used for, plus the move itself: a fixed part (pause, resume) and one for each rank
-that moves.
+See FALCON §5.3. The model is that of ``placement_model``. Under it, a congested link belongs where the least traffic
+runs, and stragglers share a cell, the stages with the least work, or lanes of their own: FALCON's two rules follow, and
+are not rules beside it. The plan minimises the cost of the iterations that the placement will be used for, plus the
+move itself: a fixed part (pause, resume) and one for each rank that moves.
 
 Up to ``EXACT_ROLES`` roles all permutations are tried. Beyond, local search by swaps of bad nodes from these starts:
 today's placement, one where slow nodes are consolidated, one where bad nodes are put down one by one, the worst first,

@@ -1,4 +1,4 @@
-"""A time that no placement goes below, to hold S3's answer against.
+"""Compute a lower bound on the time of any placement, to judge strategy S3's answer.
 
 Two relaxations of the model in ``placement_model``; each is a true bound, the larger one counts.
 

@@ -1,4 +1,4 @@
-"""The iteration time that a placement of nodes should have: the model of strategy S3.
+"""Model the iteration time of a placement of nodes, for strategy S3.
 
 A *role* is a node's worth of ranks: the (lane, stage) cells of the pipelines that it computes, and its place in the
 communicators. A *lane* is a set of pipelines that wait for each other in every micro-batch: one data-parallel replica

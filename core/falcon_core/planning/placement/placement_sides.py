@@ -1,9 +1,9 @@
-"""Congestion between groups of nodes, two racks or two switches: whole communicators have to change sides at once.
+"""Assign whole communicators to the sides of a congested border between groups of nodes (racks, switches).
 
-Every pair across the border is slow, so that no single swap of two nodes makes anything faster, and a search by swaps
-ends where it began. Nodes are on one side if links that are not congested join them. The communicators are dealt out
-to the sides, the heaviest first, each to the side where it has most of its nodes already, as long as there is room:
-what does not fit crosses the border, and that is what carries least.
+Every pair across the border is slow. So no single swap of two nodes makes anything faster, and a search by swaps ends
+where it began. Nodes are on one side if links that are not congested join them. The communicators are dealt out to the
+sides, the heaviest first. Each goes to the side where it has most of its nodes already, as long as there is room. The
+rest crosses the border, and that is the lightest traffic.
 """
 
 from __future__ import annotations
