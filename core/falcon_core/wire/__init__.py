@@ -1,4 +1,5 @@
-"""What crosses a process boundary, versioned: etcd keys and messages, the ring, the control file, the launcher's files.
+"""Define the data that cross a process boundary: etcd keys and messages, the ring, the control file, launcher files.
 
-A reader accepts the previous minor version of everything here; a change of meaning gets a new version number.
+All of it is versioned. A reader accepts the previous minor version of everything here; a change of meaning gets a new
+version number.
 """

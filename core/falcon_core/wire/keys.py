@@ -1,4 +1,4 @@
-"""Keys of the bus in etcd.
+"""Build and split the keys of the bus in etcd.
 
 The operator writes, and gateways read, under ``/falcon/v1/<namespace>/<job>/<job uid>/``::
 

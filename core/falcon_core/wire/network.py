@@ -1,4 +1,4 @@
-"""What a pod's network says of the way of its data: segments sent again, congestion and errors of RDMA adapters."""
+"""Define a pod's network figures: segments sent again, and congestion and errors of RDMA adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ring: one file per rank, written by that rank alone, read by the agent with ``pread``.
+"""Define and parse the ring: one file per rank, written by that rank alone, read by the agent with ``pread``.
 
 Layout (native endian, little on every machine we run on)::
 

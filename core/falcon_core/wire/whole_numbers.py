@@ -1,4 +1,4 @@
-"""Times and fractions as the whole numbers that cross the bus: -1 stands for what is not known."""
+"""Convert times and fractions to the whole numbers that cross the bus: -1 stands for an unknown value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control file: one per pod, written by the agent alone, mapped read-only by every rank's shim.
+"""Define and pack the control file: one per pod, written by the agent alone, mapped read-only by each rank's shim.
 
 Layout (native endian, CONTROL_BYTES long)::
 

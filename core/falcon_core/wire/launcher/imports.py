@@ -1,4 +1,4 @@
-"""What a job's ranks import, on its way from a pod that trains to the pods that stand by.
+"""Carry the list of a job's imports from a pod that trains to the pods that stand by.
 
 A rank's interpreter writes down its imports (``falcon_start.imports``). Its agent reports them when the operator's plan
 asks for them (``Plan.imports_of``), and the operator hands them on as the command ``imports``. They come from a

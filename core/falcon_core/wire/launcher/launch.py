@@ -1,4 +1,4 @@
-"""The files between the agent and ``falcon-launch``, under the pod's run directory (``/falcon/run``, in memory).
+"""Define the files between the agent and ``falcon-launch`` in the run directory (``/falcon/run``, in memory).
 
 Each side owns one folder and writes nowhere else; every file appears by rename, so a reader sees a whole one (only
 rings and output grow in place)::
@@ -41,11 +41,11 @@ what its agent says, whoever it runs as, nor take the memory that the agent writ
 A plan is desired state. The launcher compares it with what runs:
 
 - ``Run``: processes of an older generation are killed first, then ``procs`` ranks of this generation are started;
-- ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged.
-  If ``check`` is a new number, the machine is measured then; and if ``check_links`` is 1, an executor waits afterwards
-  for ``agent/links`` to have that number, and measures the links; ``Run`` ends a measurement that has not ended yet;
-- ``Run`` with ``links``: an executor of that number waits beside the ranks for ``agent/probe`` to have that number,
-  and measures the links; another number, 0 among them, ends it;
+- ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged. If
+  ``check`` is a new number, the machine is measured then. If ``check_links`` is 1, an executor waits afterwards for
+  ``agent/links`` to have that number, and measures the links; ``Run`` ends a measurement that has not ended yet;
+- ``Run`` with ``links``: an executor of that number waits beside the ranks for ``agent/probe`` to have that number, and
+  measures the links; another number, 0 among them, ends it;
 - either: if ``smoke`` is a new number, the smoke test begins when no older process is left, and runs beside the start;
 - ``Finish``: everything is killed and the launcher exits with ``exit_code``.
 
@@ -54,7 +54,8 @@ the next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself
 code. A signal that ends the pod is passed on, first to the ranks' process groups, then to daemons that outlive them;
 the exit code is the first failing rank's, or 128 + the signal. Where all ranks had ended before the signal came, the
 state stays ``Exited``, and the exit code is 0 if all of them ended with 0 (128 + the signal where a folder in memory is
-copied behind: its report says whether the copies are complete). So both say that the ranks ended by themselves.
+copied behind: its report says whether the copies are complete). So state and exit code both show that the ranks ended
+by themselves.
 """
 
 from __future__ import annotations

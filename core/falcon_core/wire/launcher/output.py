@@ -1,4 +1,4 @@
-"""A rank's newest output: one file per process that the launcher starts, written by the launcher, read with ``pread``.
+"""Define a rank's newest output: one file per process, written by the launcher, read with ``pread``.
 
 Layout (little-endian)::
 

@@ -1,4 +1,4 @@
-"""What ranks have printed that tells of errors, as agents report it (``wire.reporting.reports``)."""
+"""Define the error messages that ranks have printed, as agents report them (``wire.reporting.reports``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test of a node (a burn-in) says, as JSON in its container's termination message (at most 4096 bytes).
+"""Define the result of a node's test (a burn-in): JSON in its container's termination message, at most 4096 bytes.
 
 The agent's ``burn-in`` command writes the report, the kubelet carries it into the pod's status, and the operator reads
 it there. Fields are only added, with defaults, so that agent and operator may be one minor version apart.

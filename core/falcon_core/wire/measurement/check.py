@@ -1,7 +1,8 @@
-"""What a check of a pod's machine says: the benchmark executor's result, as it crosses the bus.
+"""Define the result of a check of a pod's machine, as it crosses the bus.
 
-The executor (``agent/falcon_bench``) prints one object of JSON in the training container. Its rates are in TFLOP/s and
-GB/s, of the pod's slowest device. A training process may have written the file instead: everything is bounded.
+The benchmark executor (``agent/falcon_bench``) prints one object of JSON in the training container. Its rates are in
+TFLOP/s and GB/s, of the pod's slowest device. A training process may have written the file instead: everything is
+bounded.
 """
 
 from __future__ import annotations

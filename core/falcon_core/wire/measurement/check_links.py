@@ -1,4 +1,4 @@
-"""The links of a check: what the operator orders, what one pod does of it, and what it has measured.
+"""Define a check of links: the operator's order, each pod's part of it, and the results.
 
 The order crosses the bus in the job's plan, once for all pods. Each agent derives its own pod's turns from it and
 writes them into ``agent/links``; the executor (``agent/falcon_bench/links.py``) writes ``launch/links``. A training

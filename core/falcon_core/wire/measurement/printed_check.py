@@ -1,4 +1,4 @@
-"""What the benchmark executor (``agent/falcon_bench``) prints of a machine, as far as it matters here. Not bounded."""
+"""Define the output of the benchmark executor (``agent/falcon_bench``) for a machine. Its values are not bounded."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""A probe of running ranks: what the operator orders, and what a pod's agent answers (docs/architecture.md §6, §7).
+"""Define a probe of running ranks: the operator's order and an agent's answer (docs/architecture.md §6, §7).
 
 The order is desired state, the command ``probe`` of a job (ADR 2). It passes through three phases:
 
-- ``Prepare``: training goes on. Each pod starts the executor of the links, and says where it waits, and where its
-  ranks' iterations begin, as counts of calls.
+- ``Prepare``: training goes on. Each pod starts the executor of the links. It reports the executor's address and the
+  starts of its ranks' iterations, as counts of calls.
 - ``Hold``: the ranks stop at the start of the iteration that the order names for each of them. A pod whose ranks all
-  stand there measures, as ordered, how fast its machine computes, and then its links, where it waits for its peers.
+  stand there measures, as ordered, its machine's speed, and then its links, for which it waits for its peers.
 - ``Release``: training goes on.
 
-Nothing depends on the next order: a pod lets its ranks go on by itself when its deadline has passed, when one of its
+No rank depends on the next order: a pod lets its ranks continue by itself when its deadline has passed, when one of its
 ranks ends, when another generation begins, and when its agent dies (``wire.launcher.control``).
 """
 

@@ -1,4 +1,4 @@
-"""Bounds of what crosses the bus in a pod's report: a number, text or list beyond them is not read."""
+"""Bound what crosses the bus in a pod's report: a number, text or list beyond the bounds is not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launcher says, as a part of its pod's report (``reports``)."""
+"""Define a launcher's part of its pod's report (``reports``)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Messages on the bus. Times of day are wall-clock ns of the writer's node, for display and age only.
+"""Define the messages on the bus, and encode the operator's commands as JSON.
 
-The operator's commands cross the bus as JSON, the agents' reports as ``wire.reporting.reports`` encodes them.
+``wire.reporting.reports`` encodes the agents' reports. Times of day are wall-clock ns of the writer's node. They serve
+only to show them and to compute ages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What crosses processes about micro-batches that can move (docs/adr/0070): the operator's order, the script's word.
+"""Define the messages about movable micro-batches (docs/adr/0070): the operator's order and the script's answer.
 
 Two files of JSON in a pod, each of which appears by rename::
 

@@ -1,12 +1,12 @@
-"""A pod's report as it crosses the bus: MessagePack arrays of whole numbers, at most 64 bytes a healthy rank.
+"""Encode and decode a pod's report: MessagePack arrays of whole numbers, at most 64 bytes a healthy rank.
 
 A healthy rank sends a *brief*: how many iterations it has done, and in a few numbers how long they take. The vectors of
-its newest iterations and its communicators are the *detail*, which only those ranks send that could matter: by their
-own judgement (``falcon_agent.reporting.schedule``), or because the operator asks for it (``messages.DetailRequest``).
+its newest iterations and its communicators are the *detail*. A rank sends it if its agent finds it necessary
+(``falcon_agent.reporting.schedule``), or if the operator requests it (``messages.DetailRequest``).
 
-The numbers have no fractions, so none can be infinite or no number at all; all are bounded, and so are texts and lists:
-a report beyond the bounds is not read. New fields go to the end of an array, where older readers ignore them and newer
-readers give the default to a report that lacks them.
+The numbers have no fractions, so none can be infinite or NaN. All are bounded, and so are texts and lists: a report
+beyond the bounds is not read. New fields go to the end of an array, where older readers ignore them and newer readers
+give the default to a report that lacks them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the main thread of a slow rank was found, as agents report it."""
+"""Define the stack samples of a slow rank's main thread, as agents report them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The pod's checkpoints in memory, as the agent and the operator know them.
+"""Define what the agent and the operator know of a pod's checkpoints in memory.
 
 A rank's client writes them (``agent/falcon_torch/store/format.py`` has the layout); the agent makes the buffers, reads
-the commit records in them, and reports which steps a rank holds. Nothing here reads a state.
+the commit records in them, and reports which steps a rank holds. Nothing here reads the saved state itself.
 """
 
 from __future__ import annotations

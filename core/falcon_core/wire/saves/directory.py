@@ -1,7 +1,8 @@
-"""A pod's folder in memory that is copied behind (docs/adr/0078, 0114), as launcher, agent and operator know it.
+"""Define the progress report of a pod's in-memory folder that is copied behind (docs/adr/0078, 0114).
 
-The launcher's process writes how far it is into ``launch/directory.json``; the agent reports it. A training process may
-have written the file instead: everything is bounded.
+The launcher, the agent and the operator read it. The launcher's process writes its progress into
+``launch/directory.json``, and the agent reports it. A training process may have written the file instead: everything is
+bounded.
 """
 
 from __future__ import annotations

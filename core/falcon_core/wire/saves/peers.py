@@ -1,7 +1,7 @@
-"""Who of a job keeps copies of whose checkpoints: the command ``peers``, and what an agent says of the copies it keeps.
+"""Define which pods keep copies of which checkpoints: the command ``peers``, and an agent's report of its copies.
 
-The command is desired state, like the plan, and stands beside it: an agent's port is known only when its pod runs, so
-it changes within a generation.
+The command is desired state, like the plan, and is separate from it. An agent's port is known only when its pod runs,
+so it changes within a generation.
 """
 
 from __future__ import annotations
