@@ -1,9 +1,9 @@
-"""From a line of output, of the kernel or of a node's condition to the class of its error.
+"""Classify an error from a line of output, of the kernel or of a node's condition.
 
-A first look asks one automaton with the patterns of all rules whether anything in a block of lines may match; nearly
-all lines of a healthy job end there. What may match is cleaned (colours, prefixes of ranks, times) and judged rule by
-rule, in the table's order: the first rule that matches and is not excused counts. Time grows with the text's length and
-nothing else, whatever the text is.
+First, one automaton with the patterns of all rules searches a block of lines for any possible match. Nearly all lines
+of a healthy job end there. A line that may match is cleaned (colours, prefixes of ranks, times) and judged rule by
+rule, in the table's order: the first rule that matches and is not excused counts. The time grows only with the text's
+length, whatever the text is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Judges why a process failed: by the tables of the release, of the platform's owner, and of the job itself."""
+"""Judge why a process failed, by the tables of the release, of the platform's owner, and of the job itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a process said last before it failed: the line that says why, and where in the program.
+"""Extract from a process's last output the line with the reason of its failure, and the place in the program.
 
-Standard output and error of a rank, as its launcher keeps the end of them. The text comes from the training container:
-it is bounded, cleaned, and believed only in what it says of the job itself.
+The launcher keeps the end of a rank's standard output and error. The text comes from the training container. So it is
+bounded and cleaned, and believed only in what it says about the job itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which rank failed first, as a launcher of the user's own reports it: torchrun and its relatives, and Open MPI.
+"""Find the rank that failed first in the output of a user's own launcher: torchrun, its relatives, Open MPI.
 
-Falcon sees such a launcher as one process, and its exit code says nothing of the ranks below it.
+Falcon sees such a launcher as one process, and its exit code does not identify the rank below it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The results of NCCL's calls (``ncclResult_t`` of nccl.h), and the classes of errors that they belong to."""
+"""Map the results of NCCL's calls (``ncclResult_t`` of nccl.h) to the classes of errors."""
 
 from __future__ import annotations
 

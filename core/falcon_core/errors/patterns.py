@@ -1,6 +1,6 @@
-"""Patterns that are matched in linear time, whatever they are and whatever the line is: RE2's.
+"""Match patterns in linear time, whatever the pattern and the line are (RE2).
 
-Text is matched as bytes: a line need not be UTF-8. Letters of either case match alike unless told otherwise.
+Text is matched as bytes: a line need not be UTF-8. Case is ignored unless a pattern says otherwise.
 """
 
 from __future__ import annotations

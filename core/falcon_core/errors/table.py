@@ -1,8 +1,8 @@
-"""The table of error classes: what a class means, which lines belong to it, and how users add to it.
+"""Read and merge the tables of error classes: what a class means, and which lines belong to it.
 
-The shipped table is ``classes.yaml`` beside this file. A user's own part is merged over it (``Table.merged``): by the
-name of a class and by the id of a rule. A job brings a short table of its own, which precedes both
-(``Table.of_job``). All of them are checked as they are read: a pattern that takes more than linear time is refused.
+The shipped table is ``classes.yaml`` in this folder. A user's own part is merged over it (``Table.merged``): by the
+name of a class and by the id of a rule. A job brings a short table of its own, which precedes both (``Table.of_job``).
+All of them are checked as they are read: a pattern that takes more than linear time is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far a failure reaches, and what the end of a process means: data, with one look-up.
+"""Define how far a failure reaches, and what the end of a process means.
 
 Severities are those of Unicron's table 1, as far as they can be observed without reading logs. A class, its cause and
-its severity are kept apart from what is done about it: the ladder (``recovery``) decides that, by budget and by place.
+its severity do not determine the repair: the ladder (``recovery``) chooses it, by budget and by place.
 """
 
 from __future__ import annotations

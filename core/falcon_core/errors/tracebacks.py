@@ -1,4 +1,4 @@
-"""Python's tracebacks, read line by line: what was raised, and where in the program."""
+"""Read Python's tracebacks line by line: what was raised, and where in the program."""
 
 from __future__ import annotations
 
