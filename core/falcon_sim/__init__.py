@@ -1,5 +1,5 @@
-"""Jobs, clusters and faults that do not exist: they emit wire-format records into core's own signals and recovery.
+"""Simulate jobs, clusters and faults: they feed wire-format records into core's own signals and recovery.
 
-``falcon-sim scenario.yaml`` runs one scenario. No decision is made here that core makes, and no decision is
-told what is broken: it sees ring records, process ends, leases and measured probes, as in production.
+``falcon-sim scenario.yaml`` runs one scenario. Core makes all its decisions itself, and no decision knows what is
+broken: it sees ring records, process ends, leases and measured probes, as in production.
 """

@@ -1,4 +1,4 @@
-"""The command line of the simulator: ``falcon-sim scenario.yaml``, or ``python -m falcon_sim``."""
+"""Run the simulator from the command line: ``falcon-sim scenario.yaml``, or ``python -m falcon_sim``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The agents of a simulated job: every rank's records go through core's own RankChain, and nothing else is reported.
+"""Simulate the agents of a job: they feed every rank's records to core's own RankChain, and report its results.
 
-A rank's chain is pure and incremental, so an agent that reads a ring later finds the same calls in it. At scale this
-saves time: only the ``sentinels`` are read all the time (all ranks of a synchronous job have the same iteration time),
-and others' rings, which hold the newest iterations, when something is up: first one of each tensor-parallel group.
+A rank's chain gives the same result whenever its records are read, so an agent that reads a ring later finds the same
+calls. At scale this saves time. Only the ``sentinels`` are read all the time, because all ranks of a synchronous job
+have the same iteration time. The rings of the others hold the newest iterations. They are read when a sentinel shows a
+change: first one ring of each tensor-parallel group.
 """
 
 from __future__ import annotations

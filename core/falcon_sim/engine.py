@@ -1,8 +1,8 @@
-"""The clock of the simulation: iterations are made, records written and read, the operator looks, actions take time.
+"""Advance the simulation: ranks make iterations, agents read records, the operator looks, actions take time.
 
-One look is what the operator does each second: observe, core's ``machine.step``, carry out. While nothing is open it
-looks now and then, to learn the job's level and to hold a new generation against it; at once when an agent reports a
-change, it looks as often as iterations and reports allow.
+One look does what the operator does each second: observe, call core's ``machine.step``, carry out the actions. While no
+incident is open it looks now and then, to learn the job's level and to compare a new generation with it. As soon as an
+agent reports a change, it looks as often as iterations and reports allow.
 """
 
 from __future__ import annotations

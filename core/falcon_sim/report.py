@@ -1,4 +1,4 @@
-"""A run in numbers: the table for people, the same as JSON, and the picture."""
+"""Summarize a run in numbers: a table for people, the same as JSON, and a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened when: segments for core's goodput account, iteration times, and notes for people."""
+"""Record what happened when: segments for core's goodput account, iteration times, and notes for people."""
 
 from __future__ import annotations
 

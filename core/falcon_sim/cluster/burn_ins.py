@@ -1,7 +1,7 @@
-"""The tests of nodes that the job has left. As the operator's tests they run outside the job and end an exclusion.
+"""Simulate the tests of nodes that the job has left: they run outside the job and end an exclusion.
 
-A test sees whether the node computes slower at that moment, by the operator's own factor. It sees nothing else of the
-truth. Core decides when it is repeated and when the job may use the node again (``recovery.history.left_nodes``).
+A test finds whether the node computes slower at that moment, by the operator's own factor. It has no other access to
+the truth. Core decides when it is repeated and when the job may use the node again (``recovery.history.left_nodes``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Pods, launchers, leases and generations of the simulated job, and what the operator sees of them.
+"""Simulate the pods, launchers, leases and generations of a job, and what the operator sees of them.
 
-What an action means for the membership is core's to say (``recovery.model.membership``), as in the operator. Here the
-pods that it names are made on nodes, with the cluster's own times, and the Observation is built from what is visible:
-exits, leases, node conditions, reports.
+Core decides what an action means for the membership (``recovery.model.membership``), as in the operator. Here the pods
+that it names are made on nodes, with the cluster's own times. The Observation is built from what is visible: exits,
+leases, node conditions, reports.
 """
 
 from __future__ import annotations

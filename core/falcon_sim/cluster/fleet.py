@@ -1,11 +1,11 @@
-"""Several jobs on one cluster over days: nodes go and come back, jobs are given workers; no iteration is played out.
+"""Simulate several jobs on one cluster over days, without their iterations: nodes fail and return.
 
-An event costs the job that it hits the time until it is noticed, the transition, and the work since the newest
-checkpoint. What is compared is who decides about workers:
+An event costs its job the time until it is noticed, the transition, and the work since the newest checkpoint. The
+simulation compares two ways to assign workers:
 
 - ``planner``: core's capacity plan (Unicron eq. 2–5) at each loss and each return, over all jobs.
-- otherwise a job keeps its size: it takes a free node if there is one, and waits if not; returned nodes go to whoever
-  has waited longest (the restart-only baseline of Unicron §7.5).
+- otherwise a job keeps its size: it takes a free node if there is one, and waits if not. A returned node goes to the
+  job that has waited longest (the restart-only baseline of Unicron §7.5).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The machines under a job: who is slow, dead or spare at which time. This is the truth; only its effects are seen."""
+"""Keep the truth about the machines under a job: which are slow, dead or spare at which time.
+
+The rest of the simulation sees only its effects.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the pods of a simulated job answer to a probe: its executors start, its ranks stand still, links are measured.
+"""Simulate the answers of pods to a probe: executors start, ranks stand still, links are measured.
 
-Core decides when that happens and what it shows (``recovery.probe.probe_controller``). A test sees what a transfer or a
-product takes at that moment, with noise, and nothing else of the truth.
+Core decides when that happens and what it shows (``recovery.probe.probe_controller``). A test measures the time of a
+transfer or a product at that moment, with noise, and has no other access to the truth.
 """
 
 from __future__ import annotations

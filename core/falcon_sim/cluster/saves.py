@@ -1,4 +1,4 @@
-"""The checkpoints of the simulated job: what a restart begins from, and what the operator hears of it."""
+"""Simulate the checkpoints of a job: where a restart begins, and what the operator learns of it."""
 
 from __future__ import annotations
 

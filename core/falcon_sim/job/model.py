@@ -1,16 +1,17 @@
-"""How long the iterations of a hybrid-parallel job take: stages, replicas, collectives, noise; many iterations at once.
+"""Compute the iteration times of a hybrid-parallel job: stages, replicas, collectives and noise.
 
-Ranks are numbered as core's default layout numbers them (tensor fastest, then data, pipeline slowest), so arrays by
-rank have the shape [pipeline, data, tensor]. One iteration: every replica plays its schedule, the replicas' gradients
-are reduced stage by stage, a small all-reduce over the world (the gradient's norm) ends it for everybody.
+Many iterations are computed at once. Ranks are numbered as core's default layout numbers them (tensor fastest, then
+data, pipeline slowest), so arrays by rank have the shape [pipeline, data, tensor]. One iteration: every replica plays
+its schedule, the replicas' gradients are reduced stage by stage, a small all-reduce over the world (the gradient's
+norm) ends it for all ranks.
 
-What a fault does: computation by ``compute`` (a factor for each rank), communication by ``links`` (a factor for each
+A fault changes computation by ``compute`` (a factor for each rank), and communication by ``links`` (a factor for each
 pair of nodes; a collective is as fast as the slowest link of its ring, and a link within a node is never slow).
 
 Noise is drawn for each rank and iteration, for all ranks of an iteration together, for each micro-batch (its work: long
 sequences take long in every pass and on every stage) and for each pass of each rank. A pass of rank r lasts base × r's
 factor in the iteration × the micro-batch's work × the pass's noise. Where micro-batches differ, the longest passes meet
-others at different stages, so that a pipeline takes longer than the mean of its passes says.
+others at different stages, so that a pipeline takes longer than the mean of its passes suggests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""When each stage of a pipeline does what: 1F1B and interleaved schedules (PipeDream-Flush; Megatron's virtual stages).
+"""Compute when each stage of a pipeline runs each pass: 1F1B and interleaved schedules.
 
-A schedule is the order of passes on each stage and what each pass waits for. It is computed once; playing it out with
-the passes' durations is then a handful of vector operations a pass, over all replicas and iterations at once.
+The schedules are PipeDream-Flush and Megatron's virtual stages. A schedule is the order of passes on each stage, and
+the passes that each one waits for. It is computed once; playing it out with the passes' durations is then a handful of
+vector operations a pass, over all replicas and iterations at once.
 
 With equal stages, transfers that take no time and m micro-batches, 1F1B takes (m + p − 1)(f + b), the interleaved
 schedule with v chunks a stage (m + (p − 1)/v)(f + b), where f and b are a whole stage's times for one micro-batch.

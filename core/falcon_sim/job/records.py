@@ -1,4 +1,4 @@
-"""What a rank's shim would have written: ring records of the simulated iterations.
+"""Write the ring records that a rank's shim would have written in the simulated iterations.
 
 ``calls: Blocking``: a record a call, with its real start and duration (Gloo). ``Enqueued`` (NCCL): the host hands all
 calls of an iteration over at its begin, at most up to what the device does, and waits for the device once, at its end;
@@ -7,7 +7,7 @@ as completions, their starts late by up to a poll of the shim.
 
 The job's calls: a receive before a pass whose input comes from another stage, the tensor-parallel all-reduce and the
 experts' all-to-all in a pass, a send after it (which returns at once), the reduction of the gradients, and the norm.
-Each node's clock has an offset of its own: nothing may compare two of them.
+Each node's clock has an offset of its own: no code may compare two of them.
 """
 
 from __future__ import annotations

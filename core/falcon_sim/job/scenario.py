@@ -1,4 +1,4 @@
-"""The scenario file: one YAML document, decoded strictly; the unknown and the impossible are refused by name."""
+"""Decode the scenario file strictly: one YAML document; unknown and impossible entries are refused by name."""
 
 from __future__ import annotations
 

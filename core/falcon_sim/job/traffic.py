@@ -1,9 +1,9 @@
-"""What the agents of a simulated job report of its communicators: who is in them, what they carry.
+"""Simulate what agents report of a job's communicators: their members and their traffic.
 
-Real agents report it of a slow rank, or where they are asked (``recovery.detail_requests``): nobody looks at the rest.
+Real agents report it of a slow rank, or on request (``recovery.detail_requests``). No code reads it of other ranks.
 
 A healthy second of a transfer counts as a gigabyte: roles are exchanged by the bytes that cross a link, and the
-scenario gives times. These hold with all ranks of a node at work, so that each rank's sends count as its part of them.
+scenario gives times. These hold with all ranks of a node at work, so each rank's sends count as its part of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the desired state asks of running ranks: to stand still and be measured, and who computes how much."""
+"""Apply the desired state to running ranks: pauses for measurements, and micro-batch shares."""
 
 from __future__ import annotations
 

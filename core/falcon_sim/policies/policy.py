@@ -1,4 +1,4 @@
-"""What core's recovery may do in a scenario: the part of a job's spec that decisions need."""
+"""Build core's recovery policy of a scenario: the part of a job's spec that decisions need."""
 
 from __future__ import annotations
 

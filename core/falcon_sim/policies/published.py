@@ -1,11 +1,13 @@
-"""FALCON's published policy, to compare with: its algorithm 1, with the onsets and the planners of this project.
+"""Simulate FALCON's published policy (its algorithm 1) for comparison, with this project's onsets and planners.
 
 An onset opens an event. All ranks are profiled for some iterations, then training pauses and the suspects are tested
-(FALCON §4.3), which shows the event's cause. The rungs against that cause follow each other by their price, each once,
-when what the event has cost reaches it (§5.2). A slowdown that becomes deeper while the event lasts is another event:
-it is profiled and validated by itself, and its cost counts from then on. S2 is taken back when the event is over.
+(FALCON §4.3), which shows the event's cause. The rungs against that cause follow in the order of their prices, each
+once, when the event's cost reaches the price (§5.2). A slowdown that becomes deeper while the event lasts is another
+event: it is profiled and validated by itself, and its cost counts from then on. S2 is taken back when the event is
+over.
 
-What the paper leaves open is decided in its favour: the tests find the true cause, and S2 and S3 plan as well as ours.
+Where the paper leaves a choice, the simulation decides in its favour: the tests find the true cause, and S2 and S3 plan
+as well as ours.
 """
 
 from __future__ import annotations

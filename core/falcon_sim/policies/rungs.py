@@ -1,4 +1,4 @@
-"""S2 and S3 as FALCON's published policy plans them here (``published``), and as hindsight does: by core's planners.
+"""Plan S2 and S3 with core's planners for FALCON's published policy (``published``) and for hindsight.
 
 Their inputs are measurements: compute times from the ranks' reports, slow communicators from profile mode, the links of
 the suspects from peer-to-peer tests.

@@ -1,4 +1,4 @@
-"""What running ranks do for a while, or from now on, without a restart."""
+"""Define the steps that change running ranks, for a time or for good, without a restart."""
 
 from __future__ import annotations
 
