@@ -67,6 +67,7 @@ lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, vermin, lim
 	@vermin -q --violations -t=3.6- agent/falcon_start agent/falcon_site agent/falcon_bench
 	@vermin -q --violations -t=3.8- agent/falcon_torch
 	@$(PY) -m dev.limits
+	@$(PY) -m dev.crd --check
 	@shellcheck $(SHELL_FILES)
 	@$(PY) -m dev.prose
 	@$(PY) -m dev.docstrings

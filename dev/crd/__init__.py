@@ -1,1 +1,1 @@
-"""The definition of TrainingRun, generated from the operator's types: ``python -m dev.crd`` writes it."""
+"""Generate the definitions of Falcon's kinds from the operator's types: ``python -m dev.crd`` writes them."""

@@ -13,7 +13,7 @@ import inspect as python
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -110,7 +110,7 @@ def _object(kind: inspect.StructType, at: str) -> Schema:
     if kind.array_like:
         raise UnsupportedTypeError(f"{at}: {kind.cls.__name__} is written as an array, whose entries have many types")
     text = description(kind.cls)
-    comments = field_comments(kind.cls)
+    comments = field_comments(kind.cls) | field_docstrings(kind.cls)
     return {
         **({"description": text} if text else {}),
         "type": "object",
@@ -132,19 +132,41 @@ def _described(schema: Schema, comment: str | None) -> Schema:
 def field_comments(struct: type) -> dict[str, str]:
     """Return the comments at the ends of the fields' lines, by field. ``kubectl explain`` shows them."""
     comments: dict[str, str] = {}
-    for base in reversed([base for base in struct.__mro__ if base.__module__.startswith("falcon_")]):
-        source = textwrap.dedent(python.getsource(base))
+    for source, body in _sources(struct):
         by_line = {
             token.start[0]: token.string.lstrip("# ")
             for token in tokenize.generate_tokens(io.StringIO(source).readline)
             if token.type == tokenize.COMMENT
         }
-        (body,) = ast.parse(source).body
-        assert isinstance(body, ast.ClassDef)
         for node in body.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno in by_line:
                 comments[node.target.id] = by_line[node.end_lineno]
     return comments
+
+
+def field_docstrings(struct: type) -> dict[str, str]:
+    """Return the strings below the fields of a struct and of its bases, each as one paragraph, by field."""
+    found: dict[str, str] = {}
+    for _, body in _sources(struct):
+        for field, below in zip(body.body, body.body[1:], strict=False):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(python.cleandoc(text).split())
+    return found
+
+
+def _sources(struct: type) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the source and the syntax tree of the struct's bases and of the struct, which comes last."""
+    for base in reversed(struct.__mro__):
+        if base.__module__.partition(".")[0] in ("builtins", "msgspec"):
+            continue
+        try:
+            source = textwrap.dedent(python.getsource(base))
+        except OSError:  # made by a call of defstruct: it has no text that could describe its fields
+            continue
+        (body,) = ast.parse(source).body
+        assert isinstance(body, ast.ClassDef)
+        yield source, body
 
 
 def description(kind: type) -> str:

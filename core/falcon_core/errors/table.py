@@ -11,7 +11,7 @@ import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import yaml
@@ -122,15 +122,38 @@ class Overrides(_Part, frozen=True, kw_only=True):
     disabled: tuple[str, ...] = ()  # ids of rules, benign ones as well
 
 
-class JobRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A job's own rule: a pattern, exit codes or both, and the class, or a severity and a domain instead."""
+def _bounds(**keywords: int) -> msgspec.Meta:
+    """Return bounds for the API server. msgspec ignores them, since the errors of ``Table.of_job`` say more."""
+    return msgspec.Meta(extra_json_schema=keywords)
 
-    pattern: str = ""
-    exit_codes: tuple[int, ...] = ()
-    error_class: str = msgspec.field(default="", name="class")
+
+class JobRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A job's own rule: a pattern, exit codes or both, and the class, or a severity and a domain instead.
+
+    The definition of TrainingJob is generated from it, and the API server enforces the bounds.
+    """
+
+    pattern: Annotated[str, _bounds(minLength=1, maxLength=MOST_PATTERN_CHARACTERS)] = ""
+    """A regular expression of RE2, looked for in the lines that a failed process wrote last; case does not count."""
+
+    exit_codes: Annotated[
+        tuple[Annotated[int, _bounds(minimum=1, maximum=255)], ...], _bounds(minItems=1, maxItems=MOST_EXIT_CODES)
+    ] = ()
+    """Exit codes of a rank's process, 1 to 255."""
+
+    error_class: Annotated[str, _bounds(minLength=1, maxLength=64)] = msgspec.field(default="", name="class")
+    """A class of docs/errors.md, such as StorageUnavailable."""
+
     severity: Severity | None = None
+    """Instead of a class: SEV1, the node is left; SEV2, the processes are restarted; SEV3, the same call may succeed a
+    little later."""
+
     domain: Domain | None = None
-    remedy: str = ""  # what helps, in the owner's words
+    """With a severity: where the error comes from. Only GPU, Link and Node can cost a node; an error of the Program
+    before its first iteration ends the job at once."""
+
+    remedy: Annotated[str, _bounds(maxLength=MOST_REMEDY_CHARACTERS)] = ""
+    """What helps, for the diagnosis."""
 
 
 class Table(_Part, frozen=True, kw_only=True):

@@ -1,14 +1,17 @@
 """Name the API group, its labels and taints, and define what its kinds share.
 
-The CRDs under ``crds/`` are the schema of record; these structs mirror them. Unknown fields are ignored on reading, so
-that an older operator survives a newer CRD. Statuses are only ever written by the elected operator.
+The definitions under ``crds/`` are generated from these structs (``python -m dev.crd``): a field's description is the
+string below it, and ``markers`` gives its bounds and rules. Unknown fields are ignored on reading, so that an older
+operator survives a newer definition. Statuses are only ever written by the elected operator.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+from falcon_operator.api.markers import cel, object_schema, schema
 
 GROUP = "falcon.dev"
 VERSION = "v1alpha1"
@@ -33,12 +36,23 @@ class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 class Condition(ApiStruct, frozen=True, kw_only=True, omit_defaults=False):
     """A metav1.Condition."""
 
-    type: str
+    type: Annotated[str, schema(maxLength=316)]
+    """The condition."""
+
     status: Literal["True", "False", "Unknown"]
-    reason: str
-    message: str
-    last_transition_time: str
-    observed_generation: int = 0
+    """True, False or Unknown."""
+
+    reason: Annotated[str, schema(maxLength=1024)]
+    """Why, as one word."""
+
+    message: Annotated[str, schema(maxLength=32768)]
+    """Why, in a sentence; where something is to be done, the field and the remedy."""
+
+    last_transition_time: Annotated[str, schema(format="date-time")]
+    """When the status last changed."""
+
+    observed_generation: Annotated[int, schema(format="int64", minimum=0)] = 0
+    """The metadata.generation that the condition answers to."""
 
 
 class ObjectMeta(ApiStruct, frozen=True, kw_only=True):
@@ -54,23 +68,60 @@ class ObjectMeta(ApiStruct, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
 
 
+@object_schema(
+    cel(
+        "has(self.key) || self.operator == 'Exists'",
+        "spec.burnIn.tolerations: a toleration without key tolerates every taint: set operator to Exists if "
+        "that is meant",
+    ),
+    cel(
+        "!(self.operator == 'Exists' && has(self.value))",
+        "spec.burnIn.tolerations: operator Exists takes no value: remove it",
+    ),
+)
 class Toleration(ApiStruct, frozen=True, kw_only=True):
     """A corev1.Toleration: without an effect for all effects, with an empty key and Exists for all taints."""
 
-    key: str = ""
+    key: Annotated[str, schema(minLength=1, maxLength=316)] = ""
+    """The taint's key. Default: every key."""
+
     operator: Literal["Exists", "Equal"] = "Equal"
-    value: str = ""
+    """Exists: any value. Equal: this value. Default Equal."""
+
+    value: Annotated[str, schema(maxLength=63)] = ""
+    """The taint's value."""
+
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """The taint's effect. Default: every effect."""
 
 
 class LocalReference(ApiStruct, frozen=True, kw_only=True):
     """A corev1.LocalObjectReference."""
 
-    name: str
+    name: Annotated[str, schema(minLength=1, maxLength=253)]
+    """Name of the Secret."""
+
+
+Quantity = Annotated[
+    int | str,
+    schema(
+        description="A quantity, such as 500m or 2Gi.",
+        pattern=r"^\+?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$",
+    ),
+]
 
 
 class Resources(ApiStruct, frozen=True, kw_only=True):
     """A corev1.ResourceRequirements: quantities by resource."""
 
-    requests: dict[str, int | str] = {}
-    limits: dict[str, int | str] = {}
+    requests: Annotated[
+        dict[str, Quantity],
+        schema(maxProperties=16),
+    ] = {}
+    """Quantities by resource. Default: the limits."""
+
+    limits: Annotated[
+        dict[str, Quantity],
+        schema(maxProperties=16),
+    ] = {}
+    """Quantities by resource. Default: none."""

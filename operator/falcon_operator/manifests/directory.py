@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.api.trainingjob import DirectorySpec
+from falcon_operator.api.checkpoint import DirectorySpec
 from falcon_operator.base.ports import Manifest
 from falcon_operator.manifests.amounts import MISFIT_REMEDY, amount, does_not_fit, not_a_quantity
 from falcon_operator.manifests.qos import quantity
