@@ -17,7 +17,7 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class Recreate(msgspec.Struct, frozen=True):
-    """Make a replica's pod anew (a new name), on its own node where ``stay``; then a new generation."""
+    """Make a replica's pod again (with a new name), on its own node where ``stay``; then a new generation."""
 
     replica: int
     stay: bool
@@ -28,9 +28,9 @@ class Replace(msgspec.Struct, frozen=True):
 
     replica: int
     reason: str
-    lost: bool  # its processes count as dead; otherwise they have to acknowledge
+    lost: bool  # its processes count as dead; otherwise they have to acknowledge the stop
     node_not_ready: bool  # a witness outside the job: the node may be fenced
-    incident: str = ""  # id of the incident that asks for it
+    incident: str = ""  # id of the incident that needs it
 
 
 class Prepare(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Prepare(msgspec.Struct, frozen=True):
 
     replica: int
     reason: str
-    incident: str = ""  # id of the incident that asks for it
+    incident: str = ""  # id of the incident that needs it
     exclude: bool = True
 
 
@@ -68,7 +68,7 @@ class Abandon(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """The job fails."""
+    """Fail the job."""
 
     message: str
 
@@ -99,7 +99,7 @@ class HangClosed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetriesClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """Set-up calls were tried again in place, and the ranks went on."""
+    """Set-up calls were repeated in place, and the ranks went on."""
 
     incident: RetryIncident
 
@@ -108,7 +108,7 @@ class MoveClosed(msgspec.Struct, frozen=True, kw_only=True):
     """Training goes on after a planned move."""
 
     incident: PlannedMove
-    seconds: float  # for which training stood still
+    seconds: float  # time for which training stood still
 
 
 Action = (

@@ -6,10 +6,10 @@ from typing import Final
 
 from falcon_core.wire.reporting.messages import MAX_DETAILED
 
-OWN_JUDGEMENT_SECONDS: Final = 3.0  # for the ranks to come forward by themselves
+OWN_JUDGEMENT_SECONDS: Final = 3.0  # time for ranks to send their full report by themselves
 TURN_SECONDS: Final = 5.0
 
 
 def turns(ranks: int) -> int:
-    """Return in how many turns so many ranks are asked."""
+    """Return the number of turns in which the operator requests the reports of this many ranks."""
     return max(1, -(-ranks // MAX_DETAILED))

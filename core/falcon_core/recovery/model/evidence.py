@@ -8,14 +8,14 @@ from falcon_core.wire.reporting.samples import StackSamples
 
 
 class NetworkSeen(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The pod whose network differs most from what it was: of the members' pods, while the link is slow."""
+    """The pod whose network figures changed most among the members' pods, while the link is slow."""
 
     pod_name: str
     node: str
-    again_ppm: int  # TCP segments sent again, of a million
-    healthy_again_ppm: int = -1  # while training was healthy; -1: unknown
-    congested: int = 0  # congestion notices of RDMA adapters, a second, of the pod with most
-    faulty: int = 0  # likewise, packets that were lost or out of order
+    again_ppm: int  # TCP segments sent again, per million
+    healthy_again_ppm: int = -1  # the same while training was healthy; -1: unknown
+    congested: int = 0  # congestion notices of RDMA adapters per second, of the pod with most
+    faulty: int = 0  # packets per second that RDMA adapters lost or got out of order, of the pod with most
 
 
 class SampledPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -29,7 +29,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """The samples of a rank's stack."""
 
     taken: int
-    places: list[SampledPlace]  # those of most samples first
+    places: list[SampledPlace]  # the places with most samples first
 
 
 def sampled(sent: StackSamples | None) -> Sampled | None:

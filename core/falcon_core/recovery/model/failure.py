@@ -9,16 +9,16 @@ from falcon_core.recovery.model.stored import Place, Stored
 
 
 class Step(Stored, frozen=True, kw_only=True):
-    """One thing done about a failure."""
+    """One step of the repair of a failure."""
 
     at: float
     what: Literal["Restart", "Recreate", "Replace", "Recall"]
-    generation: int  # that the step began
+    generation: int  # the generation that the step began
     node: str = ""  # the node that was left; Recall: the node that is used again
 
 
 class Fault(Stored, frozen=True, kw_only=True):
-    """One broken thing, where it is, and what says so."""
+    """One broken part, its place, and the evidence for it."""
 
     severity: Severity
     cause: Cause
@@ -28,33 +28,33 @@ class Fault(Stored, frozen=True, kw_only=True):
     pod_name: str
     node: str
     rank: int | None = None
-    witness: str = ""  # what else says that a node is lost
-    node_not_ready: bool = False  # a witness outside the job
-    symptom: bool = False  # such an end may be the consequence of a peer's
-    consequence: bool = False  # and what the process said says so, too
+    witness: str = ""  # further evidence that a node is lost
+    node_not_ready: bool = False  # the node is NotReady: a witness outside the job
+    symptom: bool = False  # such an end may be the consequence of a peer's end
+    consequence: bool = False  # the process's output confirms that its end is the consequence of a peer's
     error: str = ""  # the exception's name where the program itself is at fault (``errors.last_words``)
-    error_class: str = ""  # what its last words mean (``errors.table``); empty where they are not understood
+    error_class: str = ""  # class of its last words (``errors.table``); empty where no rule matches
     node_reports: str = ""  # grave trouble of its hardware that the node itself reports
-    container: str = ""  # of the pod, that failed first; empty: the one that trains
-    of_job: bool = False  # the job's own spec or program is why: no node is to blame
-    counts: bool = True  # against the budget; an act of the cluster's owner does not count
-    signs: str = ""  # what its communication library had shown before
-    ended_at: float | None = None  # the process's end, by its node's clock
+    container: str = ""  # the pod's container that failed first; empty: the one that trains
+    of_job: bool = False  # the job's own spec or program is the cause: no node is to blame
+    counts: bool = True  # it counts in the budget; an act of the cluster's owner does not
+    signs: str = ""  # warnings of its communication library before the failure
+    ended_at: float | None = None  # end of the process, by its node's clock
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the processes count as dead, so that nobody waits for their acknowledgement."""
+        """Return whether the processes count as dead, so that the operator does not wait for their acknowledgement."""
         return self.severity is Severity.SEV1 and not self.error_class
 
 
 class Awaited(Stored, frozen=True, kw_only=True):
-    """A rank that the others wait for in a hang, and what its process does."""
+    """A rank that the other ranks wait for in a hang, and the activity of its process."""
 
     place: Place
     entered: int | None = None  # calls begun in the communicator
     cpu: float | None = None  # CPU seconds a second
-    blocked_seconds: float | None = None  # in uninterruptible sleep
-    answers: bool = True  # False: its interpreter does not write its stack, as most others' do
+    blocked_seconds: float | None = None  # time in uninterruptible sleep
+    answers: bool = True  # False: its interpreter does not write its stack, though most others' do
 
 
 class HangFinding(Stored, frozen=True, kw_only=True):
@@ -62,14 +62,14 @@ class HangFinding(Stored, frozen=True, kw_only=True):
 
     kind: Literal["NeverArrived", "Transfer", "Deadlock"]
     ranks: list[Awaited]  # the first NAMED_RANKS
-    total: int  # all of them
+    total: int  # number of all awaited ranks
     comm: str
-    pair: bool = False  # sends from one rank to another; ``comm`` says from whom to whom
-    members: int  # of the communicator
-    number: int  # of the call, from 0
-    waiting: int  # ranks inside
+    pair: bool = False  # the communicator is a pair: sends from one rank to another, both named in ``comm``
+    members: int  # members of the communicator
+    number: int  # number of the call, from 0
+    waiting: int  # number of ranks inside the call
     entered: int  # calls begun by the ranks that came farthest
-    op: int = 0  # ring.Op, as far as known
+    op: int = 0  # ring.Op of the call, where known
     size_bytes: int | None = None
 
 
@@ -78,7 +78,7 @@ class StackGroup(Stored, frozen=True, kw_only=True):
 
     frames: list[str]  # the innermost first (``signals.job.stacks``)
     ranks: list[int]  # the first NAMED_RANKS
-    total: int  # all of them
+    total: int  # number of all these ranks
 
 
 class HangIncident(Stored, frozen=True, kw_only=True):
@@ -90,9 +90,9 @@ class HangIncident(Stored, frozen=True, kw_only=True):
     iterations: int
     findings: list[HangFinding] = []
     restart_seconds: float = 0.0  # the price of a restart: the standstill, and the work since the last checkpoint
-    redo_seconds: float = 0.0  # of it, for that work
-    stacks: list[StackGroup] = []  # the awaited ranks' first; empty where no rank's interpreter answers
-    said: dict[int, str] = {}  # by rank: the most telling error that it has printed since its newest call
+    redo_seconds: float = 0.0  # part of that price for the work since the last checkpoint
+    stacks: list[StackGroup] = []  # stacks of the awaited ranks first; empty where no rank's interpreter answers
+    said: dict[int, str] = {}  # by rank, the most informative error that it has printed since its newest call
 
 
 class StopIncident(Stored, frozen=True, kw_only=True):
@@ -100,19 +100,19 @@ class StopIncident(Stored, frozen=True, kw_only=True):
 
     id: str
     fault: Fault
-    generation: int  # the one that failed
-    iterations: int = 0  # that the failed generation had completed
+    generation: int  # the generation that failed
+    iterations: int = 0  # iterations that the failed generation had completed
     since: float
     detected_at: float
-    hang: HangIncident | None = None  # where the failure is a hang that was ended
+    hang: HangIncident | None = None  # the hang that was ended, if the failure is one
     recurrences: int = 0
     done: list[Step] = []  # oldest first
-    moves: int = 0  # pods that were moved because they did not start
-    ends: list[int] = []  # replicas whose pods' ends are one failure with the newest that was counted
-    undecided: bool = False  # the failed process is about to end: what is to be done is decided when it has
-    acts_at: float | None = None  # until when the restart is held back (``restart_processes.back_off_seconds``)
-    smoke: str = ""  # what the smoke test beside the restart has found, in words; empty: nothing
-    left_sick: bool = False  # and the machines that it found sick are left: the failure is SEV1
+    moves: int = 0  # number of pods that were moved because they did not start
+    ends: list[int] = []  # replicas whose pods' ends belong to the newest failure that was counted
+    undecided: bool = False  # the failed process is about to end: the repair is chosen when it has ended
+    acts_at: float | None = None  # time until which the restart is held back (``restart_budget``)
+    smoke: str = ""  # result of the smoke test during the restart, in words; empty: no slow machine
+    left_sick: bool = False  # the machines that the smoke test found sick are left: the failure is SEV1
 
 
 class Attempt(Stored, frozen=True, kw_only=True):
@@ -124,31 +124,31 @@ class Attempt(Stored, frozen=True, kw_only=True):
     # Moved: a pod that did not start on its node.
     kind: Literal["Restart", "Replace", "Lost", "Transient", "Moved"]
     error: str = ""  # as in Fault
-    error_class: str = ""
+    error_class: str = ""  # as in Fault
 
 
 class Departure(Stored, frozen=True, kw_only=True):
-    """A node that the job has left, and the results of its tests since then (``departures``)."""
+    """A node that the job has left, and the results of its tests since then (``history.left_nodes``)."""
 
     node: str
     left_at: float
-    slowdown: float = 0.0  # of the rank on it; 0: it was left for a failure
-    times: int = 1  # how often the job has left the node
-    failed: int = 0  # tests in a row
+    slowdown: float = 0.0  # slowdown of the rank on it; 0: it was left for a failure
+    times: int = 1  # number of times that the job has left the node
+    failed: int = 0  # number of failed tests in a row
     tested_at: float = 0.0  # end of the newest test; 0: none yet
-    passed: bool = False  # the newest test
+    passed: bool = False  # the newest test passed
     back_at: float | None = None  # when the job could use it again
 
 
 class RetryIncident(Stored, frozen=True, kw_only=True):
-    """Set-up calls of communicators that ranks have tried again in place, after which they went on."""
+    """Set-up calls of communicators that ranks have repeated in place, and then went on."""
 
     id: str
-    at: float  # when it was seen
+    at: float  # when the retries were seen
     generation: int
     places: list[Place]  # the first NAMED_RANKS
-    ranks: int  # all of them
-    retries: int  # of all of them
+    ranks: int  # number of all ranks that retried
+    retries: int  # number of retries of all these ranks
 
 
 class Retried(Stored, frozen=True, kw_only=True):
@@ -156,6 +156,6 @@ class Retried(Stored, frozen=True, kw_only=True):
 
     generation: int
     retries: int
-    since: float  # when there were first so many
-    shown: int = 0  # so many of them by incidents
+    since: float  # when this number was first seen
+    shown: int = 0  # number of these retries that incidents have reported
     shown_at: float = 0.0  # when the newest of these incidents was made, unix seconds

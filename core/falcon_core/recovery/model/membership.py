@@ -30,7 +30,7 @@ class Member(_Stored, frozen=True, kw_only=True):
     pod_uid: str = ""  # "" until the pod exists
     node: str = ""  # "" until it is placed
     first_rank: int = 0
-    pod_number: int | None = None  # in the names of its pod and host; None: the replica
+    pod_number: int | None = None  # number in the names of its pod and host; None: that of the replica
 
     @property
     def number(self) -> int:
@@ -51,33 +51,33 @@ class Replacement(_Stored, frozen=True, kw_only=True):
     old_node: str
     prepared: bool  # the new pod is made while training goes on; False: the new pod is a member already
     at: float
-    pod_number: int | None = None  # in the names of the new pod and its host; None: that of the pod before
+    pod_number: int | None = None  # number in the names of the new pod and its host; None: that of the earlier pod
 
 
 class StandbyPod(_Stored, frozen=True, kw_only=True):
     """A pod that holds no replica and is ready to take over any; claim and pod are named here before they are made."""
 
-    number: int  # in the names of its pod and host: no replica's, so that host names stay unique
+    number: int  # number in the names of its pod and host; no replica has it, so that host names stay unique
     pod_name: str
     pod_uid: str = ""  # "" until the pod exists
     pool: str = ""  # "": any free node
     claim_key: str = ""
-    node: str = ""  # the claimed spare node, then the pod's
+    node: str = ""  # the claimed spare node, then the pod's node
     ready: bool = False  # its launcher waits for a plan
     at: float
 
 
 class Exclusion(_Stored, frozen=True, kw_only=True):
-    """A node that this job does not use, and how far the test of the node is."""
+    """A node that this job does not use, and the progress of the node's test."""
 
     node: str
     reason: str
     at: float  # when the node was excluded
     incident: str = ""  # id of the incident that excluded it
     test: Literal["Pending", "Passed", "Failed", "Unavailable"] = "Pending"
-    test_since: float = 0.0  # when the newest test was asked for; its pod's name derives from this time
-    fenced: bool = False  # for all jobs, by a witness outside the job
-    tainted: bool = False  # the fence has been seen on the node: if the fence is gone, somebody else removed it
+    test_since: float = 0.0  # when the newest test was ordered; its pod's name derives from this time
+    fenced: bool = False  # the node is fenced for all jobs, by a witness outside the job
+    tainted: bool = False  # the fence has been seen on the node: if it is gone, another actor removed it
     node_uid: str = ""  # "" until the node has been seen; a new node of the same name is another node
 
 
@@ -86,16 +86,16 @@ class Membership(_Stored, frozen=True, kw_only=True):
 
     generation: int = 0  # 0: none yet
     phase: Literal["Stop", "Run", "Finish"] = "Stop"
-    since: float = 0.0  # of the phase
-    members: list[Member] = []  # by replica; empty while the job holds no pods
+    since: float = 0.0  # start of the phase
+    members: list[Member] = []  # pods by replica; empty while the job holds no pods
     replacements: list[Replacement] = []
     standbys: list[StandbyPod] = []
     exclusions: list[Exclusion] = []
     lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
     done: list[int] = []  # replicas of which all ranks ended well by themselves in the running generation
-    pods_made: int = 0  # the names of pods and claims derive from this number
+    pods_made: int = 0  # number of pods made; the names of pods and claims derive from it
     restarts: int = 0  # generations that followed another generation
-    replaced: int = 0  # nodes
+    replaced: int = 0  # number of replaced nodes
 
     def replacement(self, replica: int) -> Replacement | None:
         """Return the move of a replica that is under way."""

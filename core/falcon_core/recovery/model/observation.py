@@ -36,19 +36,19 @@ class PodEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str = ""  # for people
     cause: Cause = Cause.POD_LOST
-    container: str = ""  # that failed first, if it is not the one that trains
+    container: str = ""  # the container that failed first, if it is not the one that trains
     owner: Owner = ""
-    error_class: str = ""  # of what was said about it; empty where the table knows nothing
+    error_class: str = ""  # class of the reason; empty where the table has no rule for it
 
 
 class StartWait(msgspec.Struct, frozen=True, kw_only=True):
-    """What a placed pod waits for, as its kubelet says it."""
+    """The reason why a placed pod has not started, as its kubelet reports it."""
 
-    text: str = ""  # for people; empty: the kubelet says nothing
-    error_class: str = ""  # of these words
-    failing: bool = False  # they are an error
-    working: bool = False  # an init container of the user's runs there
-    seconds: float = 0.0  # since it has its node
+    text: str = ""  # the reason, for people; empty: the kubelet gives none
+    error_class: str = ""  # class of this reason
+    failing: bool = False  # the reason is an error
+    working: bool = False  # a user's init container runs in the pod
+    seconds: float = 0.0  # time since the pod has its node
 
 
 ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
@@ -64,21 +64,21 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
     signal: int | None = None
     oom_killed: bool = False
-    last_words: str = ""  # why it failed, by the end of its own output
+    last_words: str = ""  # reason of the failure, from the end of its own output
     printed: list[Printed] = []  # errors in its output while it ran, oldest first; times by its node's clock
     # When an exception that nobody caught has ended its program (unix seconds by the operator's clock). The process may
     # live on; None where no such exception is known.
     uncaught_at: float | None = None
     alone: bool = True  # False: its process and output are several ranks' (a launcher of the user's)
-    ended_at: float | None = None  # unix seconds by the operator's clock, as far as it can be told
+    ended_at: float | None = None  # end of its process in unix seconds by the operator's clock, as far as it is known
     clock_ahead: float = 0.0  # seconds by which the operator's clock is ahead of the node's; 0 where they agree
     sent: RankSignals = NOTHING_SENT
-    throttle: ThrottleSignals | None = None  # of its container
+    throttle: ThrottleSignals | None = None  # throttling of its container
     fresh: bool = False  # the report is recent
-    silent_seconds: float = 0.0  # since its newest call returned, as far as that is known
+    silent_seconds: float = 0.0  # time since its newest call returned, as far as that is known
     quiet_seconds: float = 0.0  # the same when its newest report was made: certainly no call for so long
-    stalled: bool = False  # a fresh report, and no call returned for longer than the learned deadline
-    blocked_seconds: float | None = None  # a thread is in uninterruptible sleep for so long
+    stalled: bool = False  # its report is fresh, and no call returned for longer than the learned deadline
+    blocked_seconds: float | None = None  # time for which a thread has been in uninterruptible sleep
 
     @property
     def tracked(self) -> bool:
@@ -100,16 +100,16 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node reports of its own hardware: the gravest of its conditions whose class is known."""
+    """Trouble that a node reports of its own hardware: the gravest of its conditions whose class is known."""
 
     error_class: str
     text: str  # the condition, for people
     grave: bool  # SEV1: the node is to be left
-    slows: bool  # it may make computation slow: a device's or the machine's, and no link's
+    slows: bool  # it may make computation slow: it concerns a device or the machine, and not a link
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What says that a replica has to leave its node though nothing has failed.
+    """A notice that a replica has to leave its node though nothing has failed.
 
     ``urgent``: the pod may be ended at any moment. Otherwise the node only takes no further pods.
     """
@@ -123,81 +123,81 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: int
     pod_name: str
-    pod_uid: str = ""  # "" until it exists
+    pod_uid: str = ""  # "" until the pod exists
     node: str = ""
     pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
     done: bool = False  # all its ranks ended well by themselves: the end of its pod or its node is no failure
-    end: PodEnd = PodEnd()  # why it ended, or is being deleted
+    end: PodEnd = PodEnd()  # reason why the pod ended, or is being deleted
     started: bool = False  # its main containers have begun
-    start: StartWait | None = None  # what it waits for on its node; None: it has started, or has none
+    start: StartWait | None = None  # reason why it has not started on its node; None: it has started, or has no node
     pinned: bool = False  # an awaited pod that may only run on ``node``
     alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
-    silent_seconds: float = math.inf  # since its agent is known to be gone
-    agent_ended_seconds: float | None = None  # since the agent's container ended or began again, by the kubelet's word
-    agent_ended: bool = False  # and has not begun again, by the kubelet's word
+    silent_seconds: float = math.inf  # time since its agent is known to be gone
+    agent_ended_seconds: float | None = None  # time since the agent's container ended or restarted, by its kubelet
+    agent_ended: bool = False  # the agent's container has ended and not restarted, as the kubelet reports it
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
-    trouble: NodeTrouble | None = None  # of its node
-    busy: str = ""  # who uses its node's cores, where none is idle and the node's agent says so
+    trouble: NodeTrouble | None = None  # hardware trouble of its node
+    busy: str = ""  # pods that use its node's cores, if no core is idle and the node's agent reports that
     notice: Notice | None = None
-    network: NetworkSignals | None = None  # of its pod, while a rank is slow
+    network: NetworkSignals | None = None  # network figures of its pod, while a rank is slow
     signalled: bool = False  # its launcher passes on a signal that ends the pod
     acknowledged: bool = False  # its launcher has no process of an older generation
-    unacknowledged_seconds: float = 0.0  # since the order to stop
+    unacknowledged_seconds: float = 0.0  # time since the order to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s
-    start_error: str = ""  # the command could not be started
-    oom_kills: int | None = None  # in its container since the generation began
+    start_error: str = ""  # reason why the command could not be started
+    oom_kills: int | None = None  # processes of its container killed for memory since the generation began
 
 
 class PreparedSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that is being prepared to take a replica over."""
 
     pod_name: str
-    waited_seconds: float = 0.0  # since it was asked for
+    waited_seconds: float = 0.0  # time since the pod was ordered
     claimed_node: str = ""  # the spare that the pool gave
     ready: bool = False  # its launcher waits for the plan
     lost: bool = False  # it ended or was deleted
-    message: str = ""  # what it waits for
+    message: str = ""  # reason why it still waits
 
 
 class ProbeSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A pod's answer to a probe."""
 
     report: ProbeReport
-    address: str = ""  # the pod's
-    age_seconds: float = 0.0  # since the operator has it
+    address: str = ""  # address of the pod
+    age_seconds: float = 0.0  # time since the operator received it
 
 
 class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes that a replacement could go to."""
 
-    pool: str = ""  # "": any free node, the scheduler decides
+    pool: str = ""  # "": any free node, which the scheduler chooses
     available: bool = True
-    message: str = ""  # why not
-    ready: int | None = None  # how many the job may take; None: not known (the scheduler's business)
-    limit: ClaimLimit = ""  # of the pool, which the job has reached
+    message: str = ""  # reason why none is available
+    ready: int | None = None  # how many the job may take; None: not known (the scheduler decides)
+    limit: ClaimLimit = ""  # limit of the pool that the job has reached
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The job now."""
+    """The state of the job at one look."""
 
     now: float  # unix seconds
     generation: int
     running: bool  # the generation's plan is Run; otherwise its predecessor is being stopped, and its pods gathered
-    running_seconds: float = 0.0  # since Run was decided
-    standbys_made: bool = False  # beside a rank a standby is being made, or is about to be made
+    running_seconds: float = 0.0  # time since Run was decided
+    standbys_made: bool = False  # a standby pod is being made next to a rank, or will be at once
     members: list[MemberSeen]
-    ranks: list[RankSeen]  # of the generation while it runs, else of its predecessor
-    prepared: dict[int, PreparedSeen] = {}  # by replica
+    ranks: list[RankSeen]  # ranks of the generation while it runs, else of its predecessor
+    prepared: dict[int, PreparedSeen] = {}  # pods in preparation, by replica
     spares: Spares = Spares()
-    free_nodes: int = 0  # where another pod might find room: ready spares, and nodes without a pod of the job
-    longest_start_seconds: float = 0.0  # that one of the job's pods took, from its node to its start
+    free_nodes: int = 0  # nodes with possible room for another pod: ready spares, and nodes without a pod of the job
+    longest_start_seconds: float = 0.0  # longest time that one of the job's pods took from its node to its start
     bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
-    elsewhere: list[Lasted] = []  # how long slowdowns lasted in the cluster's other jobs; only while one is open
-    saves: bool = False  # all ranks can save a checkpoint on demand, that outlives a planned restart (``on_demand``)
-    probes: dict[int, ProbeSeen] = {}  # by replica
-    nonce: str = ""  # new at each look: nobody can guess it
-    saving: bool = False  # they have been asked to, and a planned restart waits for it
+    elsewhere: list[Lasted] = []  # durations of slowdowns in the cluster's other jobs; only while a slowdown is open
+    saves: bool = False  # all ranks can save a checkpoint on demand that outlives a planned restart
+    probes: dict[int, ProbeSeen] = {}  # answers to a probe, by replica
+    nonce: str = ""  # a random value, new at each look, so that it cannot be guessed
+    saving: bool = False  # the ranks were asked to save, and a planned restart waits for it
     # When the newest checkpoint was saved from which all ranks can begin again, unix seconds; None: no rank says it.
     saved_at: float | None = None  # in the same pods
     outlasting_at: float | None = None  # where a pod is left, and its memory with it

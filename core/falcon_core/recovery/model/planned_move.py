@@ -6,9 +6,9 @@ from falcon_core.recovery.model.stored import Stored
 
 
 class LeavingNode(Stored, frozen=True, kw_only=True):
-    """A node of the job that is to be left though nothing has failed, and how far the replica's move is (``planned``).
+    """A node of the job that is to be left though nothing has failed, and how far the replica's move is (``drain``).
 
-    ``since``: of the notice, as far as Falcon has seen it, unix seconds.
+    ``since``: when Falcon first saw the notice, unix seconds.
     """
 
     replica: int
@@ -18,7 +18,7 @@ class LeavingNode(Stored, frozen=True, kw_only=True):
     urgent: bool = False
     since: float
     preparing: bool = False  # a pod on another node is being prepared
-    blocked: str = ""  # why none is
+    blocked: str = ""  # reason why no pod is being prepared
     retry_at: float = 0.0  # earliest time of the next preparation, unix seconds
 
 
@@ -26,11 +26,11 @@ class PlannedMove(Stored, frozen=True, kw_only=True):
     """Replicas that leave their nodes in one restart, before anything fails."""
 
     id: str
-    since: float  # of the first notice, unix seconds
-    began_at: float  # when the first pod was asked for
-    leaving: list[LeavingNode]  # until the restart: all that are being prepared; then those that it has moved
-    generation: int = 0  # that the restart ended
-    iterations: int = 0  # that this generation had completed
+    since: float  # time of the first notice, unix seconds
+    began_at: float  # when the first pod was ordered
+    leaving: list[LeavingNode]  # until the restart, all nodes with a pod in preparation; then those that were left
+    generation: int = 0  # the generation that the restart ended
+    iterations: int = 0  # iterations that this generation had completed
     switched_at: float | None = None  # when the restart began
 
     @property

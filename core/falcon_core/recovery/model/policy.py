@@ -15,22 +15,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the job's spec that decisions need."""
 
     job: str  # prefix of incident ids
-    watch: bool = True  # False: failures are handled, speed is judged by nobody (spec.mitigation.mode: Off)
+    watch: bool = True  # False: failures are handled, but speed is not judged (spec.mitigation.mode: Off)
     enforce: bool = True
-    confidence: Literal["High", "Low"] = "High"  # what it takes to take a node: evidence against it, or a diagnosis
+    confidence: Literal["High", "Low"] = "High"  # High: a node is taken only on evidence against it; Low: on diagnosis
     strategies: list[tuple[str, float | None]]  # type and configured price (standstill and redone work), seconds
-    checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)
+    checkpoint_interval_seconds: float | None = None  # declared interval; None: not known (``planning.restart_price``)
     verify: float = 0.10
     median_factor: float = JUDGEMENT.median_factor
-    suspicion: float = 1.10  # × the median transfers of its kind, from which a group is suspected of a slow link
+    suspicion: float = 1.10  # × the median transfers of like groups, from which a group is suspected of a slow link
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0
-    check: str = ""  # a measurement of all machines and links that somebody asks for; each value once
+    check: str = ""  # a measurement of all machines and links that a user requests; each value once
     pause_budget: float = 0.0  # share of the job's time for which all ranks may stand still to be measured
-    judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
-    start_seconds: float = 600.0  # in which a placed pod has to start (spec.schedulingDeadlineSeconds)
-    grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
+    judge: Judge = msgspec.field(default_factory=shipped_judge)  # the classes of the failed processes' output
+    start_seconds: float = 600.0  # time in which a placed pod has to start (spec.schedulingDeadlineSeconds)
+    grace_seconds: float = 30.0  # time that the pod gives to processes which handle SIGTERM
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1
     layout: Parallelism | None = None  # None: only communicators of all ranks can be identified

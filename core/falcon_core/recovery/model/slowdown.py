@@ -30,30 +30,30 @@ class Culprit(Stored, frozen=True, kw_only=True):
     wait_ns: int | None = None
     peers_wait_ns: int | None = None
     cause: Cause = Cause.UNKNOWN
-    cause_culprit: float | None = None  # the counter behind the cause: the culprit's, its peers', its own healthy value
-    cause_peers: float | None = None
-    cause_healthy: float | None = None
-    node_reports: str = ""  # the condition behind the cause HARDWARE
-    neighbours: str = ""  # who uses the cores of its node, behind the cause CPU_CONTENTION
-    work: Work = "Fixed"  # what its calls show of how much it has to do
-    samples: Sampled | None = None  # at which places of the program it was found
+    cause_culprit: float | None = None  # the culprit's value of the counter that shows the cause
+    cause_peers: float | None = None  # the peers' value of that counter
+    cause_healthy: float | None = None  # the culprit's own healthy value of that counter
+    node_reports: str = ""  # the node's condition that shows the cause HARDWARE
+    neighbours: str = ""  # the pods that use the cores of its node, for the cause CPU_CONTENTION
+    work: Work = "Fixed"  # how much of its work its calls show (``signals.attribution.work_kind``)
+    samples: Sampled | None = None  # the places in the program at which it was found
     also: list[int] = []  # further slow ranks without an incident of their own, the first NAMED_RANKS
-    also_total: int = 0  # all of them
+    also_total: int = 0  # number of all further slow ranks
 
 
 class SlowLink(Stored, frozen=True, kw_only=True):
-    """A link that is slow, as closely as the collectives that cross it tell, and the evidence against it."""
+    """A slow link, as closely as the collectives that cross it locate it, and the evidence against it."""
 
-    ranks: list[Place]  # of the communicators that cross it, the first NAMED_RANKS
-    members: int  # all of them
-    node: str = ""  # in all these communicators and in no other; "" where nothing tells the nodes apart
-    comm: str  # "": measuring alone has shown it, and no call is known to take longer than it did
-    op: int = 0  # ring.Op of its first call in an iteration, where known
-    excess_ns: int  # by how much the transfers of an iteration grew
-    compute_growth: float  # of the rank whose computation grew most: compute time ÷ healthy compute time
-    network: NetworkSeen | None = None  # None: unknown
-    pair: list[Place] = []  # the first ranks of the two pods whose link was measured to be slow (``probing``)
-    siblings: int = 0  # groups of its kind, beyond whose transfers it is slow (``sibling_groups``); 0: beyond its own
+    ranks: list[Place]  # ranks of the communicators that cross the link, the first NAMED_RANKS
+    members: int  # number of all ranks of these communicators
+    node: str = ""  # the node in all these communicators and in no other; "" where several nodes fit
+    comm: str  # the slow communicator; "": only a measurement found the link, and no call is known to be slower
+    op: int = 0  # ring.Op of the communicator's first call in an iteration, where known
+    excess_ns: int  # growth of the transfers of an iteration
+    compute_growth: float  # compute time ÷ healthy compute time of the rank whose computation grew most
+    network: NetworkSeen | None = None  # network counters of the members' pods; None: unknown
+    pair: list[Place] = []  # the first ranks of the two pods whose link was measured to be slow
+    siblings: int = 0  # number of like groups that it was compared with; 0: only with its own healthy transfers
 
 
 class Applied(Stored, frozen=True, kw_only=True):
@@ -63,12 +63,12 @@ class Applied(Stored, frozen=True, kw_only=True):
     at: float
     loss_seconds: float
     overhead_seconds: float
-    spare_seconds: float = 0.0  # part of the overhead, for the spare that was taken
-    redo_seconds: float = 0.0  # part of the overhead, for the work since the last checkpoint
-    due_share: float = 1.0  # of the overhead, that the loss had to reach (``durations``)
-    removed_share: float = 1.0  # of the loss, by the plan
+    spare_seconds: float = 0.0  # part of the overhead for the spare that was taken
+    redo_seconds: float = 0.0  # part of the overhead for the work since the last checkpoint
+    due_share: float = 1.0  # share of the overhead that the loss had to reach (``history.durations``)
+    removed_share: float = 1.0  # share of the loss that the plan removes
     observed_only: bool = False
-    shares: str = ""  # id of the incident whose restart it shares (``together``)
+    shares: str = ""  # id of the incident whose restart this one shares (``failslow.incidents``)
 
 
 class SlowIncident(Stored, frozen=True, kw_only=True):
@@ -83,30 +83,30 @@ class SlowIncident(Stored, frozen=True, kw_only=True):
     healthy_ns: int  # iteration time before the onset
     slow_ns: int  # iteration time since the onset
     named_ns: int = 0  # iteration time when the culprit was named
-    peak_ns: int = 0  # the longest iteration time while nobody was named
+    peak_ns: int = 0  # the longest iteration time while no rank was named
     loss: Loss
-    carried_seconds: float = 0.0  # of the loss: from earlier times (``flapping``)
-    common_ns: int = 0  # of slow_ns: what all ranks gained alike, and no part of the loss
-    quiet_iteration: int = 0  # of onset_generation: the newest at which nobody stood out
-    from_start: bool = False  # the culprit computes longer than its peers since the first iteration, and was never well
+    carried_seconds: float = 0.0  # loss of earlier spells on this node that still counts (``history.flapping``)
+    common_ns: int = 0  # part of slow_ns that all ranks gained alike; it does not count as loss
+    quiet_iteration: int = 0  # newest iteration of onset_generation at which no rank stood out
+    from_start: bool = False  # the culprit has been slower than its peers since the first iteration
     without_onset: bool = False  # the job is hardly slower, so that its iteration time shows no relief either
     culprit: Culprit | None = None
-    usual: Culprit | None = None  # who stood out at the newest such look, as others did before (``imbalance``)
-    link: SlowLink | None = None  # named while nobody computes slowly; the phase is Detected, then Checking
-    probed: Probed | None = None  # what measuring links, or its machine, has shown
+    usual: Culprit | None = None  # a straggler not reported, because slowness often moves here (``moving_work``)
+    link: SlowLink | None = None  # the link that is named while no rank computes slowly, from Detected to Checking
+    probed: Probed | None = None  # results of measuring links, or the culprit's machine
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
-    evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
-    stay_iterations: int = 0  # so many iterations with its node show the node's fault; 0: not known
+    evidence: Evidence | None = None  # evidence that the culprit's node is at fault (``history.node_fault``)
+    stay_iterations: int = 0  # number of iterations on its node that prove the node's fault; 0: not known
     applied: list[Applied] = []
-    moved: Moved | None = None  # what came of moving micro-batches
-    outlook: Outlook | None = None  # on an exchange of roles
-    swapped: Swapped | None = None  # what came of exchanging roles
-    passed_over: str = ""  # why micro-batches cannot be moved
-    blocked: str = ""  # why the next strategy waits
+    moved: Moved | None = None  # result of moving micro-batches
+    outlook: Outlook | None = None  # expected effect of an exchange of roles
+    swapped: Swapped | None = None  # result of exchanging roles
+    passed_over: str = ""  # reason why micro-batches cannot be moved
+    blocked: str = ""  # reason why the next strategy waits
     retry_at: float = 0.0  # earliest time of the next preparation
     switched_at: float | None = None  # when the generation was stopped for the replacement
-    replaced_by: str = ""  # the node that took the culprit's place
-    well_since: float | None = None  # of a culprit that was well at the newest look
+    replaced_by: str = ""  # the node that replaced the culprit's
+    well_since: float | None = None  # time since which the culprit has been healthy; None: it is slow
     trained_at: float | None = None  # when iterations were seen again after the switch
 
     @property
@@ -116,55 +116,55 @@ class SlowIncident(Stored, frozen=True, kw_only=True):
 
     @property
     def is_incident(self) -> bool:
-        """Return whether this is an incident, and not only a suspicion (``habits``)."""
+        """Return whether this is an incident, and not only a suspicion (``history.reporting_threshold``)."""
         return self.phase != "Suspected"
 
 
 class Relieved(Stored, frozen=True, kw_only=True):
-    """A slowdown of a node that passed by itself (``flapping``)."""
+    """A slowdown of a node that passed by itself (``history.flapping``)."""
 
     id: str
     node: str
     at: float
-    times: int = 1  # that it was slow, until all of it was forgotten
-    loss_seconds: float  # of all these times, decayed until then
+    times: int = 1  # number of times that it was slow, until all of it was forgotten
+    loss_seconds: float  # loss of all these times, decayed until ``at``
     retry_at: float = 0.0  # earliest time of the next preparation
 
 
 class JobChange(Stored, frozen=True, kw_only=True):
-    """A change of the job itself (``job_change``): all ranks compute longer alike, and this is the level from then on.
+    """A change of the job itself (``diagnosis.job_change``): all ranks compute longer alike. It sets the new level.
 
-    Agents do not know what the other ranks gained: until their generation ends they report an onset, and their healthy
-    times are those of before.
+    Agents do not know the growth of the other ranks. Until their generation ends they report an onset, and keep their
+    old healthy times.
     """
 
     since: float
     generation: int
-    iteration: int  # the first at the new level
-    before_ns: int  # iteration time before and after this change
-    after_ns: int
+    iteration: int  # the first iteration at the new level
+    before_ns: int  # iteration time before this change
+    after_ns: int  # iteration time after this change
     peak_ns: int  # iteration time after the change, when it was found; the level may have fallen since
-    reference_ns: int  # iteration time that is healthy to the agents: that before the generation's first change
-    period_calls: int = 0  # to which all of this applies
+    reference_ns: int  # iteration time that the agents take for healthy: that before the generation's first change
+    period_calls: int = 0  # calls in an iteration to which all of this applies
     growth: list[float] = []  # by pipeline stage: computation at the new level over the agents' healthy computation
-    load: float = 1.0  # the typical rank's, at the new level: what its bytes explain is not in ``growth``
-    recurring: bool = False  # a phase that was reported before
+    load: float = 1.0  # load of the typical rank at the new level; ``growth`` leaves out what its bytes explain
+    recurring: bool = False  # this is a phase that was reported before
 
 
 class OtherWork(Stored, frozen=True, kw_only=True):
-    """Iterations of other calls or bytes than before in the same generation, which the agents have learned anew."""
+    """Iterations of other calls or bytes than before in the same generation, which the agents have learned again."""
 
     since: float
     generation: int
-    iteration: int  # the first look at it
-    before_ns: int  # iteration time of the work before
+    iteration: int  # the generation's iteration at the first look that found it
+    before_ns: int  # iteration time of the earlier work
 
 
 class Spell(Stored, frozen=True, kw_only=True):
-    """Slowdowns of a size that nobody explained and that passed by themselves (``habits``)."""
+    """Unexplained slowdowns of one size that passed by themselves (``history.reporting_threshold``)."""
 
-    size: float  # iteration time at its longest ÷ healthy iteration time
-    iterations: int  # for which the longest of them lasted
+    size: float  # longest iteration time ÷ healthy iteration time
+    iterations: int  # length of the longest of these slowdowns
 
 
 def was_applied(slow: SlowIncident, strategy: str) -> bool:

@@ -32,7 +32,7 @@ MOST_BESIDE = 7  # slow nodes besides the first: with a failure and a hang they 
 
 
 class Awaiting(Stored, frozen=True, kw_only=True):
-    """A failure at a program's start that is not answered yet: the other nodes may show it, too."""
+    """A failure at a program's start without a repair yet, because the other nodes may show it, too."""
 
     generation: int
     since: float  # unix seconds
@@ -41,47 +41,47 @@ class Awaiting(Stored, frozen=True, kw_only=True):
 class Exposure(Stored, frozen=True, kw_only=True):
     """The time for which the job's nodes were watched, and how many were lost: the failure rate is learned from it."""
 
-    since: float | None = None  # of the present stretch; None while the job holds no nodes
-    node_seconds: float = 0.0  # of the stretches before
-    lost: int = 0
+    since: float | None = None  # start of the present stretch; None while the job holds no nodes
+    node_seconds: float = 0.0  # node-seconds of the earlier stretches
+    lost: int = 0  # number of nodes lost
 
 
 class RecoveryState(Stored, frozen=True, kw_only=True):
     """The ladders' memory of a job."""
 
-    incidents: int = 0  # numbered from 1; ids derive from it
+    incidents: int = 0  # number of incidents so far; their ids derive from it
     healthy_ns: int | None = None  # the job's healthy iteration time over all its generations
     level: Level | None = None  # the healthy time once it has settled; later generations are compared with it
     change: JobChange | None = None
-    other_work: OtherWork | None = None  # until it has lasted, and is a change of the job (``job_change``)
-    phases: list[float] = []  # after ÷ before of changes that went back again, newest last (``job_change``)
-    spells: list[Spell] = []  # newest last
+    other_work: OtherWork | None = None  # work that the agents learned again; it may become a ``change``
+    phases: list[float] = []  # time after ÷ before of changes that went back again (``diagnosis.job_change``)
+    spells: list[Spell] = []  # unexplained slowdowns that passed, newest last
     since_start: SinceStart | None = None
     compared: Compared | None = None
-    made_beside: int | None = None  # the iteration at the newest look at which standbys were made (``made_beside``)
+    made_beside: int | None = None  # iteration at the newest look that found standby pods starting
     grown: Grown | None = None
-    relieved: list[Relieved] = []  # newest last
+    relieved: list[Relieved] = []  # slowdowns of nodes that passed by themselves, newest last
     suspect: Suspect | None = None
-    stays: list[Stay] = []  # newest last
+    stays: list[Stay] = []  # lengths of slowness that stayed with a node, newest last
     slow: SlowIncident | None = None
-    beside: list[SlowIncident] = []  # of further slow nodes, while ``slow`` is open (``together``)
-    link_beside: SlowIncident | None = None  # of a slow link beside them (``link_beside``)
-    slow_pairs: list[SlowPair] = []  # newest last
+    beside: list[SlowIncident] = []  # incidents of further slow nodes, while ``slow`` is open (``failslow.incidents``)
+    link_beside: SlowIncident | None = None  # incident of a slow link beside slow ranks (``concurrent_link``)
+    slow_pairs: list[SlowPair] = []  # links that roles were exchanged against, newest last
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     retried: Retried | None = None
     sharing: Sharing | None = None
-    probe: Probe | None = None  # that is on
+    probe: Probe | None = None  # the probe in progress
     pauses: Pauses = Pauses()
-    check: Check | None = None  # the newest that somebody has asked for
-    leaving: list[LeavingNode] = []  # (``planned``)
+    check: Check | None = None  # the newest check that a user has requested
+    leaving: list[LeavingNode] = []  # nodes that are to be left though nothing has failed (``drain``)
     move: PlannedMove | None = None
     moved_at: float = 0.0  # when the newest planned move began its restart
     attempts: list[Attempt] = []
-    awaiting: Awaiting | None = None  # (``failstop``)
+    awaiting: Awaiting | None = None  # failure at a program's start without a repair yet (``failstop.restart_ladder``)
     overheads: dict[str, float] = {}  # measured standstills, seconds by strategy
-    durations: list[Lasted] = []  # of slowdowns, newest last
-    departures: list[Departure] = []  # oldest first
+    durations: list[Lasted] = []  # lengths of earlier slowdowns, newest last
+    departures: list[Departure] = []  # nodes that the job has left, oldest first
     exposure: Exposure = Exposure()
 
     @property

@@ -9,25 +9,25 @@ from falcon_core.recovery.model.stored import Stored
 
 
 class SinceStart(Stored, frozen=True, kw_only=True):
-    """Who has computed longer than its peers ever since a generation's levels had settled (``from_start``)."""
+    """The ranks that are slower than their peers since a generation's levels settled (``slow_from_start``)."""
 
     generation: int
-    iteration: int = 0  # of the first look; 0: nobody may join any more
-    ranks: list[int] = []  # at most ``from_start.MOST_SUSPECTS``
-    reports: int = 0  # in which all of them did
-    counted_iteration: int = 0  # of the newest of these reports
+    iteration: int = 0  # iteration at the first look; 0: no rank is added any more
+    ranks: list[int] = []  # at most ``slow_from_start.MOST_SUSPECTS``
+    reports: int = 0  # number of reports in which all of these ranks were slow
+    counted_iteration: int = 0  # iteration of the newest of these reports
 
 
 class Suspect(Stored, frozen=True, kw_only=True):
-    """The rank that stood out alone in the newest slow windows (``pieces``)."""
+    """The rank that stood out alone in the newest slow windows (``diagnosis.intermittent``)."""
 
     rank: int
     node: str
-    windows: int  # for it, less those against it
-    at: float  # when the newest of them was seen
+    windows: int  # number of windows for it, less those against it
+    at: float  # when the newest of these windows was seen
     generation: int
-    iteration: int  # up to which windows are counted
-    beginnings: list[int]  # of the newest spells in which it stood out, iterations of that generation
+    iteration: int  # iteration of the generation up to which windows are counted
+    beginnings: list[int]  # first iterations of the newest spells in which it stood out
 
     @property
     def since(self) -> int:
@@ -36,45 +36,45 @@ class Suspect(Stored, frozen=True, kw_only=True):
 
 
 class Compared(Stored, frozen=True, kw_only=True):
-    """How the groups of a generation compare with those of their kind (``sibling_groups``)."""
+    """How the groups of a generation compare with those of their kind (``probe.group_comparison``)."""
 
     generation: int
-    iteration: int = 0  # of the first look
-    comm: str = ""  # of the group that is slower; "": none is so far
-    reports: int = 0  # in which it was
-    counted_iteration: int = 0  # of the newest of these reports
-    over: bool = False  # nobody is asked any more
+    iteration: int = 0  # iteration at the first look
+    comm: str = ""  # communicator of the slower group; "": none so far
+    reports: int = 0  # number of reports in which this group was slower
+    counted_iteration: int = 0  # iteration of the newest of these reports
+    over: bool = False  # the comparison of this generation has ended
 
 
 class Grown(Stored, frozen=True, kw_only=True):
-    """Whose computation has grown by itself, in a generation without an onset (``without_onset``)."""
+    """The ranks whose computation grew in a generation without an onset (``diagnosis.slow_without_onset``)."""
 
     generation: int
-    iteration: int  # of the look that found the first of them
+    iteration: int  # iteration at the look that found the first of them
     healthy_ns: int  # the job's iteration time at that look
-    compute_ns: dict[int, int] = {}  # healthy computation at the look that found it, by rank
-    reports: int = 0  # in which all of them were slow
-    slow_ns: float = 0.0  # the job's iteration time, its mean over these reports
-    counted_iteration: int = 0  # of the newest of these reports
+    compute_ns: dict[int, int] = {}  # healthy computation by rank, at the look that found the rank
+    reports: int = 0  # number of reports in which all of these ranks were slow
+    slow_ns: float = 0.0  # mean iteration time of the job over these reports
+    counted_iteration: int = 0  # iteration of the newest of these reports
 
 
 class Lasted(Stored, frozen=True, kw_only=True):
-    """How long a slowdown of a named rank or link lasted (``durations``)."""
+    """How long a slowdown of a named rank or link lasted (``history.durations``)."""
 
     cause: Cause
-    depth: int  # number of its depth among ``durations.DEPTHS``
-    seconds: float  # from the onset
+    depth: int  # index of its depth in ``durations.DEPTHS``
+    seconds: float  # time from the onset to the end
     censored: bool = False  # an action ended it: it would have lasted longer
 
 
 class Stay(Stored, frozen=True, kw_only=True):
-    """A slowness that stayed with a replica and its node until it ended (``confidence``)."""
+    """A slowness that stayed with a replica and its node until it ended (``history.node_fault``)."""
 
     replica: int
     node: str
-    end: Literal["Passed", "NotHelped", "Left"]  # by itself; it outlived a replacement; the node was left for a failure
+    end: Literal["Passed", "NotHelped", "Left"]  # it passed; a replacement did not help; the node failed
     at: float  # when it ended
-    generation: int  # in which it ended, after iteration ``last`` of that generation
+    generation: int  # generation in which it ended, after its iteration ``last``
     last: int
-    iterations: int = 0  # for which it stayed
-    slowdown: float = 0.0  # of the rank, when its figures were last taken
+    iterations: int = 0  # number of iterations for which it stayed
+    slowdown: float = 0.0  # slowdown of the rank, when its figures were last taken
