@@ -33,7 +33,7 @@ def _held_step(status: Json) -> int:
     return int(found["message"].partition(" hold step ")[2].split()[0]) if found.get("status") == "True" else 0
 
 
-@pytest.mark.long  # four minutes; integration/agent/test_checkpoints kills ranks that save
+@pytest.mark.long  # four minutes; integration/agent/checkpoints/test_checkpoints kills ranks that save
 def test_a_killed_rank_resumes_from_memory_and_loses_no_more_than_the_interval(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:

@@ -26,7 +26,7 @@ def _saves(checkpoints: str) -> list[list[int]]:
     return [[int(line) for line in path.read_text().split()] if path.exists() else [] for path in paths]
 
 
-@pytest.mark.long  # integration/shim/test_data_loaders shows each of the three with the launcher alone
+@pytest.mark.long  # integration/shim/launch/test_data_loaders shows each of the three with the launcher alone
 def test_what_a_trainer_saves_on_sigterm_is_there(
     nodes: None,
     cluster: Kubectl,

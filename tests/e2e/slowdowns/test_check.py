@@ -32,7 +32,7 @@ def check(job: Job) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.long  # four minutes; integration/agent/test_probe pauses real ranks and measures real links
+@pytest.mark.long  # four minutes; integration/agent/measurement/test_probe pauses real ranks and measures real links
 def test_a_check_says_that_all_is_well_and_then_which_node_is_slow(nodes: None, start: Callable[[Json], Job]) -> None:
     job = start(training_job("asked", steps=100_000, spec=SPEC))
     job.wait_settled(40)

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from falcon_core.wire.saves.peers import PeerPod, Peers
-from tests.integration.agent.test_copying import Pod, ready, tell, until
-from tests.integration.agent.test_copying import make as make
+from tests.integration.agent.checkpoints.test_copying import Pod, ready, tell, until
+from tests.integration.agent.checkpoints.test_copying import make as make
 from tests.integration.checkpoint.ranks import AGENT, PROGRAMS
 from tests.integration.forking import PYTHON
 from tests.integration.ports import free_port

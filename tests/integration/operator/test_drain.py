@@ -13,7 +13,7 @@ from tests.integration.api.apiserver import ApiServer
 from tests.integration.operator.cluster import Installation, a_job, until_async
 from tests.integration.operator.control_plane import controllers, scheduler
 from tests.integration.operator.played import Played, add_node, connected
-from tests.integration.operator.test_pool import a_pool
+from tests.integration.operator.pool.test_pool import a_pool
 
 NOTICE = "aws-node-termination-handler/spot-itn"
 

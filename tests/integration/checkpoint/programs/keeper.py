@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from falcon_core.wire.saves.peers import Peers
-from tests.integration.agent.test_copying import Pod
+from tests.integration.agent.checkpoints.test_copying import Pod
 
 if __name__ == "__main__":
     root, uid, rank, tls = sys.argv[1:]

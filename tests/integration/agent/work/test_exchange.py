@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 
-SCRIPT = Path(__file__).parents[2] / "e2e" / "scripts" / "stages.py"
+SCRIPT = Path(__file__).parents[3] / "e2e" / "scripts" / "stages.py"
 RANKS = 4
 RATE = "40mbit"  # 3 MB of gradients take 0.6 s
 HEALTHY_STEPS, STEPS, MEASURED = 60, 20, 12

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
-from tests.integration.agent.test_microbatches import compute_ms, in_step, iteration_ms, settled, slow_down
+from tests.integration.agent.work.test_microbatches import compute_ms, in_step, iteration_ms, settled, slow_down
 
 EVEN, MOVED = [6, 6, 6, 6], [8, 4, 8, 4]  # ranks 1 and 3 are a replica
 MICRO_MS = 20

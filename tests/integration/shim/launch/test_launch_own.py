@@ -20,10 +20,10 @@ from tests.integration.ports import free_port
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import SHIM, Launcher
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 OWN = ("--launcher", "own")
 TORCH = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin"
-TRAINING = Path(__file__).parents[1] / "agent" / "programs" / "training.py"
+TRAINING = Path(__file__).parents[2] / "agent" / "programs" / "training.py"
 TORCH_SECONDS = 150  # several imports of PyTorch on a shared core
 
 

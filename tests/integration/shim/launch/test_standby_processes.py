@@ -15,10 +15,10 @@ from falcon_core.wire.launcher.launch import LaunchPlan, LaunchStatus
 from tests.integration.agent.pod import PROGRAMS, PYTHON
 from tests.integration.ports import free_port
 from tests.integration.shim.conftest import Start
+from tests.integration.shim.launch.test_standby import AGENT, below, until, why
 from tests.integration.shim.launching import SHIM, Launcher
-from tests.integration.shim.test_standby import AGENT, below, until, why
 
-MEETING = Path(__file__).parent / "programs" / "meeting.py"
+MEETING = Path(__file__).parents[1] / "programs" / "meeting.py"
 STEPS = 30
 GENERATIONS = 5
 RESTARTS = 20

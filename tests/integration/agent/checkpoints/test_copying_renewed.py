@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from falcon_agent.checkpoint import replication
-from tests.integration.agent.test_copying import Pod, make, ready, tell, until
+from tests.integration.agent.checkpoints.test_copying import Pod, make, ready, tell, until
 
 __all__ = ["make"]  # the fixture
 

@@ -18,8 +18,8 @@ from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
 from tests.integration.shim.memory import memory_cgroup
 
-AGENT = Path(__file__).parents[3] / "agent"
-PROGRAM = Path(__file__).parent / "programs" / "standing.py"
+AGENT = Path(__file__).parents[4] / "agent"
+PROGRAM = Path(__file__).parents[1] / "programs" / "standing.py"
 RESTARTS = 50
 MEMORY_LIMIT_BYTES = 2 << 30
 OWN_LAUNCHER = "import os, subprocess, sys; subprocess.run(sys.argv[1:], env=dict(os.environ, RANK='0'))"

@@ -21,7 +21,7 @@ from falcon_core.wire.launcher.launch import Phase
 from falcon_core.wire.saves.checkpoint import Loaded
 from falcon_core.wire.saves.peers import CopiesReport, PeerPod, Peers
 from falcon_operator.bus import certs
-from tests.integration.agent.test_copies import JOB, SIZE, fill, flip
+from tests.integration.agent.checkpoints.test_copies import JOB, SIZE, fill, flip
 from tests.integration.ports import free_port
 
 WAIT_SECONDS = 30.0

@@ -16,7 +16,7 @@ from tests.integration.api.apiserver import ApiServer
 from tests.integration.operator.cluster import Installation, until
 from tests.integration.operator.control_plane import scheduler
 from tests.integration.operator.played import add_node
-from tests.integration.operator.test_pool import a_pool
+from tests.integration.operator.pool.test_pool import a_pool
 
 GPU = "nvidia.com/gpu"
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}

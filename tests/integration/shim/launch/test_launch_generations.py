@@ -47,7 +47,7 @@ def test_no_two_generations_live_at_once(start: Start, tmp_path: Path, launcher_
     command = [sys.executable, "-S", "-c", PROGRAM, str(tmp_path)]
     procs = 3
     if launcher_kind == "own":
-        own = Path(__file__).parent / "programs" / "own_launcher.py"
+        own = Path(__file__).parents[1] / "programs" / "own_launcher.py"
         command = [sys.executable, "-S", str(own), str(procs), *command]
     launcher = start(*command, options=("--launcher", launcher_kind))
     launcher.wait(state="Idle")

@@ -21,7 +21,7 @@ from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
 from tests.integration.shim.programs.saving import content
 
-PROGRAM = Path(__file__).with_name("programs") / "saving.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "saving.py"
 HIDDEN = ".falcon-behind"
 PATIENCE_SECONDS = 120
 
