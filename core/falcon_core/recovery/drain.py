@@ -96,7 +96,7 @@ def _followed(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, li
 
 
 def _noticed(before: LeavingNode | None, member: MemberSeen, obs: Observation) -> LeavingNode | None:
-    """Return what is known now of a member's node; None where nothing says that it is to be left."""
+    """Return the present notice of a member's node; None where there is none."""
     if member.notice is None:
         return None
     entry = before or LeavingNode(replica=member.replica, pod_name="", node=member.node, why="", since=obs.now)

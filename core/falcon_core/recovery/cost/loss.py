@@ -56,7 +56,7 @@ def counted(
 
 
 def _typical_ns(slow: SlowIncident, level_ns: float, fresh: int, obs: Observation, policy: Policy) -> float:
-    """Return the time of the newest C iterations of the slowdown [ns]: one of them alone says little of it."""
+    """Return the time of the newest C iterations of the slowdown [ns]: a single iteration proves little."""
     since = slow.onset_iteration if slow.onset_generation == obs.generation else 1
     wanted = min(policy.consecutive, obs.iterations - since + 1)
     return level_ns if fresh >= wanted else obs.iteration_ns(wanted) or level_ns
@@ -72,7 +72,7 @@ def _own_level(
     *,
     link_beside: bool,
 ) -> float:
-    """Return how long iterations would be if the named rank alone were slow [ns], where that is much less."""
+    """Return the iteration time [ns] if the named rank alone were slow, where that is much less."""
     if (
         link_beside
         and slow.moved is not None

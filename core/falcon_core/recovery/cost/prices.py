@@ -137,7 +137,7 @@ def _unsaved_seconds(slow: SlowIncident, obs: Observation) -> float | None:
 
 
 def applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:
-    """Return what is remembered of a strategy that is applied now, or in mode Observe would be."""
+    """Return the record of a strategy that is applied now, or in mode Observe would be."""
     return Applied(
         strategy=strategy.name,
         at=obs.now,
@@ -152,7 +152,7 @@ def applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation
 
 
 def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
-    """Return how long training stands still for the strategy [s]: as measured, else as configured, else our guess.
+    """Return the standstill of the strategy [s]: as measured, else as configured, else our estimate.
 
     ``departures.last_resort`` weighs this time against waiting. Redone work is no part of the time, because a job that
     waits makes no work that could be lost.

@@ -52,7 +52,7 @@ def is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation,
 
 
 def moved_windows(obs: Observation, width: int) -> int:
-    """Return how many of the newest windows are looked at where micro-batches are moved: as many as are reported."""
+    """Return the number of newest windows to judge while micro-batches are moved: as many as are reported."""
     level_ns = obs.iteration_ns(width) or 0.0
     wanted = math.ceil(MOVED_SECONDS * 1e9 / (width * level_ns)) if level_ns else 1
     return max(1, min(RECENT_ITERATIONS // width, wanted))
@@ -80,7 +80,7 @@ def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, wid
 
 
 def _window_excess(culprit: Culprit, obs: Observation, newest: slice, width: int) -> float:
-    """Return what a named rank computed longer in a window than while it was well [ns]; infinite where not known."""
+    """Return a named rank's computation in a window beyond its healthy computation [ns]; infinite where not known."""
     rank = next((rank for rank in obs.ranks if rank.rank == culprit.rank and rank.fresh), None)
     times = rank.sent.compute_ns[newest] if rank is not None else []
     well_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns

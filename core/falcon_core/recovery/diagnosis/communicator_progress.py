@@ -102,7 +102,7 @@ def progress(obs: Observation, policy: Policy) -> Counts:
 
 
 def _collectives(obs: Observation, table: _Table) -> Counts:
-    """Gather the counts of communicators in which somebody may wait.
+    """Gather the counts of communicators in which a rank may wait.
 
     A communicator with a member that may have said less than it knows (no fresh report, or more communicators than a
     report holds) is left out, since a call that is missing from its report may have been made nevertheless.
@@ -127,7 +127,7 @@ def _collectives(obs: Observation, table: _Table) -> Counts:
 
 
 def _at_rest(table: _Table) -> Flags:
-    """Find the communicators whose members are all done with equally many calls, so that nobody waits there.
+    """Find the communicators whose members have all done equally many calls, so that no rank waits there.
 
     Most communicators of a large job are at rest: [communicators].
     """
@@ -195,7 +195,7 @@ def _pairs(obs: Observation, names: Names) -> Counts:
 
 
 class _Channels(msgspec.Struct):
-    """Sends and receives by channel, and the ranks that wait in a receive from a peer that nobody can name."""
+    """Sends and receives by channel, and the ranks that wait in a receive from an unknown peer."""
 
     sent: dict[_Channel, PairSignals] = {}
     received: dict[_Channel, PairSignals] = {}

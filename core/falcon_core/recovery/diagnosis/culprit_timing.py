@@ -28,7 +28,7 @@ def _newest_ns(named: Culprit, obs: Observation, newest: int) -> list[int]:
 
 
 def named_for_ns(named: Culprit) -> int:
-    """Return by how much the rank computed longer, when its figures were taken, than while it was well [ns]."""
+    """Return the rank's computation beyond its healthy computation [ns], when its figures were taken."""
     return named.compute_ns - (named.healthy_compute_ns or named.peers_compute_ns)
 
 
@@ -47,13 +47,13 @@ def computes_as_before(named: Culprit, obs: Observation, policy: Policy) -> bool
 
 
 def excess_ns(named: Culprit, obs: Observation, newest: int, policy: Policy) -> float | None:
-    """Return by how much the rank's newest iterations compute longer than while it was well, ns; None: not known."""
+    """Return the computation of the rank's newest iterations beyond its healthy computation [ns]; None: not known."""
     known = _newest_ns(named, obs, newest)
     return median(known) - reference_ns(named, obs, policy) if known else None
 
 
 def slow_iterations(named: Culprit, obs: Observation, policy: Policy) -> tuple[int, bool]:
-    """Return how many of the newest iterations in a row were slow, and whether all of the report's were."""
+    """Return the number of newest iterations in a row that were slow, and whether all in the report were."""
     rank = next(rank for rank in obs.ranks if rank.rank == named.rank)
     well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
     known = rank.sent.compute_ns

@@ -99,7 +99,7 @@ def _typical(shared: Common) -> Floats:
 
 
 def _more_to_do(shared: Common, before: JobChange | None) -> Floats:
-    """Return how many times as much each rank has to do as before, as its bytes say: [ranks].
+    """Return each rank's work relative to before, as its bytes show it: [ranks].
 
     A rank that did not say is taken for the typical one of those that did.
     """
@@ -236,7 +236,7 @@ def _at_level(rank: RankSeen, change: JobChange, obs: Observation, policy: Polic
 
 
 def _is_of_before(sent: RankSignals, change: JobChange) -> bool:
-    """Check whether the agent's healthy times are those of before: it may have learned anew since then."""
+    """Check whether the agent's healthy times are those of before: it may have learned new ones since."""
     healthy_ns = sent.healthy_iteration_ns
     if not healthy_ns or (change.period_calls and sent.period_calls != change.period_calls):
         return False
@@ -244,7 +244,7 @@ def _is_of_before(sent: RankSignals, change: JobChange) -> bool:
 
 
 def _explained_ns(change: JobChange, compute_ns: int, growth: float) -> int:
-    """Return what transfers gained together with the work: the part of the change that is no computation."""
+    """Return the growth of transfers that comes with the work [ns]: the part of the change that is no computation."""
     return max(0, change.after_ns - change.reference_ns - round((growth - 1) * compute_ns))
 
 

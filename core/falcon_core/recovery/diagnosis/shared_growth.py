@@ -47,7 +47,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         return growth if growth > 1 + policy.verify / 2 else 1.0
 
     def gain_ns(self, policy: Policy, healthy_iteration_ns: float) -> int:
-        """Return by how much an iteration is longer for what all ranks have in common.
+        """Return the growth of an iteration that all ranks share [ns].
 
         Without a pipeline the ranks compute at the same time. Stages also wait for each other's computation, so that
         the whole iteration grows in proportion.
@@ -59,7 +59,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stages(policy: Policy) -> int:
-    """Return how many groups the ranks are judged in."""
+    """Return the number of groups in which the ranks are judged."""
     return policy.stages if 1 < policy.stages <= min(MAX_STAGES, policy.world_size) else 1
 
 

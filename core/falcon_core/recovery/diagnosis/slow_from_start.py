@@ -98,7 +98,7 @@ def named(state: RecoveryState, obs: Observation, policy: Policy) -> Culprit | N
 
 
 def incident(state: RecoveryState, obs: Observation, policy: Policy) -> SlowIncident | None:
-    """Return an incident without an id that counts from the generation's first iteration; None if nobody is named."""
+    """Return an incident without an id that counts from the generation's first iteration; None if no rank is named."""
     culprit = named(state, obs, policy)
     slow_ns = obs.iteration_ns(RECENT_ITERATIONS, fresh=True)
     if culprit is None or slow_ns is None:
@@ -140,7 +140,7 @@ def present(slow: SlowIncident, obs: Observation, policy: Policy) -> Culprit | N
 
 
 def forget(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
-    """Return the state after a slowdown that passed: nobody is slow since this generation's first iteration."""
+    """Return the state after a slowdown that passed: no rank is slow since this generation's first iteration."""
     if not slow.from_start:
         return state
     return replace(state, since_start=SinceStart(generation=obs.generation))
@@ -150,7 +150,7 @@ def forget(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
 
 
 def level_of(obs: Observation, policy: Policy, ranks: list[RankSeen] | None = None) -> Level | None:
-    """Return what the agents (of all ``ranks``) have learned of the generation's healthy time; None before that."""
+    """Return the healthy level that the agents (of all ``ranks``) have learned in the generation; None before that."""
     known = [rank.sent for rank in (obs.ranks if ranks is None else ranks) if rank.sent.healthy_iteration_ns]
     if not known:
         return None
@@ -186,7 +186,7 @@ def against_earlier(state: RecoveryState, obs: Observation, tracked: list[RankSe
 
 
 def _is_open(before: SinceStart | None, obs: Observation) -> bool:
-    """Check whether somebody is, or may still become, a suspect in this generation."""
+    """Check whether a rank is, or may still become, a suspect in this generation."""
     if before is None:
         # Later than that, a healthy computation is the mean of the newest iterations alone.
         return SETTLED_ITERATIONS <= obs.iterations <= MEAN_SAMPLES
@@ -198,7 +198,7 @@ def _may_join(before: SinceStart, obs: Observation) -> bool:
 
 
 def _is_quiet(state: RecoveryState, obs: Observation) -> bool:
-    """Check that the job runs, that nobody reports an onset, and that no slowdown has a culprit."""
+    """Check that the job runs, that no agent reports an onset, and that no slowdown has a culprit."""
     if not obs.running or state.stop is not None or (state.slow is not None and not state.slow.unexplained):
         return False
     return not any(rank.sent.onset for rank in obs.ranks)

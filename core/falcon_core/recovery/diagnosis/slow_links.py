@@ -78,7 +78,7 @@ def refreshed(known: SlowLink, obs: Observation, policy: Policy, slow: SlowIncid
 
 
 def _windows(rank: RankSeen, policy: Policy) -> int:
-    """Return how many windows of C iterations are looked at."""
+    """Return the number of windows of C iterations to judge."""
     return max(1, min(JUDGEMENT.lasting_windows, len(rank.sent.compute_ns) // policy.consecutive))
 
 
@@ -162,7 +162,7 @@ def _named(obs: Observation, verdict: Verdict, names: Names, compute_growth: flo
 
 
 def network_seen(pods: Sequence[MemberSeen], replicas: Collection[int]) -> NetworkSeen | None:
-    """Return what these replicas' pods say of their networks; None where none of them knows.
+    """Return the network figures of these replicas' pods; None where none of them is known.
 
     The pod is that whose share of segments sent again grew most.
     """

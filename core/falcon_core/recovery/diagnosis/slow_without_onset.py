@@ -80,7 +80,7 @@ def _found(joining: list[int], known: Mapping[int, RankSeen], obs: Observation) 
 def _followed(
     before: Grown, groups: list[Group], known: Mapping[int, RankSeen], obs: Observation, policy: Policy
 ) -> Grown | None:
-    """Return what is left of the ranks that are watched, and who joins them; None where nobody is slow any more."""
+    """Return the watched ranks that are still slow, with new ones; None where no rank is slow any more."""
     since = before.compute_ns
     still = {rank for group in groups for rank in _still_slow(group, since, policy)}
     kept = {rank: level for rank, level in since.items() if rank in still}
@@ -118,7 +118,7 @@ def asked(state: RecoveryState, obs: Observation) -> list[int]:
 
 
 def incident(state: RecoveryState, obs: Observation, policy: Policy) -> SlowIncident | None:
-    """Return an incident without an id that counts from the look that found its culprit; None if nobody is named."""
+    """Return an incident without an id that counts from the look that found its culprit; None if no rank is named."""
     levels, grown = _confirmed(state, obs), state.grown
     if not levels or grown is None or not _is_watched(state, obs):
         return None

@@ -17,7 +17,7 @@ MOST_SECONDS = 600.0  # of a generation: no standby that is never ready keeps a 
 
 
 def look(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, bool]:
-    """Return the state after a look, and whether what the iterations took says nothing now."""
+    """Return the state after a look, and whether iteration times prove nothing now."""
     if not obs.running:
         return state, False
     if obs.standbys_made and obs.running_seconds <= MOST_SECONDS:

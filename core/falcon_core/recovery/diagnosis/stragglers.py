@@ -289,7 +289,7 @@ def _culprit(
 
 
 def _excess(culprit: RankSeen, compute_ns: int, reference_ns: int) -> float | None:
-    """Return by how much of an iteration the culprit computes longer; None where its iterations are not known."""
+    """Return the culprit's excess computation as a share of an iteration; None where its iterations are not known."""
     typical_ns = median(culprit.sent.iteration_ns) if culprit.sent.iteration_ns else 0.0
     return (compute_ns - reference_ns) / typical_ns if typical_ns > 0 else None
 
@@ -345,7 +345,7 @@ def _has_recovered(
 
 
 def reference_ns(named: Culprit, obs: Observation, policy: Policy) -> float:
-    """Return what the culprit would compute now if it were well, ns: as before, or as its peers where that is unknown.
+    """Return the culprit's computation if it were healthy [ns]: as before, or as its peers' where that is unknown.
 
     Times what its peers have gained or lost since it was named.
     """
@@ -353,7 +353,7 @@ def reference_ns(named: Culprit, obs: Observation, policy: Policy) -> float:
 
 
 def _gained_since(named: Culprit, obs: Observation, policy: Policy) -> float:
-    """Return how many times as long as then the culprit's peers compute now; 1 where that is noise, or not known.
+    """Return the computation of the culprit's peers now ÷ then; 1 where the difference is noise, or not known.
 
     This is the lower quartile of the peers, as in ``common``: further slow ranks among them change nothing.
     """

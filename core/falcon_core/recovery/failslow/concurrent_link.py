@@ -89,7 +89,7 @@ def _somewhere(own_ns: int, obs: Observation) -> SlowLink:
 
 
 def _own_ns(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
-    """Return what of an iteration no named rank explains [ns]."""
+    """Return the part of an iteration that no named rank explains [ns]."""
     lost_ns = slow.slow_ns - slow.healthy_ns - slow.common_ns
     if obs.shared_unevenly and not adjust_microbatches.hindrance(obs, policy):
         return max(0, lost_ns - round(adjust_microbatches.left_ns(obs, policy)))

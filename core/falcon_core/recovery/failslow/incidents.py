@@ -54,7 +54,7 @@ def culprit(slow: SlowIncident) -> Culprit:
 
 
 def first_of(state: RecoveryState) -> SlowIncident:
-    """Return the incident that the others stand beside."""
+    """Return the first incident; the others are in its ``beside``."""
     assert state.slow is not None
     return state.slow
 
@@ -82,7 +82,7 @@ def find(state: RecoveryState, obs: Observation, policy: Policy, shared: Common 
 def follow(
     state: RecoveryState, found: Collection[Culprit], obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
-    """Count what the nodes beside the first lose, and close the incidents of those that have recovered."""
+    """Count the losses of the further slow nodes, and close the incidents of those that have recovered."""
     first = first_of(state)
     beside: list[SlowIncident] = []
     actions: list[Action] = []
@@ -118,7 +118,7 @@ def _counted(slow: SlowIncident, first: SlowIncident, obs: Observation, policy: 
 def name(
     state: RecoveryState, found: Collection[Culprit], obs: Observation, policy: Policy, *, at_once: bool = False
 ) -> RecoveryState:
-    """Open an incident for each node that stands out beside those that are known.
+    """Open an incident for each further node that stands out.
 
     ``at_once``: the first node was named at this look as well.
     """
@@ -191,7 +191,7 @@ def led_by_the_slowest(state: RecoveryState, obs: Observation, policy: Policy) -
 
 
 def join(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-    """Prepare the nodes beside the first that have paid for a spare, while the first is being prepared.
+    """Prepare pods for the further nodes that have paid for a spare, while the first is being prepared.
 
     In mode Observe that is only written down.
     """
@@ -218,7 +218,7 @@ def _is_unplaced(slow: SlowIncident, obs: Observation) -> bool:
 
 
 def _is_due(slow: SlowIncident, spare_seconds: float, obs: Observation, policy: Policy) -> bool:
-    """Check whether a node beside the first has paid for a spare, and is slow for long enough to be believed."""
+    """Check whether a further node has paid for a spare, and is slow for long enough to be believed."""
     if slow.phase != "Located":
         return False
     if any(applied.strategy == replace_node.TYPE for applied in in_force(slow, policy)):
@@ -256,7 +256,7 @@ def may_wait(slow: SlowIncident) -> bool:
 
 
 def awaited(state: RecoveryState, obs: Observation) -> bool:
-    """Check whether the pod of a node beside the first is on its way, and is worth waiting for."""
+    """Check whether a further node's pod is on its way, and is worth waiting for."""
     return may_wait(first_of(state)) and any(
         slow.phase == "Mitigating"
         and slow.well_since is None
@@ -289,7 +289,7 @@ def switched(slow: SlowIncident, prepared: PreparedSeen, now: float) -> SlowInci
 
 
 def give_back(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
-    """Give back all pods that are prepared for nodes beside the first: there is no restart that they could share."""
+    """Give back all pods that are prepared for further nodes: there is no restart that they could share."""
     left: list[Action] = [Abandon(culprit(slow).replica) for slow in state.beside if slow.phase == "Mitigating"]
     beside = [given_back(slow) if slow.phase == "Mitigating" else slow for slow in state.beside]
     return replace(state, beside=beside), left
@@ -307,7 +307,7 @@ def given_back(slow: SlowIncident, failure: str = "", now: float = 0.0) -> SlowI
 
 
 def without_failed(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
-    """Give back the pods of nodes beside the first that failed before they could take over."""
+    """Give back the pods of further nodes that failed before they could take over."""
     beside: list[SlowIncident] = []
     actions: list[Action] = []
     for slow in state.beside:
@@ -337,7 +337,7 @@ def passed(
 
 
 def promoted(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
-    """Give the place of a first incident that is over to the one with the greatest loss beside it, last to a link's.
+    """Replace a first incident that is over by the open one with the greatest loss; a link's comes last.
 
     Pods that were prepared to share the first one's restart are given back: each incident has to pay for its own now.
     """

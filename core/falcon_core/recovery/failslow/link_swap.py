@@ -87,7 +87,7 @@ def _planned(
 
 
 def outlook_on(plan: swap_for_link.Plan | None, why: str, now: float) -> Outlook:
-    """Return what is remembered of a plan. ``why``: there is none."""
+    """Return the record of a plan. ``why``: the reason why there is none."""
     if plan is None:
         return Outlook(at=now, why=why)
     moves = {of: role for role, of in enumerate(plan.pods_of) if of != role}
@@ -149,7 +149,7 @@ def _is_still_long(slow: SlowIncident, level_ns: float, obs: Observation, policy
 def level_after(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, float | None]:
-    """Return the iteration time after the exchange [ns], None until it is known; the incident says since when.
+    """Return the iteration time after the exchange [ns], None until it is known; ``trained_at`` is set in the state.
 
     The first iterations of a generation may be long for other reasons: an exchange that seems not to have helped is
     given ``CHECK_SECONDS`` of training.

@@ -103,7 +103,7 @@ def _checked(
 def _act(
     state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None
 ) -> tuple[RecoveryState, list[Action]]:
-    """Look at all that are named and at who stands out beside them, and climb the ladder."""
+    """Update all named incidents, name further nodes that stand out, and apply the ladder."""
     found = incidents.find(state, obs, policy, shared)
     state, closed = incidents.follow(state, found, obs, policy)
     slow = incidents.first_of(state)
@@ -195,7 +195,7 @@ def _watch(
 
 
 def _is_well(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    """Check whether a slowdown without a name is over; while micro-batches are moved, short iterations say nothing."""
+    """Check whether a slowdown without a name is over; short iterations prove nothing while micro-batches are moved."""
     if slow.moved is not None and rebalance.is_on_its_way(state, obs, policy):
         return False
     if slow.moved is not None and obs.shared_unevenly and slow.link is None:
@@ -226,7 +226,7 @@ def _blame(
     *,
     in_pieces: bool = False,
 ) -> tuple[RecoveryState, list[Action]]:
-    """Name the culprit and those that are slow beside it, and climb the ladder."""
+    """Name the culprit and further slow nodes, and apply the ladder."""
     state, slow = concurrent_link.put_beside(state, slow, culprit)
     slow = flapping.resume(state, loss.of_named(slow, culprit), culprit, obs.now, policy)
     if not slow.id:

@@ -51,7 +51,7 @@ def _planned(
 
 
 def needs_traffic(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
-    """Check whether what ranks send to each other decides over an exchange: slow links are known, to be kept off."""
+    """Check whether an exchange has to know the traffic between ranks, because known slow links are to be avoided."""
     several_stages = policy.layout is not None and policy.layout.pipeline > 1
     return several_stages and policy.names(swap_for_link.TYPE) and bool(known_slow_links.standing(state, obs))
 

@@ -61,7 +61,7 @@ def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level
 
 
 def _healthy_ns(state: RecoveryState, obs: Observation, tracked: list[RankSeen], policy: Policy) -> float | None:
-    """Return what an iteration takes where nothing is slow, if the generation began slowly; else None."""
+    """Return the healthy iteration time [ns] if the generation began slowly; else None."""
     if slow_from_start.against_earlier(state, obs, tracked, policy) and state.level is not None:
         return state.level.iteration_ns
     return rebalance.since_start(state, obs, policy)

@@ -57,7 +57,7 @@ replace = msgspec.structs.replace
 
 
 def hold_seconds(state: RecoveryState) -> float:
-    """Return for how long the culprit has to stay well before its slowdown is over."""
+    """Return the time [s] for which the culprit has to stay healthy before its slowdown is over."""
     sharing, slow = state.sharing, state.slow
     if sharing is None or sharing.is_even:
         return 0.0
@@ -165,7 +165,7 @@ def _moved_anew(state: RecoveryState, new: Collection[int]) -> RecoveryState:
 
 
 def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float | None:
-    """Return what an iteration could take [ns] where a generation began with replicas that are not alike, else None."""
+    """Return the iteration time [ns] without the slowdown if a young generation has unequal replicas; else None."""
     young = policy.consecutive < obs.iterations <= SETTLED_ITERATIONS  # the first iteration says nothing
     if not young or obs.shared_unevenly or not is_allowed(policy) or adjust_microbatches.hindrance(obs, policy):
         return None
@@ -177,7 +177,7 @@ def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float
 def beside_exchange(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, SlowIncident]:
-    """Ask for the best split where the generation after an exchange of roles began with replicas that are not alike."""
+    """Order the best split if the generation after an exchange of roles began with unequal replicas."""
     if slow.moved is not None or since_start(state, obs, policy) is None:
         return state, slow
     return order(state, slow, obs, policy)
@@ -341,7 +341,7 @@ def _is_suddenly_longer(state: RecoveryState, obs: Observation, policy: Policy) 
 
 
 def _failed(state: RecoveryState, sharing: Sharing, why: str, now: float) -> RecoveryState:
-    """Take the shares back, and say why."""
+    """Take the shares back, and record the reason."""
     state = _with_moved(state, lambda known, _: replace(known, failed=why, failed_at=now))
     return replace(state, sharing=_evened(sharing, now))
 

@@ -69,7 +69,7 @@ def rank_fault(obs: Observation, judge: Judge, before: float | None = None, *, u
 
 
 def is_leaving(obs: Observation, fault: Fault) -> bool:
-    """Check whether the fault's rank has raised an error that nobody caught, and its process has yet to end."""
+    """Check whether the fault's rank has raised an uncaught error, and its process has yet to end."""
     return any(
         rank.rank == fault.rank and rank.process == "Running" and rank.uncaught_at is not None for rank in obs.ranks
     )
@@ -90,7 +90,7 @@ def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
 
 
 def _end(rank: RankSeen, now: float, *, uncaught: bool) -> Exit | None:
-    """Return how a rank has failed; None where it has not."""
+    """Return the failure of a rank; None where it has not failed."""
     if rank.process == "Ended":
         return classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
     if not uncaught or rank.process != "Running" or rank.uncaught_at is None:
@@ -154,7 +154,7 @@ def _early_end(obs: Observation) -> Fault | None:
 
 
 def _signs(rank: RankSeen, judge: Judge) -> str:
-    """Return what the rank's communication library had shown before; empty for nothing."""
+    """Return the warnings of the rank's communication library before its failure; empty for none."""
     sent = rank.sent
     calls = "a set-up call" if sent.retries == 1 else f"set-up calls {sent.retries} times"
     retried = f"rank {rank.rank} had tried {calls} again in place" if sent.retries else ""
@@ -168,7 +168,7 @@ def _own_error(said: LastWords, kind: ErrorClass | None) -> str:
 
 
 def _points_at_node(kind: ErrorClass, obs: Observation, judge: Judge) -> bool:
-    """Check whether an error of the class says that the rank's own node is at fault, beyond what a restart mends.
+    """Check whether the error's class blames the rank's own node, beyond what a restart repairs.
 
     What ranks of several nodes say together is the program's word, or that of something that they share.
     """
@@ -179,7 +179,7 @@ def _points_at_node(kind: ErrorClass, obs: Observation, judge: Judge) -> bool:
 
 
 def precedence(fault: Fault) -> tuple[bool, bool, float]:
-    """Return what orders the failures of ranks: the first cause before its consequences, then by time."""
+    """Return the sort key of the failures of ranks: the first cause before its consequences, then by time."""
     return fault.symptom, fault.consequence, fault.ended_at or float("inf")
 
 

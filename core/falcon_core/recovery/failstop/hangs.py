@@ -194,14 +194,14 @@ def stacks(obs: Observation, findings: list[HangFinding]) -> list[StackGroup]:
 
 
 def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[int, str]:
-    """Return what ranks have printed since their newest call: those that the others wait for before others."""
+    """Return the errors that ranks have printed since their newest call: those of awaited ranks first."""
     awaited = {rank.place.rank for finding in findings for rank in finding.ranks if finding.total < finding.members}
     told = {rank.rank: text for rank in obs.ranks if rank.fresh and (text := said_last(rank, judge))}
     return {rank: told[rank] for rank in sorted(told, key=lambda rank: (rank not in awaited, rank))[:MAX_SAID]}
 
 
 def price(state: RecoveryState, obs: Observation, policy: Policy) -> RestartPrice:
-    """Return what a restart of all processes costs now: the standstill, and the work since the last checkpoint."""
+    """Return the price of a restart of all processes now: the standstill, and the work since the last checkpoint."""
     healthy_ns = state.healthy_ns or obs.iteration_ns(policy.consecutive) or 0.0
     since = stalled_since(obs)
     moved_until = obs.now if since is None else since
@@ -279,7 +279,7 @@ def _patience(findings: list[HangFinding]) -> float:
 
 
 def _key(findings: list[HangFinding]) -> list[tuple[object, ...]]:
-    """Return what a reader would see as news: the awaited ranks, the communicator, and any wait for a device."""
+    """Return the parts of findings whose change is news to a reader: call, awaited ranks, any wait for a device."""
 
     def who(finding: HangFinding) -> list[tuple[int, bool]]:
         return [(rank.place.rank, rank.blocked_seconds is not None) for rank in finding.ranks]

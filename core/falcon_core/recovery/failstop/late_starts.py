@@ -16,7 +16,7 @@ PATIENCE = 3.0  # × the longest start of the job's other pods: images are pulle
 
 
 def limit_seconds(wait: StartWait, longest_start_seconds: float, deadline_seconds: float) -> float:
-    """Return how long a pod may take to start, from its node on.
+    """Return the time [s] that a pod may take from its node to its start.
 
     What its kubelet calls an error does not pass with patience. Where it says none, it may be at work: an init
     container that runs has all the time it needs (inf), unless another pod of the job shows how long that takes.

@@ -88,7 +88,7 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
 
 
 def _bus_trouble(obs: Observation, silent: dict[int, MemberSeen]) -> str:
-    """Say why silence proves nothing now, "" where it proves something."""
+    """Return the reason why silence proves nothing now, or "" where it proves something."""
     if not obs.bus_healthy:
         return "the operator has not heard etcd or all gateways for long enough"
     members = len(obs.members)
@@ -137,7 +137,7 @@ def _look_at(ranks: list[RankSeen]) -> _Peers:
 
 
 def _witness_of_peers(member: MemberSeen, peers: _Peers, stopping: StopIncident | None) -> str:
-    """Say what the peers show of a silent member, "" for nothing; ``stopping``: the job is being stopped for it."""
+    """Return what the peers show of a silent member, "" for nothing; ``stopping``: the job is being stopped for it."""
     if peers.somebody_died or (stopping is not None and not stopping.fault.symptom):
         return ""
     if peers.broke_off is not None:

@@ -33,7 +33,7 @@ def explained(fault: Fault, member: MemberSeen) -> Fault:
 
 
 def leaving(obs: Observation, busy: set[int], incident: str) -> list[Action]:
-    """Return what leaves nodes in a restart that comes anyway, as many as spares wait.
+    """Return the actions that leave nodes in a restart that comes anyway, at most one per ready spare.
 
     First those that report grave trouble, which are excluded; then those with a notice. Where no pool says how many
     wait, only the node of the failure itself is left. ``busy``: replicas that the restart is for, each of which may

@@ -25,7 +25,7 @@ _TEARDOWN = ("_shutdown ", "destroy_process_group ", "_exit_function ", "_run_ex
 
 
 def words(rank: RankSeen, judge: Judge) -> LastWords:
-    """Return the words that say best why a process failed: its last ones, unless others before say more.
+    """Return the words that best explain the failure of a process: its last ones, unless earlier ones explain more.
 
     What follows an exception (the output of threads, a flood) may be all that its last words hold.
     """
@@ -110,7 +110,7 @@ def printed_at(rank: RankSeen) -> float | None:
 
 
 def printed_seconds(rank: RankSeen, printed: Printed) -> float:
-    """Return how long ago a silent rank printed something, by its node's clock."""
+    """Return the time since a silent rank printed something [s], by its node's clock."""
     if rank.sent.last_call_unix_ns is None:
         return 0.0
     return rank.silent_seconds - (printed.unix_ns - rank.sent.last_call_unix_ns) / 1e9
@@ -132,13 +132,13 @@ def _has_left(stack: list[str]) -> bool:
 
 
 def _points_at_hardware(printed: Printed, judge: Judge) -> bool:
-    """Check whether a line says that a device, a link or the node has failed for good, whoever prints it."""
+    """Check whether a line reports a permanent failure of a device, a link or the node, whichever rank prints it."""
     kind = judge.get(judge.words(printed.text).error_class)
     return kind is not None and kind.blames_hardware and kind.severity is not Severity.SEV3 and not kind.transient
 
 
 def _since_call(rank: RankSeen) -> list[Printed]:
-    """Return what a rank has printed since its newest call returned; nothing before its first call."""
+    """Return the errors that a rank has printed since its newest call returned; none before its first call."""
     last_call = rank.sent.last_call_unix_ns
     return [] if last_call is None else [printed for printed in rank.printed if printed.unix_ns > last_call]
 
@@ -154,7 +154,7 @@ def _before_end(rank: RankSeen) -> list[Printed]:
 
 
 def _weight(words: LastWords, raised: bool, judge: Judge) -> tuple[bool, ...]:
-    """Return what orders words: errors, own causes, what is understood, what was raised, and the gravest first."""
+    """Return the sort key of words: errors, own causes, known classes, raised exceptions, and the gravest first."""
     kind = judge.get(words.error_class)
     vague = kind is None or kind.vague
     is_grave = kind is not None and kind.severity is Severity.SEV1

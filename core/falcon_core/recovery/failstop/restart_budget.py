@@ -31,7 +31,7 @@ def recent(attempts: Sequence[Attempt], now: float, window_seconds: float) -> li
 
 
 def back_off_seconds(attempts: Sequence[Attempt], now: float) -> float:
-    """Return how long the next restart is held back, after these attempts: 0, 1, 2, 4 … 60 s."""
+    """Return the delay of the next restart [s] after these attempts: 0, 1, 2, 4 … 60 s."""
     series = len(_series(attempts, now))
     return min(LONGEST_BACK_OFF_SECONDS, 2.0 ** (series - 1)) if series else 0.0
 
@@ -52,7 +52,7 @@ def _series(attempts: Sequence[Attempt], now: float) -> Sequence[Attempt]:
 
 
 def unwitnessed_verdict(attempts: Sequence[Attempt], *, restarts: int, replicas: int) -> Verdict:
-    """Return what to do about a lost node, where only the job's own pods say that the node is lost.
+    """Return the repair of a lost node, where only the job's own pods report that it is lost.
 
     A job that reports its nodes as broken one after the other must not empty the pool (the trust boundary is the job).
     Yet a large job may lose several nodes in an hour before the cluster says so. So the limit is ``restarts`` and a
@@ -63,7 +63,7 @@ def unwitnessed_verdict(attempts: Sequence[Attempt], *, restarts: int, replicas:
 
 
 def verdict(attempts: Sequence[Attempt], *, node: str, restarts: int, program_at_fault: bool) -> Verdict:
-    """Return what to do about one more failure on ``node``, after these attempts within the window."""
+    """Return the repair of one more failure on ``node``, after these attempts within the window."""
     attempts = [attempt for attempt in attempts if attempt.kind not in ("Lost", "Transient", "Moved")]
     replaced = [index for index, attempt in enumerate(attempts) if attempt.kind == "Replace"]
     since_replacement = attempts[replaced[-1] + 1 :] if replaced else attempts

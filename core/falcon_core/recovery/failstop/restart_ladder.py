@@ -89,7 +89,7 @@ def _wait(state: RecoveryState, obs: Observation, policy: Policy, failure: Fault
 def _wait_for_end(
     state: RecoveryState, obs: Observation, policy: Policy, failure: Fault, seconds: float
 ) -> tuple[RecoveryState, bool]:
-    """Open the incident at once, and let the process or the pod end: what else fails meanwhile may say more.
+    """Open the incident at once, and let the process or the pod end: later failures may explain more.
 
     Return whether its time has not yet run out.
     """
@@ -200,7 +200,7 @@ def _with_steps(incident: StopIncident, actions: Sequence[Action], obs: Observat
 def _verdict(
     obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt], *, counts: bool
 ) -> tuple[restart_budget.Verdict, Literal["", "Restart", "Replace", "Lost", "Transient", "Moved"]]:
-    """Return what the budget allows, and what the attempt counts as; "" for what the cluster's owner has done."""
+    """Return the repair that the budget allows, and the kind of the attempt; "" for an act of the cluster's owner."""
     if fault.is_lost:
         if fault.node_not_ready:
             return "Replace", ""
@@ -229,7 +229,7 @@ def _verdict(
 def _verdict_of_class(
     obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt]
 ) -> tuple[restart_budget.Verdict, Literal["Replace", "Transient"]] | None:
-    """Return what the class of a failure asks for; None where it asks for nothing, or may not have it.
+    """Return the repair that the class of a failure needs; None where it needs none, or is not allowed it.
 
     A node is left where the class says that the node's hardware is at fault, and where an error of its hardware comes
     back on the same node. Only the job's own processes say so: within a window they may move as often as for lost
@@ -255,7 +255,7 @@ def _comes_back(kind: ErrorClass, fault: Fault, attempts: list[Attempt]) -> bool
 
 
 def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:
-    """Return what a fault asks for; None where restarting the processes is enough."""
+    """Return the action that a fault needs; None where restarting the processes is enough."""
     lost = fault.is_lost
     if fault.replica in obs.prepared and _pod_fault(obs, fault):
         return Switch(fault.replica, lost=lost)

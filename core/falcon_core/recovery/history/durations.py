@@ -77,7 +77,7 @@ def _remember(state: RecoveryState, slow: SlowIncident, end: float, *, censored:
 
 
 def _cause(slow: SlowIncident) -> Cause | None:
-    """Return what the slowdown is remembered by; None where neither a rank nor a link has a name."""
+    """Return the cause under which the slowdown is remembered; None where neither a rank nor a link has a name."""
     if slow.culprit is not None:
         return slow.culprit.cause
     return Cause.SLOW_LINK if slow.link is not None else None

@@ -50,7 +50,7 @@ def is_over(slow: SlowIncident, now: float, hold_seconds: float = 0.0) -> bool:
 
 
 def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Policy, *, node: str = "") -> RecoveryState:
-    """Return the state after a slowdown that passed by itself. ``node``: whose it was, if nobody was named."""
+    """Return the state after a slowdown that passed by itself. ``node``: its node, if no rank was named."""
     node = slow.culprit.node if slow.culprit is not None else node
     if not node:
         return state
@@ -97,6 +97,6 @@ def _others(state: RecoveryState, node: str) -> list[Relieved]:
 
 
 def _decayed_seconds(relieved: Relieved, now: float, policy: Policy) -> float:
-    """Return what is left of the loss after the quiet time [s]."""
+    """Return the rest of the loss after the quiet time [s]."""
     left = 0.5 ** (max(0.0, now - relieved.at) / policy.window_seconds)
     return relieved.loss_seconds * left if left >= _FORGOTTEN_SHARE else 0.0

@@ -64,7 +64,7 @@ def record(state: RecoveryState, actions: Collection[Action], obs: Observation) 
 
 
 def _slowdown(state: RecoveryState, replica: int) -> float:
-    """Return by how much the replica's rank is slower, as its incident has it; 0 where there is none."""
+    """Return the slowdown of the replica's rank in its incident; 0 where there is none."""
     return next((culprit.slowdown for culprit in state.culprits if culprit.replica == replica), 0.0)
 
 
@@ -91,7 +91,7 @@ def stayed(state: RecoveryState, node: str) -> RecoveryState:
 
 
 def tested(state: RecoveryState, node: str, now: float, *, passed: bool | None) -> RecoveryState:
-    """Remember that a test of the node has ended; ``passed`` None: it says nothing of the node."""
+    """Remember that a test of the node has ended; ``passed`` None: its result proves nothing."""
     known = find(state, node)
     if known is None:
         return state

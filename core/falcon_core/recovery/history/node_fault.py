@@ -121,7 +121,7 @@ def _at_once(
 
 
 def _tested(slow: SlowIncident, culprit: Culprit) -> str:
-    """Return what measuring the machine has shown on which the culprit is now; "" where it was not measured there."""
+    """Return the result of measuring the machine on which the culprit is now; "" where it was not measured there."""
     probed = slow.probed
     return probed.found if probed is not None and probed.node and probed.node == culprit.node else ""
 
@@ -173,7 +173,7 @@ def _needed_iterations(stays: Sequence[Stay], culprit: Culprit) -> int:
 
 
 def _stayed_iterations(slow: SlowIncident, obs: Observation) -> int:
-    """Return how long the slowness has stayed; of a generation that began since, only the iterations in that."""
+    """Return the length of the slowness in iterations; in a later generation, only the iterations of that one."""
     return obs.iterations - slow.onset_iteration + 1 if slow.onset_generation == obs.generation else obs.iterations
 
 
@@ -203,14 +203,14 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
 
 
 def usual_iterations(state: RecoveryState, culprit: Culprit, obs: Observation, policy: Policy) -> int:
-    """Return for how long slowness as large has stayed elsewhere at most before it passed; 0 where none has."""
+    """Return the longest stay of a slowness as large on another node before it passed [iterations]; 0: none known."""
     stays = _elsewhere(_remembered(state.stays, obs.now), culprit)
     as_large = (stay for stay in stays if culprit.slowdown <= stay.slowdown * (1 + policy.verify))
     return max((stay.iterations for stay in as_large), default=0)
 
 
 def stayed_iterations(state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation) -> int:
-    """Return for how long the slowness has stayed with the culprit's node; until another node is slow it goes on."""
+    """Return how many iterations the slowdown has stayed on this node. It ends when another node becomes slow."""
     return _with_stay_before(_of_before(_remembered(state.stays, obs.now), culprit), slow, obs)
 
 
@@ -242,7 +242,7 @@ def helped(state: RecoveryState, slow: SlowIncident) -> RecoveryState:
 
 
 def stayed_with_role(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
-    """Remember that the culprit's node is well in another role, and whoever has the culprit's role now is slow."""
+    """Remember that the culprit's node is healthy in another role, and that the node in its old role is slow."""
     return _ended(state, slow, "NotHelped", obs)
 
 

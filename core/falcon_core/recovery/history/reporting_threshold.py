@@ -98,12 +98,12 @@ def _has_more_to_do(slow: SlowIncident, obs: Observation, policy: Policy) -> boo
 
 
 def _explained_ns(sent: RankSignals) -> float:
-    """Return by how much a rank's bytes make its computation longer than usual [ns]."""
+    """Return the computation that a rank's bytes add to its usual computation [ns]."""
     return ((sent.load or 1.0) - 1.0) * (sent.healthy_compute_ns or 0)
 
 
 def _usual_iterations(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
-    """Return how long a slowdown of this size has lasted at most, iterations; 0 where none is known."""
+    """Return the longest known slowdown of this size, in iterations; 0 where none is known."""
     size = _size(slow)
     as_large = [spell.iterations for spell in state.spells if size <= spell.size * (1 + policy.verify)]
     if slow.usual is not None:

@@ -91,7 +91,7 @@ class StopClosed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """A hang is over: training moves again, or all ranks are started anew."""
+    """A hang is over: training moves again, or all ranks were restarted."""
 
     incident: HangIncident
     moved: bool

@@ -33,7 +33,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
 
 
 def sampled(sent: StackSamples | None) -> Sampled | None:
-    """Return what is remembered of the samples that an agent has sent."""
+    """Return the record of the samples that an agent has sent."""
     if sent is None:
         return None
     places = [SampledPlace(frames=place.frames, samples=place.samples) for place in sent.places]

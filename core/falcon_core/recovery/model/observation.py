@@ -27,7 +27,7 @@ Owner = Literal["Job", "Falcon", "Cluster", ""]
 
 
 class PodEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a pod, told by the container that failed first.
+    """The end of a pod, as the container that failed first reports it.
 
     ``owner``: whose doing it is. Job: a container of the user's failed, or the pod exceeded a limit that its own spec
     sets, and so no node is to blame. Cluster: Kubernetes took the pod away for reasons of its own, which no budget
@@ -87,7 +87,7 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def cpu(self) -> CpuEvidence:
-        """Return what the counters say of the rank's computation."""
+        """Return the counters of the rank's computation."""
         throttle = self.throttle
         return CpuEvidence(
             throttled=throttle.throttled_fraction if throttle is not None else None,
@@ -204,7 +204,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def iterations(self) -> int:
-        """Return how many iterations the generation has completed: the count of the rank that is farthest."""
+        """Return the number of iterations that the generation has completed, by the rank that is farthest."""
         return max((rank.sent.iterations for rank in self.ranks), default=0)
 
     @cached_property

@@ -37,7 +37,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stage_size(self) -> int:
-        """Return how many ranks a pipeline stage has."""
+        """Return the number of ranks of a pipeline stage."""
         return max(1, self.world_size // max(1, self.stages))
 
     def names(self, strategy: str) -> bool:

@@ -188,5 +188,5 @@ def without(slow: SlowIncident, strategy: str) -> list[Applied]:
 
 
 def in_force(slow: SlowIncident, policy: Policy) -> list[Applied]:
-    """Return what was carried out; in mode Observe also what was written down."""
+    """Return the strategies that were carried out; in mode Observe also those that were written down."""
     return [applied for applied in slow.applied if not (applied.observed_only and policy.enforce)]

@@ -98,6 +98,6 @@ class RecoveryState(Stored, frozen=True, kw_only=True):
 
 
 def numbered(state: RecoveryState, slow: SlowIncident, policy: Policy) -> tuple[RecoveryState, SlowIncident]:
-    """Give an incident that names somebody for the first time its id."""
+    """Give an id to an incident that names a rank or a link for the first time."""
     state = replace(state, incidents=state.incidents + 1)
     return state, replace(slow, id=f"{policy.job}-{state.incidents}", named_ns=slow.slow_ns)

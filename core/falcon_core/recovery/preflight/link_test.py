@@ -55,7 +55,7 @@ class Linked(Protocol):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """A link that both ends have measured: the worse of what they say."""
+    """A link that both ends have measured: the worse of their results."""
 
     ends: tuple[int, int]  # replicas
     bits: int  # a second, in the slower direction of those that kept no CPU busy

@@ -46,7 +46,7 @@ replace = msgspec.structs.replace
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A machine that is not as good as its peers. ``kind`` empty: it computes wrongly, and ``text`` says how."""
+    """A machine that is not as good as its peers. ``kind`` empty: it computes wrongly, and ``text`` has the details."""
 
     replica: int
     pod_name: str
@@ -136,7 +136,7 @@ def links_are_due(state: Preflight, machines: Sequence[Machine]) -> bool:
 
 
 def order_links(state: Preflight, now: float, token: str) -> Preflight:
-    """Ask the machines of the open round to measure the links between them. ``token``: nobody can guess it."""
+    """Order the machines of the open round to measure the links between them. ``token``: cannot be guessed."""
     return replace(state, links_at=now, token=token)
 
 
@@ -201,7 +201,7 @@ def _skipped(machines: Sequence[Machine]) -> list[str]:
 
 
 def counted_after(before: Found | None, now: Found) -> Found:
-    """Return what a round has found of a machine, counted on from the round before."""
+    """Return the result of a round for a machine, counted on from the round before."""
     if before is None or not before.kind:
         return now
     return replace(

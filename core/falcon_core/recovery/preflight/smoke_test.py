@@ -58,13 +58,13 @@ def size_of(stop: StopIncident | None, judge_: Judge) -> Size:
 
 
 def is_due(state: Smoke, stop: StopIncident | None, membership: Membership, judge_: Judge) -> bool:
-    """Check whether the machines are to be tested beside the start of the generation that is being gathered."""
+    """Check whether the machines are to be tested during the start of the generation that is being gathered."""
     new = membership.phase == "Stop" and state.generation < membership.generation
     return new and size_of(stop, judge_) == "Smoke"
 
 
 def begin_round(state: Smoke, generation: int, now: float) -> Smoke:
-    """Ask every machine for a test beside the start of the generation."""
+    """Order a test of every machine during the start of the generation."""
     again = state.generation == generation
     return Smoke(
         number=state.number + 1,

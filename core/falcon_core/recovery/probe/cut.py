@@ -52,7 +52,7 @@ class Starts(msgspec.Struct, frozen=True):
 
 
 class DisagreementError(ValueError):
-    """Ranks do not agree on a start; the message says which and why."""
+    """Ranks do not agree on a start; the message names the ranks and the reason."""
 
 
 def agreed(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known | None]) -> Starts:
@@ -94,7 +94,7 @@ def _same(channel: Channel, begins: Mapping[int, int]) -> int:
 
 
 def _in_iterations(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known | None]) -> dict[int, Known]:
-    """Return what each rank knows; raises DisagreementError for a rank that knows nothing."""
+    """Return the known start of each rank; raises DisagreementError for a rank without one."""
     sure: dict[int, Known] = {}
     for rank in sorted({rank for group in members.values() for rank in group}):
         counts = known.get(rank)

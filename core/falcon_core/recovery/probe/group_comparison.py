@@ -164,7 +164,7 @@ def _known_groups(obs: Observation, policy: Policy) -> Kinds | None:
 
 
 def _reported(obs: Observation, policy: Policy) -> dict[Communicator, list[CommSignals]]:
-    """Return what members report of each group whose calls they make in an iteration."""
+    """Return the reports of the members of each group whose calls they make in an iteration."""
     names = communicators(obs, policy)
     reported: defaultdict[Communicator, list[CommSignals]] = defaultdict(list)
     for rank in obs.ranks:

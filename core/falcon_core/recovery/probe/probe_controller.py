@@ -149,7 +149,7 @@ def _prepared(state: RecoveryState, probe: Probe, obs: Observation, policy: Poli
 
 
 def _awaited(seen: Mapping[int, ProbeSeen], ranks: int, obs: Observation, policy: Policy) -> str:
-    """Return what is still missing before ranks can get their order; "" if nothing is."""
+    """Return the reason why ranks cannot get their order yet; "" if there is none."""
     late = next((each.pod_name for each in obs.members if each.replica not in seen), "")
     if late:
         return f"pod {late} has not answered"
@@ -158,13 +158,13 @@ def _awaited(seen: Mapping[int, ProbeSeen], ranks: int, obs: Observation, policy
 
 
 def _unknown(reported: Sequence[Reported]) -> str:
-    """Return whose device is not known to keep up yet; "" if none: it shows once all of its calls are timed."""
+    """Return the rank whose device is not known to keep up yet; "" if none: it shows once all calls are timed."""
     starts = [each.start for each in reported]
     return next((f"rank {start.rank}: {start.why}" for start in starts if start.on_device and start.why), "")
 
 
 def _stops(probe: Probe, reported: Sequence[Reported], iteration_seconds: float, policy: Policy) -> Stops:
-    """Return where each rank is to stop. Raises DisagreementError where that is not known."""
+    """Return the stop of each rank. Raises DisagreementError where it is not known."""
     if not iteration_seconds:
         raise DisagreementError("the iteration time is not known")
     return stops(
@@ -189,7 +189,7 @@ def deadline_seconds(probe: Probe) -> float:
 
 
 def links_order(probe: Probe) -> LinksOrder:
-    """Return what the pods are to measure while their ranks stand still."""
+    """Return the order of the measurements that the pods make while their ranks stand still."""
     ring = [(seat.replica, seat.address, seat.port) for seat in probe.ring]
     machine = 0 if probe.measures == "Links" else MACHINE_MS
     return LinksOrder(

@@ -55,14 +55,14 @@ replace = msgspec.structs.replace
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is to be measured. ``incident``: that it is for; "" where somebody has asked for it."""
+    """What a probe measures. ``incident``: the id of the incident that needs it; "" for a request of a user."""
 
     measures: Measured
     incident: str = ""
 
 
 def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | None:
-    """Return what is to be measured under a pause; None: nothing."""
+    """Return the target of the next measurement under a pause; None: nothing."""
     if state.check is not None and state.check.state == "Waiting":
         return Target("Both" if len(obs.members) >= LEAST_MACHINES else "Machines")
     slow = state.slow
@@ -77,7 +77,7 @@ def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | N
 
 
 def key(slow: SlowIncident) -> str:
-    """Return what stands for the open incident in a probe: its id, if it has any."""
+    """Return the name of the open incident in a probe: its id, if it has any."""
     return slow.id or _UNNAMED
 
 
@@ -87,7 +87,7 @@ def incident_of(state: RecoveryState, name: str) -> SlowIncident | None:
 
 
 def with_incident(state: RecoveryState, before: SlowIncident, after: SlowIncident) -> RecoveryState:
-    """Return the state with an incident that has changed: the first one, or the link's beside it."""
+    """Return the state with an incident that has changed: the first one, or that of the concurrent link."""
     return replace(state, slow=after) if state.slow is before else replace(state, link_beside=after)
 
 
@@ -116,7 +116,7 @@ def _needs_links(state: RecoveryState, slow: SlowIncident, obs: Observation, pol
 
 
 def _is_left_to_the_network(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    """Check whether a slowdown that nobody is named for has paid for a pause, and its ranks compute as they did."""
+    """Check whether a slowdown without a named rank has paid for a pause, and its ranks compute as before."""
     if not _is_nameless(slow) or slow.usual is not None or slow.onset_generation != obs.generation:
         return False
     if not _has_paid(state, slow) or reporting_threshold.is_usual(state, slow, obs, policy):
@@ -130,7 +130,7 @@ def _has_paid(state: RecoveryState, slow: SlowIncident) -> bool:
 
 
 def _expected_seconds(state: RecoveryState) -> float:
-    """Return for how long the next pause will stop training."""
+    """Return the expected standstill of the next pause [s]."""
     return max(EXPECTED_SECONDS, state.pauses.longest_seconds)
 
 
@@ -139,7 +139,7 @@ def _is_nameless(slow: SlowIncident) -> bool:
 
 
 def is_unnamed(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    """Check whether the job is slow, nobody is named, and what all ranks compute would fit into a healthy iteration."""
+    """Check whether the job is slow, no rank is named, and every rank's computation fits into a healthy iteration."""
     if slow.id or slow.phase != "Detected" or slow.usual is not None or len(obs.compute_levels[0]) < policy.world_size:
         return False
     longest_ns = float(obs.compute_levels[1].max(initial=0.0))
@@ -183,7 +183,7 @@ def hindrance(target: Target, state: RecoveryState, obs: Observation, policy: Po
 
 
 def forbidden(policy: Policy) -> str:
-    """Return why the policy allows no pause that nobody has asked for; "" if it allows some."""
+    """Return the reason why the policy allows no pause without a request of a user; "" if it allows some."""
     if not policy.enforce:
         return "mode Observe stops no rank"
     return "" if policy.pause_budget else "spec.detection.pauseBudget allows no pause"
@@ -199,7 +199,7 @@ def never(target: Target, obs: Observation, policy: Policy) -> str:
 
 
 def not_now(state: RecoveryState, obs: Observation, policy: Policy) -> str:
-    """Return what is in the way at this moment; "" if nothing is."""
+    """Return the reason why no pause is possible at this moment; "" if there is none."""
     if state.stop is not None or state.hang is not None or state.move is not None or obs.saving:
         return "something else is going on"
     return "" if obs.running and len(obs.ranks) == policy.world_size else "not all ranks run"

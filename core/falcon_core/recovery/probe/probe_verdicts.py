@@ -36,7 +36,7 @@ def of_links(
     obs: Observation,
     factor: float = KNOWN_FACTOR,
 ) -> tuple[Probed, SlowLink]:
-    """Return what was found, and the link with its ends where they are known now.
+    """Return the result, and the slow link with its ends where they are known now.
 
     Its ranks may have other pods since it was named. ``factor``: as of ``judge_links``.
     """
@@ -60,7 +60,7 @@ def of_links(
 
 
 def with_link(slow: SlowIncident, link: SlowLink, obs: Observation) -> SlowIncident:
-    """Return the incident of a link that was measured; another one, after an exchange was not enough, counts anew."""
+    """Return the incident of a measured link; a new link after a failed exchange starts a new count."""
     if slow.link is None or slow.swapped is None or not slow.swapped.failed:
         return replace(slow, link=link)
     if swap_for_link.end_nodes(slow.link) == swap_for_link.end_nodes(link):
@@ -74,7 +74,7 @@ def with_link(slow: SlowIncident, link: SlowLink, obs: Observation) -> SlowIncid
 
 
 def of_unnamed(slow: SlowIncident, machines: Sequence[Machine], obs: Observation) -> tuple[Probed, SlowLink | None]:
-    """Return what was found where nobody was named, and the link; None where none is slow.
+    """Return the result where no rank was named, and the slow link; None where none is slow.
 
     A group that is suspected stays with the link if both of the link's ends are of it.
     """

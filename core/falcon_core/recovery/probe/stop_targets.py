@@ -76,7 +76,7 @@ def stops(
 
 
 def _after(starts: Starts, known: Known) -> tuple[int, int]:
-    """Return how many calls a rank's start lies after the common one, and how many calls an iteration has."""
+    """Return the calls between the common start and a rank's start, and the calls of an iteration."""
     channel = min(known.starts)
     return known.starts[channel] - starts.counts[channel], starts.calls[channel]
 

@@ -61,5 +61,5 @@ def missed(check: Check, why: str, now: float, lead_seconds: float) -> Check:
 
 
 def done(check: Check, slow: list[str], text: str, now: float) -> Check:
-    """Return the check with what it has found."""
+    """Return the check with its result."""
     return replace(check, state="Done", at=now, slow=slow, text=text)

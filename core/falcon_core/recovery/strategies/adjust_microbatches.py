@@ -75,7 +75,7 @@ class _Speeds(msgspec.Struct, frozen=True):
         return self.fixed + self.per_rank * self.micro
 
     def seconds(self, shares: Sequence[int]) -> float:
-        """Return what the slowest replica takes with these shares [s]."""
+        """Return the time of the slowest replica with these shares [s]."""
         return predict(shares, self.micro.tolist(), self.fixed.tolist())
 
 
@@ -153,7 +153,7 @@ def even_seconds(obs: Observation, policy: Policy) -> Floats:
 
 
 def left_ns(obs: Observation, policy: Policy) -> float:
-    """Return what the slowest replica takes longer with its present share than a healthy one with the even share [ns].
+    """Return the slowest replica's time with its present share, less a healthy one's with the even share [ns].
 
     So long iterations are because of slow ranks, after micro-batches were moved. There is no ``hindrance``.
     """
@@ -168,7 +168,7 @@ def healthy_seconds(times: Floats) -> float:
 
 
 def replicas(policy: Policy) -> Ints:
-    """Return who holds each stage of each replica of the model: [replicas, stages, ranks of a stage] of ranks."""
+    """Return the ranks of each stage of each replica of the model: [replicas, stages, ranks of a stage]."""
     layout = policy.layout
     if layout is None or layout.world != policy.world_size:
         return np.arange(policy.world_size).reshape(-1, 1, 1)
@@ -192,7 +192,7 @@ def hindrance(obs: Observation, policy: Policy) -> str:
 
 
 def _words(rank: RankSeen) -> str:
-    """Return what a rank itself has against it."""
+    """Return the rank's own reason why its micro-batches cannot move; empty for none."""
     if rank.sent.micro is None:
         return f"rank {rank.rank} says nothing of its micro-batches"
     why = rank.sent.micro.hindrance
@@ -200,7 +200,7 @@ def _words(rank: RankSeen) -> str:
 
 
 def _unlike(ranks: Sequence[RankSeen], policy: Policy) -> str:
-    """Return why the ranks' figures make no plan."""
+    """Return the reason why the ranks' figures allow no plan."""
     known = [rank.sent.micro for rank in ranks if rank.sent.micro is not None]
     per_rank, table = known[0].per_rank, replicas(policy)
     if any(micro.per_rank != per_rank for micro in known):
@@ -215,7 +215,7 @@ def _unlike(ranks: Sequence[RankSeen], policy: Policy) -> str:
 
 
 def _are_measured(ranks: Sequence[RankSeen], policy: Policy) -> Flags:
-    """Return of which ranks it is known what they take for a micro-batch: [ranks]."""
+    """Check for each rank whether its time of a micro-batch is known: [ranks]."""
     return np.fromiter((_is_measured(rank, policy) for rank in ranks), dtype=np.bool_, count=len(ranks))
 
 
@@ -282,7 +282,7 @@ def _planned(speeds: _Speeds, level_ns: float, policy: Policy, *, gives_back: bo
 
 
 def _without_returns(speeds: _Speeds, counts: Ints) -> Ints:
-    """Return a split in which nobody who has fewer than in the even split gets more: [replicas].
+    """Return a split in which no replica with fewer than its even share gets more: [replicas].
 
     What the best split, ``counts``, would return goes to whoever takes least with one more.
     """
@@ -307,7 +307,7 @@ def was_not_taken(waited_seconds: float, iteration_ns: int) -> str:
 
 
 def retry_seconds(failures: int) -> float:
-    """Return how long after a failed move the next one is tried: the first may have met a slowdown that still grew."""
+    """Return the delay [s] from a failed move to the next: the first may have met a slowdown that still grew."""
     return RETRY_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
 
 

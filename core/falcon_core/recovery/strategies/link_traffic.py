@@ -43,7 +43,7 @@ def replicas_on(nodes: Collection[str], obs: Observation, *, is_adapter: bool) -
 
 
 def slow_ends(known: Iterable[SlowPair], obs: Observation, otherwise: float = 0.0) -> list[tuple[Ends, float]]:
-    """Return where slow links are now, and what a byte costs on each [s].
+    """Return the present ends of slow links, and the cost of a byte on each [s].
 
     ``otherwise``: where that is not known; 0 leaves such a link out.
     """
@@ -71,7 +71,7 @@ def cluster_of(compute_slowdown: Sequence[float], slow: Iterable[tuple[Ends, flo
 
 
 def traffic(obs: Observation, names: Names) -> Iterable[Communicator]:
-    """Return what crosses the links between pods in an iteration, by the pods' roles."""
+    """Return the traffic of the links between pods in an iteration, by the pods' roles."""
     role_of = {rank.rank: rank.replica for rank in obs.ranks}
     puts: dict[str, int] = {}
     sent: defaultdict[tuple[int, int], int] = defaultdict(int)
@@ -91,7 +91,7 @@ def traffic(obs: Observation, names: Names) -> Iterable[Communicator]:
 
 
 def by_collectives(rank: RankSeen, names: Names) -> Iterable[tuple[str, int]]:
-    """Return what a rank's collectives put on a link, by communicator."""
+    """Return the bytes that a rank's collectives put on a link, by communicator."""
     for comm in rank.sent.comms:
         named = names.get((rank.rank, comm.comm))
         if named is not None and comm.link_bytes:

@@ -82,7 +82,7 @@ def _ends(link: SlowLink, obs: Observation) -> tuple[int, ...]:
 
 
 def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
-    """Return what the slow communicator puts on a link in an iteration; of several, the one that puts most.
+    """Return the bytes of the slow communicator on a link in an iteration; of several communicators, the most.
 
     Where none is known: all that crosses the link, of communicators of one kind the one that puts most.
     """
@@ -99,7 +99,7 @@ def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
 
 
 def seconds_per_byte(link: SlowLink, obs: Observation, policy: Policy) -> float:
-    """Return what each byte costs that crosses the slow link in an iteration [s]; 0: it is not known."""
+    """Return the cost of each byte that crosses the slow link in an iteration [s]; 0: not known."""
     return _seconds_per_byte(link, obs, communicators(obs, policy))
 
 
@@ -142,7 +142,7 @@ def plan(
 
 
 def described(found: Plan, obs: Observation) -> Swapped:
-    """Return what is remembered of an exchange: who moves, and what it is expected to bring."""
+    """Return the record of an exchange: the pods that move, and the expected effect."""
     moved = [(of, role) for role, of in enumerate(found.pods_of) if of != role]
     pods = [
         Exchanged(pod_name=obs.members[of].pod_name, node=obs.members[of].node, role=of, next_role=role)

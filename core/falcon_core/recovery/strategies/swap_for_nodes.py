@@ -81,7 +81,7 @@ def _is_described(obs: Observation, policy: Policy) -> bool:
 
 
 def stage_computation(state: RecoveryState, obs: Observation, policy: Policy) -> dict[int, float]:
-    """Return what a well rank of each pipeline stage computes in an iteration [ns]; a stage that is unknown is absent.
+    """Return a healthy rank's computation in an iteration by pipeline stage [ns]; an unknown stage is absent.
 
     Of a stage without a well rank, what its slow ranks computed while they were well.
     """
@@ -150,7 +150,7 @@ def _roles(computed_ns: dict[int, float], healthy_ns: int, obs: Observation, pol
 
 
 def micro_batches(computed_ns: list[float], healthy_ns: int, obs: Observation) -> int:
-    """Return how many micro-batches pass through the pipeline in an iteration: as the script says, else as it looks.
+    """Return the number of micro-batches in an iteration of the pipeline: as the script reports it, else estimated.
 
     What the script says counts only where the iteration shows that they overlap. ``computed_ns``: of each stage in an
     iteration. ``healthy_ns``: the iteration time.
