@@ -158,7 +158,7 @@ def _awaited(seen: Mapping[int, ProbeSeen], ranks: int, obs: Observation, policy
 
 
 def _unknown(reported: Sequence[Reported]) -> str:
-    """Return the rank whose device is not known to keep up yet; "" if none: it shows once all calls are timed."""
+    """Return a rank whose device is not known to keep up, and why; "" if none. Timing all of its calls shows it."""
     starts = [each.start for each in reported]
     return next((f"rank {start.rank}: {start.why}" for start in starts if start.on_device and start.why), "")
 
