@@ -36,7 +36,7 @@ class _Progress:
 
 
 def _unwritable(json: Path | None, plot: Path | None) -> str | None:
-    """Say what would keep the results of a long run from being written; asked before the run."""
+    """Return the reason why the results of a long run could not be written; checked before the run."""
     for option, path in (("--json", json), ("--plot", plot)):
         if path is not None and not path.parent.is_dir():
             return f"{option} {path}: the folder {path.parent} does not exist; create it, or choose another"

@@ -70,7 +70,7 @@ class Agents:
 
     @property
     def any_speaks(self) -> bool:
-        """Tell whether a rank reports a slowdown, or that its newest iteration computed longer than it used to."""
+        """Check whether a rank reports a slowdown, or that its newest iteration computed longer than usual."""
         chains = [reader.chain for reader in self._readers.values()]
         return any(chain.may_matter(chain.last_end_ns or 0) for chain in chains)
 
@@ -152,7 +152,7 @@ class Agents:
                 self._readers.pop(rank, None)
 
     def _alike(self, group: range) -> bool:
-        """Tell whether all ranks of a tensor-parallel group that were read are known to compute alike.
+        """Check whether all ranks of a tensor-parallel group that were read are known to compute alike.
 
         The ranks of such a group do the same work.
         """
@@ -174,7 +174,7 @@ class Agents:
             self._readers = {rank: self._readers[rank] for rank in self.sentinels}
 
     def jump(self, iterations: int, seconds: float) -> None:
-        """Pass over healthy iterations that nobody plays out: they are counted, and leave no records.
+        """Pass over healthy iterations that are not simulated: they are counted, and leave no records.
 
         A count without them would say that the generation has hardly trained, and so that a restart costs little.
         """
@@ -183,7 +183,7 @@ class Agents:
             reader.iterations_before += iterations
 
     def share_anew(self, counts: tuple[int, ...]) -> None:
-        """Let the scripts say that micro-batches are shared anew: where its share is another, a rank's calls are."""
+        """Make the scripts report new micro-batch shares: a rank's calls change with its share."""
         self._counts = counts
         self._history.clear()
         self.held_iterations = 0

@@ -282,7 +282,7 @@ class Engine:
         return True
 
     def _activity(self, at: float) -> Activity:
-        """Return what the job does, for the account alone: this may use the truth, because no decision reads it."""
+        """Return the job's activity, for the account alone: this may use the truth, because no decision reads it."""
         slow = self.state.slow
         if slow is not None and slow.culprit is not None:
             return Activity.SLOW
@@ -362,7 +362,7 @@ class Engine:
             self.agents.read_all()
 
     def _begin_again(self) -> None:
-        """Let somebody from outside start the job that the recovery has given up."""
+        """Restart, as an outsider would, the job that the recovery has given up."""
         policy = self.scenario.mitigation
         self.state = replace(self.state, level=None, slow=None, beside=[], stop=None, hang=None, attempts=[])
         self.cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
@@ -379,7 +379,7 @@ class Engine:
                 cluster.wake(max(self.now, again))
 
     def _climbed(self, ladder: PublishedLadder) -> Step | None:
-        """Return what the published policy does now; nothing while a replacement is under way."""
+        """Return the published policy's step now; none while a replacement is under way."""
         slow = self.state.slow
         if slow is not None and not slow.unexplained and slow.phase != "Located":
             return None

@@ -106,7 +106,7 @@ def _share(seconds: float, wall: float) -> str:
 
 
 def plot(engine: Engine, path: Path) -> None:
-    """Draw throughput, goodput and activities over time; the suffix (png, svg) says how. Needs matplotlib."""
+    """Draw throughput, goodput and activities over time; the suffix (png, svg) sets the format. Needs matplotlib."""
     mpl = importlib.import_module("matplotlib")
     mpl.use("Agg")
     plt = importlib.import_module("matplotlib.pyplot")

@@ -33,7 +33,7 @@ _PREFIX: Final = patterns.compiled(
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that tells of an error."""
+    """A line that shows an error."""
 
     error_class: ErrorClass
     rule: str  # the id of the rule that matched
@@ -58,13 +58,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def precedence(finding: Finding) -> tuple[bool, bool, Severity, int]:
-    """Return what orders findings: own causes before consequences, telling before vague, graver first, then earlier."""
+    """Return the sort key of findings: own causes before consequences, exact before vague, graver, then earlier."""
     known = finding.error_class
     return known.consequence, known.vague, known.severity, finding.line
 
 
 def worst(findings: Iterable[Finding]) -> Finding | None:
-    """Return the finding that says best why a process failed; None where there is none."""
+    """Return the finding that best explains why a process failed; None where there is none."""
     return min(findings, key=precedence, default=None)
 
 
@@ -83,7 +83,7 @@ class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
         return source is None or not self.sources or source in self.sources
 
     def search(self, text: bytes) -> patterns.Found | None:
-        """Return where the rule matches, unless something excuses the line."""
+        """Return the place of the match with the rule, unless something excuses the line."""
         matches = (own.search(text) for own in self.own)
         found: patterns.Found | None = next((match for match in matches if match is not None), None)
         if found is None or any(pattern.search(text) is not None for pattern in self.unless):

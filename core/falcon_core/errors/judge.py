@@ -19,7 +19,7 @@ _REMEMBERED = 4096  # words
 
 
 class Judge:
-    """A table that is ready to judge what processes said. ``base``: as of ``Classifier``."""
+    """A table that is ready to judge the output of processes. ``base``: as of ``Classifier``."""
 
     def __init__(self, table: Table, base: Judge | None = None) -> None:
         self._table = table
@@ -55,7 +55,7 @@ class Judge:
         return said if by_code is None else _of_class(text, by_code)
 
     def names_exit(self, exit_code: int | None) -> bool:
-        """Check whether the job itself says what an exit code means."""
+        """Check whether the job itself defines the meaning of an exit code."""
         return self._table.exit_class(exit_code) is not None
 
     def last_words(self, output: str) -> LastWords:
@@ -88,7 +88,7 @@ class Judge:
         return LastWords(text) if finding is None else _of_class(text, finding.error_class)
 
     def _finding(self, text: str) -> Finding | None:
-        """Return what a line tells; what was raised no benign rule excuses."""
+        """Return the finding in a line; a raised exception is excused by no benign rule."""
         return self.classifier.line(text, Source.OUTPUT, raised=bool(exception_type(text))) if text else None
 
 

@@ -32,7 +32,7 @@ class LastWords(msgspec.Struct, frozen=True):
 
 
 def candidates(output: str) -> list[str]:
-    """Return what may be the reason for a failure, in the end of a process's output, oldest first.
+    """Return the possible reasons for a failure in the end of a process's output, oldest first.
 
     What tracebacks raised, with the place in the program; without any traceback the lines that sound bad, or else the
     last line.
@@ -48,6 +48,6 @@ def candidates(output: str) -> list[str]:
 
 
 def words_of(raised: Raised) -> str:
-    """Return what was raised and where as one bounded, clean line."""
+    """Return the raised exception and its place as one bounded, clean line."""
     place = f" ({clip(clean(raised.place), MOST_CHARACTERS // 2)})" if raised.place else ""
     return clip(clean(raised.line), MOST_CHARACTERS - len(place)) + place

@@ -35,7 +35,7 @@ _FAILURE: Final = re.compile(
 
 
 def first_end(output: str) -> FirstEnd | None:
-    """Read which rank failed first off the end of a launcher's output; None where the launcher does not say."""
+    """Read the rank that failed first from the end of a launcher's output; None if the output does not show it."""
     text = "\n".join(map(without_prefix, output.splitlines()))
     found = _of_torchrun(text)
     if found is not None:

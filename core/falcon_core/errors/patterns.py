@@ -18,7 +18,7 @@ _SET_BYTES: Final = 1 << 25  # of all together, with the cache of their automato
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be used; the message says why."""
+    """A pattern that cannot be used; the message has the reason."""
 
 
 class Found(Protocol):
@@ -40,7 +40,7 @@ def options(most_bytes: int = MOST_PROGRAM_BYTES) -> Any:
 
 
 def source(pattern: str, *, case: bool = False) -> bytes:
-    """Return a pattern as bytes, deaf to case unless told."""
+    """Return a pattern as bytes that ignores case, unless it says otherwise."""
     return (pattern if case else f"(?i:{pattern})").encode()
 
 

@@ -87,7 +87,7 @@ class ErrorClass(_Part, frozen=True, kw_only=True):
 
     @property
     def blames_hardware(self) -> bool:
-        """Return whether such an error by itself says that a node's device is at fault."""
+        """Check whether such an error by itself blames a node's device."""
         return self.of_hardware and not (self.consequence or self.vague)
 
 
@@ -123,7 +123,7 @@ class Overrides(_Part, frozen=True, kw_only=True):
 
 
 def _bounds(**keywords: int) -> msgspec.Meta:
-    """Return bounds for the API server. msgspec ignores them, since the errors of ``Table.of_job`` say more."""
+    """Return bounds for the API server. msgspec ignores them, since the errors of ``Table.of_job`` explain more."""
     return msgspec.Meta(extra_json_schema=keywords)
 
 
@@ -226,7 +226,7 @@ def next_named(classes: Sequence[ErrorClass], name: str) -> ErrorClass:
 
 
 def xid_pattern(numbers: Sequence[int]) -> str:
-    """Return the pattern of lines that tell one of these Xid numbers: the kernel's, and how monitors name them."""
+    """Return the pattern of lines with one of these Xid numbers, in the kernel's form and in monitors' forms."""
     either = "|".join(str(number) for number in numbers)
     return (
         rf"(?:^|[^a-z])xid\b ?(?:\((?:PCI:)?[0-9a-f:.]*\))?(?:[ _-]?(?:critical|error|code|event|errors|number|id))*"
@@ -304,7 +304,7 @@ def _without(rules: tuple[_Ruled, ...], ids: tuple[str, ...]) -> tuple[_Ruled, .
 
 
 def _check(table: Table, own: Overrides) -> None:
-    """Check what was given: names that are unique and known, patterns that can be used. Raises TableError."""
+    """Check the given table: names that are unique and known, patterns that can be used. Raises TableError."""
     _check_unique("classes", "name", [part.name for part in own.classes])
     _check_unique("rules", "id", [rule.id for rule in own.rules])
     _check_unique("benign", "id", [rule.id for rule in own.benign])

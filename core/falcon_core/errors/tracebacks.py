@@ -41,7 +41,7 @@ class Tracebacks:
         self._own: re.Match[str] | None = None  # the program's innermost
 
     def feed(self, line: str) -> Raised | None:
-        """Take the next line. Return what was raised, if the line ends a traceback."""
+        """Take the next line. Return the raised exception, if the line ends a traceback."""
         if line == _TRACEBACK:
             self._begin()
         elif (frame := _FRAME.match(line)) is not None:

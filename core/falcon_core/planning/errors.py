@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PlanningError(ValueError):
-    """The base of all: no plan can be made from this input, and the message says which part of it is to blame."""
+    """The base of all: no plan can be made from this input, and the message names the part of it that is wrong."""
 
 
 class InvalidInputError(PlanningError):
@@ -16,7 +16,7 @@ class InvalidSpeedError(PlanningError):
 
 
 class SingleGroupError(PlanningError):
-    """One group has nobody to share with: there is nothing to decide."""
+    """One group has no other to share with: there is nothing to decide."""
 
 
 class TooFewMicrobatchesError(PlanningError):

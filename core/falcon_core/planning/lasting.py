@@ -49,7 +49,7 @@ def survival(ended_seconds: Iterable[float], censored_seconds: Iterable[float] =
 def expected_rest_seconds(
     age_seconds: float, ended_seconds: Sequence[float], censored_seconds: Sequence[float] = ()
 ) -> float:
-    """Return for how long a slowdown of this age goes on in the mean [s]; 0 where all have ended by then.
+    """Return the mean remaining time [s] of a slowdown of this age; 0 where all have ended by then.
 
     The durations and the errors are those of ``survival``.
     """

@@ -61,7 +61,7 @@ class MicrobatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gap(self) -> float:
-        """Return how far above the optimum the predicted time is, as a share; bounded by ``min_gain``."""
+        """Return the excess of the predicted time over the optimum, as a share; bounded by ``min_gain``."""
         return self.seconds / self.best_seconds - 1.0
 
 
@@ -184,7 +184,7 @@ def _bounds(upper: Sequence[int] | None, groups: int, microbatches: int) -> Coun
 
 
 def _finished(times: Floats, fixed: Floats, least: Counts, bounds: Counts, deadline: float) -> Counts:
-    """Return how many micro-batches each group finishes by ``deadline`` [s], between ``least`` and its bound."""
+    """Return the number of micro-batches that each group finishes by ``deadline`` [s], from ``least`` to its bound."""
     counts = np.clip(np.floor((deadline - fixed) / times), least, bounds).astype(np.int64)
     # a division may be off by one against the products that finish times are compared by
     counts -= (counts > least) & (fixed + counts * times > deadline)

@@ -108,7 +108,7 @@ def next_strategy(candidates: Sequence[Candidate], applied: Collection[str]) -> 
 
 
 def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) -> bool:
-    """Tell whether the loss has reached the due share of the price, and the rest of the run can still repay the price.
+    """Check whether the loss has reached the due share of the price, and the rest of the run can still repay the price.
 
     ``savable_seconds`` is the most that acting now can save until the job's end or deadline (``savable``). Not acting
     where the price is higher keeps the factor of two: what is still lost is below the price, and so is the best in
@@ -140,7 +140,7 @@ def savable(
 
 
 def ladder_bound(overheads_seconds: Iterable[float], *, due_share: float = 1.0) -> float:
-    """Return how many times the clairvoyant's cost the ladder may cost at most: 1 + max_i (b_1 + … + b_i)/(λ · b_i).
+    """Return the most that the ladder may cost ÷ the clairvoyant's cost: 1 + max_i (b_1 + … + b_i)/(λ · b_i).
 
     ``due_share``: the least λ of its actions. Free actions cost nothing and count nothing. Raises InvalidInputError for
     a price below zero or not finite, or a λ outside 0 < λ ≤ 1.

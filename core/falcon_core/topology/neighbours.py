@@ -40,7 +40,7 @@ def holders(
 
 
 def _ring(domains: Sequence[str], apart: Collection[frozenset[int]]) -> list[int]:
-    """Return the holders where nobody is about to take another role."""
+    """Return the holders where no pod is about to take another role."""
     replicas = len(domains)
     if replicas < 2:
         return []

@@ -95,7 +95,7 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         }[axis]
 
     def coordinates(self, rank: int) -> Coordinates:
-        """Return where ``rank`` stands. Raises LayoutError beyond the world."""
+        """Return the coordinates of ``rank``. Raises LayoutError beyond the world."""
         if not 0 <= rank < self.world:
             raise LayoutError(f"rank {rank} of a world of {self.world}")
         place = {}
@@ -149,7 +149,7 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         return table[np.argsort(table[:, 0], kind="stable")]
 
     def replica_table(self) -> Ranks:
-        """Return who holds each stage of each replica of the model: [data, pipeline, tensor × context] of ranks."""
+        """Return the ranks of each stage of each replica of the model: [data, pipeline, tensor × context]."""
         slowest_first = tuple(reversed(self.order))
         grid = np.arange(self.world, dtype=np.int64).reshape([self.degree(each) for each in slowest_first])
         wanted = (Axis.EXPERT_DATA, Axis.EXPERT, Axis.PIPELINE, Axis.CONTEXT, Axis.TENSOR)

@@ -220,7 +220,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RingFormatError(ValueError):
-    """The file is not a ring of this version; the message says what was found and what to do."""
+    """The file is not a ring of this version; the message has what was found and what to do."""
 
 
 class RingHeader(msgspec.Struct, frozen=True):

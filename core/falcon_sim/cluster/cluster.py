@@ -101,7 +101,7 @@ class Cluster:
 
     @property
     def replaced(self) -> int:
-        """Return how many nodes have been replaced."""
+        """Return the number of nodes that have been replaced."""
         return self._membership.replaced
 
     @property
@@ -277,7 +277,7 @@ class Cluster:
         self._machines.roles = [pod.node for pod in pods if pod.node is not None]
 
     def begin_again(self, now: float, seconds: float) -> None:
-        """Start all processes anew after ``seconds``, as if the job were submitted again from outside (no Falcon)."""
+        """Restart all processes after ``seconds``, as if the job were submitted again from outside (no Falcon)."""
         dead = [replica for replica, pod in enumerate(self._members) if pod.died_at is not None]
         self.carry_out([*(Recreate(replica, stay=False) for replica in dead), Restart()], now)
         self._acknowledged_at = now + seconds

@@ -91,7 +91,7 @@ class Machines:
         ]
 
     def slowdown(self, node: int, at: float) -> float:
-        """Return how many times slower a node computes at that time than a healthy node, by its slowest process."""
+        """Return a node's compute time ÷ a healthy node's at that time, by its slowest process."""
         self._begin(at)
         return max(
             (
@@ -123,7 +123,7 @@ class Machines:
         return self._changes[place] if place < len(self._changes) else math.inf
 
     def conditions(self, now: float, counts: tuple[int, ...]) -> Conditions:
-        """Return what the job's ranks and links are like now, by role."""
+        """Return the present state of the job's ranks and links, by role."""
         role_of = {node: role for role, node in enumerate(self.roles)}
         compute = np.ones(len(self.roles) * self._procs)
         links = np.ones((len(self.roles), len(self.roles)))
@@ -178,5 +178,5 @@ class Machines:
 
 
 def probe(links: Floats, role: int, peer: int, rng: np.random.Generator) -> float:
-    """Return what a peer-to-peer test between two nodes measures: its time over a healthy link's, with noise."""
+    """Return the result of a peer-to-peer test between two nodes: its time over a healthy link's, with noise."""
     return float(links[role, peer] * math.exp(0.02 * rng.standard_normal()))

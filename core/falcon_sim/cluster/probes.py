@@ -39,7 +39,7 @@ class Pods:
         self._held_ms = 0
 
     def stand_still(self, held: Probe | None, obs: Observation, conditions: Conditions) -> float:
-        """Measure what a probe orders whose ranks are to stand still; return for how long they do [s], 0 for no order.
+        """Measure as a probe orders whose ranks are to stand still; return the standstill [s], 0 for no order.
 
         Each probe is measured once.
         """
@@ -80,7 +80,7 @@ class Pods:
         return CheckReport(number, backend="simulated", devices="alike", micros={"products": round(rate)})
 
     def answers(self, ordered: Probe | None, obs: Observation) -> dict[int, ProbeSeen]:
-        """Return what the pods say of the probe that is on, by replica."""
+        """Return the pods' answers to the probe in progress, by replica."""
         if ordered is None or (ordered.phase == "Prepare" and obs.now - ordered.since < START_SECONDS):
             return {}
         if ordered.phase == "Prepare":
@@ -95,7 +95,7 @@ class Pods:
         return {replica: ProbeSeen(report=report, address=f"pod-{replica}") for replica, report in reports.items()}
 
     def _ready(self, number: int, obs: Observation) -> dict[int, ProbeReport]:
-        """Let the executors wait, and each rank say where its iterations begin: at its calls of all ranks."""
+        """Let the executors wait, and each rank report the start of its iterations: at its calls of all ranks."""
         starts: dict[int, list[RankStart]] = {member.replica: [] for member in obs.members}
         for rank in obs.ranks:
             channel = ChannelStart(

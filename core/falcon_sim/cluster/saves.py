@@ -17,7 +17,7 @@ class Saves:
 
     @property
     def reported_at(self) -> float | None:
-        """Return when it was saved [s], as far as the ranks say it."""
+        """Return the time of the save [s], as far as the ranks report it."""
         return self._at if self._reports else None
 
     def begin(self) -> None:

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class ScheduleError(ValueError):
-    """The schedule does not exist for these numbers; the message says why."""
+    """The schedule does not exist for these numbers; the message has the reason."""
 
 
 class Pass(NamedTuple):

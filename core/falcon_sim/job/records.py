@@ -174,7 +174,7 @@ class RingWriter:
     def _recorded(
         self, calls: RecordArray, starts: Floats, ends: Floats, begins_ns: Floats
     ) -> tuple[RecordArray, npt.NDArray[np.int64]]:
-        """Put records in ring order, and say where each iteration ends in them.
+        """Put records in ring order, and return the end of each iteration in them.
 
         Shapes: [iterations, calls] → [n], [iterations + 1].
 

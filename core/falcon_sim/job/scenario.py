@@ -194,7 +194,7 @@ class Published(_Part, frozen=True, kw_only=True):
 
 
 class Policy(_Part, frozen=True, kw_only=True):
-    """The actions that Falcon may take. ``None``: no agent runs; an outsider notices a dead job and starts it anew."""
+    """The actions that Falcon may take. ``None``: no agent runs; an outsider notices a dead job and restarts it."""
 
     falcon: Literal["None", "FailStop", "All"] = "All"
     strategies: tuple[Strategy, ...] = LADDER

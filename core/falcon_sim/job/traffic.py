@@ -48,7 +48,7 @@ class Traffic:
         return found
 
     def sends(self, rank: int, microbatches: int) -> list[SentSignals]:
-        """Return what a rank sends to the stages beside its own, for so many micro-batches of its replica."""
+        """Return the bytes that a rank sends to its neighbour stages, for this many micro-batches of its replica."""
         stage = rank // (self._replicas * self._tensor)
         seconds = microbatches * self._job.transfer_seconds / self._job.procs_per_node
         carried = round(seconds * _BYTES_A_SECOND)

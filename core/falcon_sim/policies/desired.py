@@ -27,12 +27,12 @@ class Desired:
         self._firsts = adjust_microbatches.replicas(policy)[:, 0, 0].tolist()  # a rank of each replica
 
     def seen(self, state: RecoveryState, obs: Observation) -> Observation:
-        """Return what the operator sees, with the pods' answers."""
+        """Return the operator's observation, with the pods' answers."""
         obs = replace(obs, saves=self._saves_on_demand)
         return replace(obs, probes=self._pods.answers(state.probe, obs))
 
     def steps(self, state: RecoveryState, obs: Observation, counts: tuple[int, ...]) -> Iterator[Step]:
-        """Yield what is to be done now. ``counts``: micro-batches of each replica."""
+        """Yield the steps to take now. ``counts``: micro-batches of each replica."""
         conditions = self._machines.conditions(obs.now, counts)
         paused = self._pods.stand_still(state.probe, obs, conditions)
         if paused:

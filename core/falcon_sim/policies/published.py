@@ -67,7 +67,7 @@ class PublishedLadder:
     def climb(
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
     ) -> Step | None:
-        """Return the next step, if there is any; ``observe`` reads what the agents say now, ``made``: iterations."""
+        """Return the next step, if there is any; ``observe`` reads the agents' reports now, ``made``: iterations."""
         if slow is None:
             self._event = None
             return self._share(None, observe, counts) if counts != self._model.even else None
@@ -147,7 +147,7 @@ class PublishedLadder:
         )
 
     def _causes(self, observe: Callable[[], Observation]) -> frozenset[Cause] | None:
-        """Return what is slow now, by the ranks' times and profile mode; None: not enough iterations are known."""
+        """Return the causes of the present slowness, by the ranks' times and profile mode; None: too few iterations."""
         self._agents.read_all()
         times = self._profiled(observe())
         if times is None:

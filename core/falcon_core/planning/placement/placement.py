@@ -57,7 +57,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gap(self) -> float:
-        """Return how far above the optimum the cost may be, as a share; 0 is proven optimal."""
+        """Return the greatest possible excess of the cost over the optimum, as a share; 0 is proven optimal."""
         return self.cost_seconds / self.lower_bound_seconds - 1.0
 
 
@@ -160,7 +160,7 @@ def _consolidated(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
 
 
 def _put_down(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
-    """Put the bad nodes down one by one, each where it hurts least beside the nodes that were put down before.
+    """Place the bad nodes one by one, each where it hurts least next to the nodes placed earlier.
 
     A bad node counts as a usual node until its turn comes.
     """

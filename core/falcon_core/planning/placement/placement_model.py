@@ -211,7 +211,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Add up all lanes and communicators: tells better from worse where the slowest are the same."""
+        """Add up all lanes and communicators: this orders placements whose slowest parts are the same."""
         return sum(self.lane_seconds) + sum(map(sum, self.kind_seconds))
 
     def traffic(self, role: int) -> list[tuple[int, float]]:

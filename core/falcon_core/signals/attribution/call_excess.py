@@ -32,7 +32,7 @@ def median_excess(measured: Sequence[Measured], comms: Ints) -> dict[int, tuple[
 
 
 def healthy_calls(measured: Sequence[Measured], comms: Ints) -> dict[int, tuple[float, ...]]:
-    """Return how long the calls of an iteration take while the rank is healthy, ns, by communicator id.
+    """Return the time [ns] of the calls of an iteration while the rank is healthy, by communicator id.
 
     Empty while that is being learned. ``comms`` and the parts are those of ``median_excess``.
     """

@@ -34,7 +34,7 @@ class Attributed(NamedTuple):
 
 
 def attribute(iterations: Sequence[Iteration]) -> list[Attributed]:
-    """Return what :func:`compute_ns` and :func:`inside_outside` do, of several iterations at once where they are alike.
+    """Return :func:`compute_ns` and :func:`inside_outside` of several iterations, in one computation if they are alike.
 
     They are alike where they follow each other, with as many calls, all measured, that begin one after the other.
     """
@@ -128,7 +128,7 @@ class Excess(msgspec.Struct, frozen=True):
 
     @property
     def stall_share(self) -> float | None:
-        """Return how much of the computation's excess is in one gap alone: 0 of a slow device, 1 of late data.
+        """Return the share of the computation's excess that is in one gap alone: 0 of a slow device, 1 of late data.
 
         A slow device is slow in every gap, in proportion to the gap's share s of the work; late data delays one gap. So
         the gap that has the share x of the excess says (x − s) ÷ (1 − s). None where nothing grew, and where a single

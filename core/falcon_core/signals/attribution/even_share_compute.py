@@ -25,21 +25,21 @@ _MOST_NS = 1 << 60  # sums of a few still have 64 bits
 
 
 class Shares:
-    """A rank's shares as far as they are known: none, until its script says something."""
+    """A rank's shares as far as they are known: none, until its script reports one."""
 
     def __init__(self) -> None:
         self.said: Said | None = None
         self._cut_at: Turn | None = None  # the turn of the newest records
 
     def micro_ns(self, iteration: Iteration) -> int | None:
-        """Return what a micro-batch took in an iteration, by its calls; None where the script times its passes."""
+        """Return the time of a micro-batch in an iteration [ns], by its calls; None if the script times its passes."""
         said = self.said
         if said is None or said.timed:
             return None
         return micro_batch_ns(iteration, _turn(said, iteration.end_ns).share)
 
     def evened_ns(self, compute_ns: int | None, end_ns: int, micro_ns: int | None = None) -> int | None:
-        """Return what the even share would have taken, for an iteration that ended at ``end_ns``.
+        """Return the computation with the even share [ns], for an iteration that ended at ``end_ns``.
 
         ``micro_ns``: what a micro-batch took in it, by its calls.
         """
@@ -74,7 +74,7 @@ class Shares:
         yield records
 
     def reported(self, by_calls_ns: int | None = None) -> MicroShare | None:
-        """Return what is reported of the newest step. ``by_calls_ns``: what a micro-batch took in the newest ones."""
+        """Return the report of the newest step. ``by_calls_ns``: time of a micro-batch in the newest ones."""
         said = self.said
         if said is None:
             return None

@@ -45,7 +45,7 @@ class Measured(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def excess(self) -> Excess | None:
-        """Return by how much its calls and gaps exceed the healthy ones; None if interrupted, too."""
+        """Return the excess of its calls and gaps over the healthy ones; None if it was interrupted, too."""
         return None if self.iteration.interrupted else excess_over(self.times, self.healthy)
 
     @cached_property
@@ -75,7 +75,7 @@ def newest_known(values: Iterable[int | None]) -> list[int]:
 
 
 def median_micro_ns(newest: Iterable[Measured]) -> int | None:
-    """Return what a micro-batch takes by the calls of these iterations; None where they do not show it."""
+    """Return the time of a micro-batch [ns] by the calls of these iterations; None where they do not show it."""
     known = [each.micro_ns for each in newest if each.micro_ns is not None]
     found = round(statistics.median(known)) if known else 0
     return found if found >= _LEAST_MICRO_NS else None

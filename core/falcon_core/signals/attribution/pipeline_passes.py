@@ -36,7 +36,7 @@ def micro_batch_ns(iteration: Iteration, share: int) -> int | None:
 
 
 def _passes(sends: Flags, receives: Flags, share: int) -> float | None:
-    """Return how many micro-batches' passes lie between the first and the last of an iteration's transfers: [n], [n].
+    """Return the number of micro-batches whose passes lie between an iteration's first and last transfer: [n], [n].
 
     None where these are not those of a whole step of so many micro-batches.
     """

@@ -66,7 +66,7 @@ class Peers:
 
 
 def work_of(iteration: Iteration | None, varying: Varying | None, computation: Slope | None, peers: Peers) -> Work:
-    """Return what the calls of an iteration show.
+    """Return the kind of work that the calls of an iteration show.
 
     ``varying``: the sizes that its period ignores. ``computation``: how the rank's computation follows its bytes.
     """

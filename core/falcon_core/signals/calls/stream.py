@@ -336,7 +336,7 @@ class CallLog:
 
     @property
     def hidden(self) -> int:
-        """Return how many appended calls are not revealed yet."""
+        """Return the number of appended calls that are not revealed yet."""
         return self._held - self._length
 
     def ahead(self, first: int, count: int) -> Calls:
@@ -344,7 +344,7 @@ class CallLog:
         return self._columns.cut(first - self.base, min(first - self.base + count, self._held))
 
     def append(self, calls: Calls) -> int:
-        """Append calls, where all earlier ones are revealed, and return how many found room.
+        """Append calls, where all earlier ones are revealed, and return the number that found room.
 
         The oldest calls make room, so that at least one call finds some.
         """

@@ -38,7 +38,7 @@ _NORM, _EXPONENT, _GAIN, _GROWTH = range(4)  # rows of the table, one column a r
 
 @functools.lru_cache(maxsize=8)
 def _table(prior: Prior, lengths: int) -> Floats:
-    """Return what depends on the run length alone: [4, ``lengths``]; shared by all that have the same prior.
+    """Return the values that depend only on the run length: [4, ``lengths``]; shared by all with the same prior.
 
     ``norm`` is the logarithm of the Student-t's factor without its rate, ``exponent`` that of the rate, ``gain`` the
     share of a deviation by which the mean follows, ``growth`` the share of a deviation's square that the rate takes up.
@@ -152,7 +152,7 @@ class RunLengthPosterior:
         self._keep(np.concatenate((np.zeros(1, dtype=np.int64), np.arange(long, count))))
 
     def _prune(self) -> None:
-        """Keep three quarters of ``most``, so that the choice is not made anew at each sample."""
+        """Keep three quarters of ``most``, so that not every sample needs a new choice."""
         wanted = 3 * self._most // 4
         masses = self._state[_MASS, : self._count]
         kept = np.sort(np.argpartition(masses, -wanted)[-wanted:])

@@ -155,7 +155,7 @@ class ChangeDetector:
 
     @property
     def settled(self) -> SettledBlocks:
-        """Return what the anchored reference rests on."""
+        """Return the samples on which the anchored reference rests."""
         return self._drift.blocks
 
     @property
@@ -188,13 +188,13 @@ class ChangeDetector:
         return False
 
     def _doubt(self, reference: Reference, count: int) -> float:
-        """Return how far a median of ``count`` samples may miss ``verify``; 0 where a few more samples would decide."""
+        """Return by how much a median of ``count`` samples may miss ``verify``; 0 if a few more samples decide."""
         if count < _DOUBTED_SAMPLES:
             return 0.0
         return min(reference.error(count), _MOST_DOUBT * self._verify)
 
     def _rise(self, reference: Reference, count: int) -> float | None:
-        """Return how far the newest ``count`` samples lie above the reference; None for noise, or too little."""
+        """Return the rise of the newest ``count`` samples above the reference; None for noise, or too little."""
         newest = self._newest.levels(count)
         least = self._verify - self._doubt(reference, count)
         if np.count_nonzero(newest >= reference.level + least) < newest.shape[0] // 2:

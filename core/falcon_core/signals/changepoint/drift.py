@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Drift:
-    """The anchored reference of a series of levels (logarithms of times in ns), and the newest level beside it."""
+    """The anchored reference of a series of levels (logarithms of times in ns), and the newest level."""
 
     def __init__(self, verify: float, known: SettledBlocks | None = None) -> None:
         """Begin with no level, or with what an earlier agent knew. ``verify``: the threshold, a logarithm."""
@@ -79,7 +79,7 @@ class Drift:
         return self._samples % _LOOK == 0
 
     def rise(self, newest: Floats, noise: Reference, middle: Place) -> float | None:
-        """Return how far the newest ``WINDOW`` samples lie above the settled level; None if that is no degradation.
+        """Return the rise of the newest ``WINDOW`` samples above the settled level; None if that is no degradation.
 
         ``noise``: what single samples do; ``middle``: the place of the window's middle.
         """

@@ -34,7 +34,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def slowdown_since_earlier(now: Level, earlier: Sequence[Level], *, verify_percent: int) -> float | None:
-    """Return how many times as long an iteration lasts as in the fastest comparable earlier generation.
+    """Return the iteration time ÷ that of the fastest comparable earlier generation.
 
     None where it is less than ``verify_percent`` longer, where noise could explain it, or where nothing is comparable.
     """
@@ -50,7 +50,7 @@ def slowdown_since_earlier(now: Level, earlier: Sequence[Level], *, verify_perce
 
 
 def same_work(level: Level, other: Level) -> bool:
-    """Check whether iterations of the two levels do the same, as far as their calls and bytes say."""
+    """Check whether iterations of the two levels do the same work, as far as their calls and bytes show it."""
     if level.world_size != other.world_size or level.period_calls != other.period_calls:
         return False
     if level.size_class < 0 or other.size_class < 0:

@@ -112,7 +112,7 @@ class Reference:
         return self._single_error() * math.sqrt(1 / samples + 1 / self.samples)
 
     def samples_for(self, error: float) -> int:
-        """Return how many samples have a median that errs by ``error`` (> 0), against a level that is certain."""
+        """Return the number of samples whose median errs by ``error`` (> 0), against a level that is certain."""
         return math.ceil((self._single_error() / error) ** 2)
 
     def _single_error(self) -> float:

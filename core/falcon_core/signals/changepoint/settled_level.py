@@ -48,7 +48,7 @@ class SettledLevel:
 
     @property
     def samples(self) -> int:
-        """Return how many samples the level rests on."""
+        """Return the number of samples on which the level rests."""
         return len(self._blocks) * self._span * BLOCK
 
     @property

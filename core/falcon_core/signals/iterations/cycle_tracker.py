@@ -46,7 +46,7 @@ class Cycle:
 
     @property
     def decides_at(self) -> int:
-        """Return how many calls the next comparison needs, counted from the first call ever."""
+        """Return the number of calls, from the first call ever, that the next comparison needs."""
         return self.cursor + _FITTING_CALLS + 1 if self._waits else self.start + self.calls + 1
 
     @property

@@ -84,7 +84,7 @@ class CycleHistory:
 
     @property
     def until_review(self) -> int:
-        """Return how many cycles may be completed, at most, without a review being due."""
+        """Return the number of cycles that may be completed, at most, without a review being due."""
         return max(0, self._review_at - self._cycles - 1)
 
     def completed(self) -> None:

@@ -114,7 +114,7 @@ class IterationTracker:
 
     @property
     def position(self) -> Anchor | None:
-        """Return where the present iteration began; None where that is not known."""
+        """Return the call at which the present iteration began; None where that is not known."""
         cycle = self._cycle
         if cycle is None or self._interruption is not None or not self._log.base <= cycle.start < self._log.end:
             return None
@@ -123,7 +123,7 @@ class IterationTracker:
 
     @property
     def _decides_at(self) -> int:
-        """Return how many calls the next decision needs, counted from the first call ever.
+        """Return the number of calls, from the first call ever, that the next decision needs.
 
         No earlier call changes anything.
         """
@@ -154,12 +154,12 @@ class IterationTracker:
         return done
 
     def append(self, calls: Calls) -> int:
-        """Append calls, and return how many were taken; ``advance`` over them before the next ones are appended."""
+        """Append calls, and return the number taken; ``advance`` over them before the next ones are appended."""
         return self._log.append(calls)
 
     @property
     def hidden(self) -> int:
-        """Return how many appended calls were not looked at yet."""
+        """Return the number of appended calls that were not looked at yet."""
         return self._log.hidden
 
     def advance(self) -> list[Iteration]:

@@ -99,7 +99,7 @@ def explain(culprit: CpuEvidence, peers: Sequence[CpuEvidence]) -> Finding:
 
 
 def _throttling_growth(culprit: CpuEvidence) -> float:
-    """Return by how much the share of throttled periods has to have grown."""
+    """Return the least growth of the share of throttled periods that counts as the cause."""
     most = JUDGEMENT.throttling_growth
     if culprit.excess is None:
         return most
@@ -107,7 +107,7 @@ def _throttling_growth(culprit: CpuEvidence) -> float:
 
 
 def _collecting(culprit: CpuEvidence, peers: float | None) -> Finding | None:
-    """Return what the garbage collector's counter shows, if it explains half of the culprit's excess."""
+    """Return the garbage collector's counter as the cause, if it explains half of the culprit's excess."""
     spent, excess = culprit.collecting, culprit.excess
     if spent is None or not excess or excess <= 0:
         return None

@@ -88,7 +88,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def attribute_slowdown(
     views: Sequence[RankView], *, loss_ns: float | None = None, factor: float = JUDGEMENT.median_factor
 ) -> list[Verdict]:
-    """Find the culprits, the costliest first; empty where nobody stands out. O(ranks × their communicators).
+    """Find the culprits, the costliest first; empty where no rank stands out. O(ranks × their communicators).
 
     ``loss_ns``: slow less healthy iteration time. None where no healthy time is known: then computation is judged by
     level alone, a rank against the ranks of its work, with the median rule's ``factor`` (FALCON §4).
@@ -114,7 +114,7 @@ def attribute_slowdown(
 
 
 def least_excess_ns(iteration_ns: Floats, loss_ns: float) -> float:
-    """Return what a culprit has to account for at least, ns an iteration; ``iteration_ns`` by rank: [n]."""
+    """Return the least excess of a culprit [ns an iteration]; ``iteration_ns`` by rank: [n]."""
     if not len(iteration_ns):
         return JUDGEMENT.culprit_share * loss_ns
     least_ns = JUDGEMENT.culprit_iteration_share * median_of(iteration_ns)

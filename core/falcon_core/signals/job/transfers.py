@@ -58,7 +58,7 @@ class Matched(msgspec.Struct, frozen=True):
 
     @property
     def waits_ns(self) -> Floats:
-        """Return how long each member waited in each call: [members, calls]."""
+        """Return the wait of each member in each call [ns]: [members, calls]."""
         return self.durations_ns - self.transfers_ns
 
 

@@ -286,7 +286,7 @@ class RankChain:
         return deadline_ns is not None and now_ns - self.last_end_ns > deadline_ns
 
     def may_matter(self, now_ns: int) -> bool:
-        """Check whether a report could say more of the rank now than that all is well (``speaking``)."""
+        """Check whether a report could show that the rank is not well (``falcon_agent.reporting.schedule``)."""
         if self._detector.slowdown is not None or self.is_silent(now_ns):
             return True
         newest, slow_ns = self._sampled or self._recent, self._slow_compute_ns()
@@ -324,7 +324,7 @@ class RankChain:
         return self._tracker.cycle_calls
 
     def memory(self) -> RankMemory:
-        """Return what the next agent shall know."""
+        """Return the state that the next agent needs."""
         anchor = self._tracker.position
         expected, expected_compute = self._measurer.slopes
         return msgspec.structs.replace(
@@ -367,7 +367,7 @@ class RankChain:
         return least_excess(list(self._sampled or self._recent), width, self._tokenizer.comms)
 
     def healthy_calls(self) -> dict[int, tuple[float, ...]]:
-        """Return how long the calls of an iteration take in each communicator (``excess.healthy_calls``)."""
+        """Return the healthy time [ns] of the calls of an iteration by communicator (``call_excess.healthy_calls``)."""
         return healthy_calls(self._newest_window(), self._tokenizer.comms)
 
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:

@@ -73,7 +73,7 @@ class HangDeadline:
         ]
 
     def deadline_ns(self, iteration_ns: float, factor: float) -> int:
-        """Return how long a silence may last before it is a hang; ``iteration_ns`` is the present average."""
+        """Return the longest silence [ns] that is no hang; ``iteration_ns`` is the present average."""
         longest = max((pause.longest_ns for pause in self.pauses), default=0)
         return int(max(factor * iteration_ns, _PAUSE_MARGIN * longest, MINIMUM_DEADLINE_NS))
 

@@ -188,7 +188,7 @@ class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def makes_standbys(launch: LaunchStatus | None) -> bool:
-    """Check whether a launcher makes standbys, or will make them; where it says why there are fewer, it does not."""
+    """Check whether a launcher makes standbys, or will make them; it does not if it reports why there are fewer."""
     held = launch.standby if launch is not None else None
     return held is not None and held.ready < held.wanted and not held.why
 

@@ -17,7 +17,7 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Printed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a process printed that tells of an error."""
+    """The output of a process that shows an error."""
 
     unix_ns: Count  # when it was printed last, by its node's clock
     text: Annotated[str, Meta(max_length=MAX_CHARACTERS)]  # with its place, if it was raised
@@ -36,7 +36,7 @@ class RankOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def bounded(output: Sequence[RankOutput]) -> list[RankOutput]:
-    """Return what may be sent; where many processes have printed much, each text gets its share of the bound."""
+    """Return the part that may be sent; if many processes printed much, each text gets its share of the bound."""
     share = MAX_BYTES // max(1, sum(len(each.printed) for each in output))
     return [
         msgspec.structs.replace(

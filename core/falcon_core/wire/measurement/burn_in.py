@@ -34,7 +34,7 @@ def encode_report(report: BurnInReport) -> bytes:
 
 
 def decode_report(message: str) -> BurnInReport:
-    """Read a report. Raises ValueError where the text is none; the message says what is wrong with it."""
+    """Read a report. Raises ValueError where the text is none; the message names the fault."""
     return msgspec.json.decode(message, type=BurnInReport)
 
 

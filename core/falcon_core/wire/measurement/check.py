@@ -50,7 +50,7 @@ def read_printed(number: int, text: bytes) -> CheckReport:
 
 
 def bounded(number: int, printed: Printed) -> CheckReport:
-    """Return what was printed as a report."""
+    """Return the printed result as a report."""
     if not printed.scores and not printed.problems:
         return CheckReport(number, why="the benchmark measured nothing")
     return CheckReport(

@@ -101,7 +101,7 @@ class LinksPrinted(msgspec.Struct):
 
 
 def read_links(number: int, printed: LinksPrinted | None, *, running: bool, error: str) -> LinksReport:
-    """Say how far the measurement of the links is.
+    """Return the progress of the measurement of the links.
 
     ``printed``: the executor's file; None where there is none that can be read. ``running``: the executor lives.
     """

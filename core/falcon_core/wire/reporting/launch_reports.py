@@ -74,7 +74,7 @@ NO_LAUNCH: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
 def encode_launch(status: LaunchStatus | None) -> msgspec.Raw:
-    """Encode what the launcher says; None: nothing yet."""
+    """Encode the launcher's report; None: nothing yet."""
     return msgspec.Raw(msgspec.msgpack.encode(_launch(status)))
 
 
@@ -119,7 +119,7 @@ def _process(rank: LaunchRank, first_unix_ns: int) -> _Process:
 
 @lru_cache(maxsize=_MOST_LAUNCHES)
 def decode_launch(raw: bytes) -> LaunchStatus | None:
-    """Read what the launcher says. The newest of each pod is kept, since most reports only repeat it."""
+    """Read the launcher's report. The newest of each pod is kept, since most reports only repeat it."""
     sent = _decoder.decode(raw)
     if sent is None:
         return None

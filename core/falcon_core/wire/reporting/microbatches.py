@@ -44,7 +44,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank's script says of its micro-batches."""
+    """A rank's report of its micro-batches, made by its script."""
 
     generation: int
     per_rank: PerRank

@@ -143,7 +143,7 @@ def _unpack_notes(page: bytes) -> tuple[int | None, int]:
 
 
 def _unpack_time(page: bytes, offset: int, magic: bytes, of: int) -> int:
-    """Read how long a save or a load took, microseconds; 0 where nothing is said of this sequence or generation."""
+    """Read the time of a save or a load [µs]; 0 if there is none for this sequence or generation."""
     raw = page[offset : offset + _TIME.size]
     if len(page) < PAGE_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, offset + _TIME.size)[0]:
         return 0
@@ -152,7 +152,7 @@ def _unpack_time(page: bytes, offset: int, magic: bytes, of: int) -> int:
 
 
 def unpack_loaded(page: bytes) -> tuple[int, Loaded] | None:
-    """Read what a rank has loaded, and in which generation; None where it has said nothing."""
+    """Read the step that a rank has loaded, and its generation; None if it has reported none."""
     raw = page[LOADED_OFFSET : LOADED_OFFSET + _LOADED.size]
     if len(page) < PAGE_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, LOADED_OFFSET + _LOADED.size)[0]:
         return None

@@ -21,7 +21,7 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
 class LaunchDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher's process says."""
+    """The report of the launcher's process."""
 
     version: int
     state: State
@@ -62,7 +62,7 @@ class DirectoryReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def report_of(said: LaunchDirectory | None) -> DirectoryReport | None:
-    """Return what is reported of the launcher's word; None: it has not spoken yet."""
+    """Return the report made from the launcher's file; None: there is none yet."""
     if said is None:
         return None
     return DirectoryReport(

@@ -58,7 +58,7 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopiesReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an agent says of copies: where it takes them, which it keeps, and why its own go nowhere."""
+    """An agent's report of copies: its address for them, the copies it keeps, and why its own are not sent."""
 
     port: Port = 0  # 0: it takes none
     held: Annotated[list[Held], Meta(max_length=MAX_HELD)] = []  # of other pods' ranks
