@@ -1,4 +1,4 @@
-"""Falcon's judgement: signals, plans and recovery as pure functions over frozen values.
+"""Judge training jobs: signals, plans and recovery as pure functions over frozen values.
 
 Nothing here does I/O, reads a clock or knows Kubernetes, so every decision
 can be replayed and tested with plain values.

@@ -1,4 +1,4 @@
-"""What the programs' command lines have in common: their version, and what to install where a package is missing."""
+"""Show a program's version, and name the package to install where one is missing, for all command lines."""
 
 from __future__ import annotations
 

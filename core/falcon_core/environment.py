@@ -1,4 +1,4 @@
-"""What is wrong with a process's environment variables: one line for each mistake, with its name and the remedy.
+"""Describe the mistakes in a process's environment variables: one line each, with its name and the remedy.
 
 Operator and agent read ``FALCON_*`` with pydantic-settings, which finds all mistakes at once; this module describes
 them. A pod that restarted once for each mistake would waste a person's time.

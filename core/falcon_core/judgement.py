@@ -1,7 +1,7 @@
-"""The thresholds that are judgements: numbers that no measurement and no format gives, each with its reason.
+"""Define the thresholds that are judgements: numbers that no measurement and no format gives, each with its reason.
 
-What a job's owner may set (``spec.detection``) stands in ``wire.messages.Detection`` and in ``recovery``'s ``Policy``;
-thresholds of a detector's statistics stand beside the detector.
+Settings of the job's owner (``spec.detection``) are in ``wire.reporting.messages.Detection`` and in ``recovery``'s
+``Policy``. Thresholds of a detector's statistics are in the detector's module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words of the design as types: what is broken, where, why, and how bad."""
+"""Define the words of the design as types: what is broken, where, why, and how bad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell by its name, and by the look of its value, whether a setting is a secret: ``HF_TOKEN``, not ``pad_token``."""
+"""Decide by its name, and by the form of its value, whether a setting is a secret: ``HF_TOKEN``, not ``pad_token``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take secrets out of text: passwords, tokens and keys, by their form and by what stands before them.
+"""Remove secrets from text: passwords, tokens and keys, by their form and by the words before them.
 
 Status, Events, last words of a program and the archive of a bug report are cleaned by the same rules. What precedes a
 value decides more often than its form: forty hexadecimal digits are a key of Weights & Biases after ``wandb login``,

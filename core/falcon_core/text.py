@@ -1,7 +1,7 @@
-"""Text that people read: bounded, printable, and without secrets.
+"""Make text fit for people: bounded, printable, and without secrets.
 
 Status, Events and logs show words that come from outside: a scheduler's message, a program's last line, a refusal of
-the API server. They may hold control characters (a terminal would obey them), or a token that somebody passed on a
+the API server. They may hold control characters (a terminal would obey them), or a token that a user passed on a
 command line.
 """
 

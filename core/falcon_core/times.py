@@ -1,8 +1,8 @@
-"""The times that depend on each other across processes, in seconds: launcher, agent, operator.
+"""Define the times [s] that depend on each other across processes: launcher, agent, operator.
 
-Each of them waits for something that another process does within a time of its own. A wait that is shorter than what
-it waits for acts on a process that was about to answer; so they stand together, and a test checks their order, also
-against the launcher's own in ``shim/src/launch``.
+Each of them waits for something that another process does within a time of its own. A wait that is too short acts on a
+process that was about to answer. So they are defined together, and a test checks their order, also against the
+launcher's own in ``shim/src/launch``.
 """
 
 from __future__ import annotations
