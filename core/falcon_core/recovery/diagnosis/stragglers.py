@@ -146,6 +146,7 @@ def culprits_of(
         if id(group) not in peers:
             peers[id(group)] = _Peers.of([rank for rank in group if rank.rank not in slow_ranks], policy)
         also = {out.rank for out, _ in of_node} | rest
+        # Only the first culprit counts the slow ranks that no culprit of the list stands for.
         rest = set()
         others = sorted(also - {worst.rank})
         culprits.append(_culprit(obs, policy, worst, peers[id(group)], others, shared, never_well))
@@ -252,10 +253,11 @@ def _culprit(
     culprit = next(rank for rank in obs.ranks if rank.rank == worst.rank)
     healthy = culprit.sent.healthy_compute_ns
     if healthy is not None and shared is not None:
+        # Growth that all ranks of the group share is not this rank's fault.
         healthy = round(healthy * shared.of(worst.rank, policy))
     evidence = replace(culprit.cpu, stall_share=culprit.sent.stall_share)
     if never_well or (healthy is not None and worst.value_ns <= healthy * (1 + policy.verify)):
-        # A generation that was slow from its first iteration has taken that for its health.
+        # The agent of a generation that was slow from its first iteration has learned the slow level as healthy.
         healthy = None
         now = culprit.cpu
         evidence = CpuEvidence(throttled=now.throttled, run_delay=now.run_delay, collecting=now.collecting)
@@ -263,6 +265,7 @@ def _culprit(
     cause = explain(evidence, [peers.cpu])
     member = obs.members[culprit.replica]
     trouble = member.trouble
+    # The node's own report is the cause only if neither counters nor calls show another one.
     reported = trouble if trouble is not None and trouble.slows and cause.cause is Cause.UNKNOWN else None
     return Culprit(
         rank=culprit.rank,

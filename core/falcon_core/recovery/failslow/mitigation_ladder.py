@@ -67,6 +67,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     # A node that is being replaced is replaced all the same.
     if disturbed and (state.slow is None or state.slow.phase != "Mitigating"):
         return state, []
+    # Do this first: after a change of the job itself, all that follows compares with the job's new level.
     state, obs, shared = job_change.held_against(state, obs, policy)
     state = _learn_healthy(state, obs, policy)
     state = slow_from_start.look(state, obs, policy)
@@ -77,6 +78,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _open(onset.look(state, obs, policy), obs, policy, shared)
     if slow.phase == "Checking":
         return _checked(state, slow, obs, policy)
+    # While no generation runs or a failure is open, no speed is judged: only a pod in preparation is followed.
     if obs.running and state.stop is None:
         link = state.link_beside is not None
         slow = loss.counted(slow, obs, policy, shared, paused=probe_controller.disturbs(state, obs), link_beside=link)
@@ -168,27 +170,34 @@ def _watch(
     culprit = culprit_of(found, obs, policy, shared)
     if not found:
         slow = replace(slow, quiet_iteration=obs.iterations)
+    # A generation that is slow from its first iteration has no onset to compare with: only the peers remain.
     if culprit is None and slow.onset_iteration <= 1:
         culprit = slow_from_start.named(state, obs, policy)
         slow = replace(slow, from_start=culprit is not None)
     own = slow.quiet_iteration - JUDGEMENT.lasting_windows * policy.consecutive
+    # No rank stands out for long enough: add up the windows of several short spells.
     in_pieces = culprit is None
     if in_pieces:
         state, suspected = intermittent.look(state, slow, obs, policy)
         culprit, own = culprit_of(suspected, obs, policy, shared), intermittent.since(state, slow, policy)
     if culprit is not None:
         state, slow = _dated(state, slow, culprit, own, obs, policy)
+        # Where work moves between ranks, a short stay is the job's habit and is not reported.
         if not moving_work.is_usual(state, slow, culprit, obs, policy):
             return _blame(state, replace(slow, usual=None), culprit, obs, policy, shared, in_pieces=in_pieces)
         slow = replace(slow, usual=culprit)
+    # No rank is named: the slowdown is reported only once it outlasts its possible explanations.
     slow = reporting_threshold.after_look(state, slow, obs, policy)
     slow = flapping.after_look(slow, obs.now, well=_is_well(state, slow, obs, policy))
     if flapping.is_over(slow, obs.now, rebalance.hold_seconds(state)):
         return _passed(state, slow, obs, policy)
+    # Moving micro-batches needs no named rank and takes no node, so it does not wait for a culprit.
     state, slow = rebalance.on_suspicion(state, slow, obs, policy)
     link = slow.link or slow_link(obs, policy, slow)
+    # The job itself has changed only if neither a rank nor a link explains the slowdown.
     if not found and link is None and not slow.id and (change := job_change.found(state, slow, obs, policy, shared)):
         return replace(state, slow=None, change=change, healthy_ns=change.after_ns), []
+    # A named link makes the suspicion an incident.
     if link is not None and not slow.id:
         state, slow = numbered(state, replace(slow, phase="Detected"), policy)
     return link_swap.climb(state, replace(slow, link=link), obs, policy)
@@ -241,7 +250,7 @@ def _blame(
         each = [*each, culprit]
     state = replace(state, slow=replace(incidents.first_of(state), culprit=by_itself))
     state = incidents.name(state, each, obs, policy, at_once=True)
-    # At once, so that links that are being measured for the suspicion without a name are measured to the end.
+    # Run this in the same look: otherwise the link measurement started for the unnamed suspicion would be cancelled.
     state, named = concurrent_link.look(state, incidents.first_of(state), obs, policy)
     state, actions = _ladder(state, obs, policy, each)
     return state, [*named, *actions]
@@ -250,7 +259,7 @@ def _blame(
 def _dated(
     state: RecoveryState, slow: SlowIncident, culprit: Culprit, own: int, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, SlowIncident]:
-    """Let a slowdown count from its culprit's ``own`` onset, unless the same node stood out before (``imbalance``).
+    """Let a slowdown count from its culprit's ``own`` onset, unless the same node stood out before (``slow.usual``).
 
     Where another node did, its stay is over, and the culprit has been slow for as long as it takes to stand out.
     """
@@ -278,6 +287,7 @@ def _ladder(
     slow = incidents.first_of(state)
     slow = replace(slow, passed_over=why_not_moved(slow, obs, policy))
     actions: list[Action] = []
+    # Several strategies may be due at one look. Stop at the first that is not due, or cannot be carried out.
     while (strategy := next_candidate(state, slow, obs, policy)) is not None and _is_due(strategy, slow, policy):
         state, slow, carried_out = _carried_out(strategy, state, slow, obs, policy)
         if carried_out is None:
@@ -287,6 +297,7 @@ def _ladder(
         if slow.phase == "Checking":  # all ranks restart for it: look again
             return replace(state, slow=slow), actions
     state = replace(state, slow=slow)
+    # One restart can leave several nodes: further nodes whose loss has paid for a spare join it.
     if was_applied(slow, replace_node.TYPE):
         state, joined = incidents.join(state, obs, policy)
         actions += joined
@@ -339,6 +350,7 @@ def _mitigate(
     failure = "" if prepared.ready else replace_node.failed(prepared)
     if failure:
         state = replace(state, slow=incidents.given_back(slow, failure, obs.now))
+        # Without the first node's pod there is no restart that the other pods could share.
         state, others = incidents.give_back(state)
         return state, [Abandon(replica), *others]
     state, actions = incidents.without_failed(state, obs)
@@ -349,6 +361,7 @@ def _mitigate(
         actions += joined
     if not prepared.ready or slow.well_since is not None:  # it may have recovered for good: see ``flapping``
         return state, actions
+    # A shared restart is cheaper than a second one: wait for the pods of further nodes while that pays.
     if training and (joined or incidents.awaited(state, obs)):
         return state, actions
     state = replace(state, slow=incidents.switched(slow, prepared, obs.now))

@@ -113,9 +113,10 @@ def kept(state: RecoveryState, over: SlowIncident, obs: Observation, policy: Pol
     if state.slow is not None or over.moved is None or over.moved.failed or level is None:
         return state
     moved = sharing is not None and not sharing.is_even and sharing.generation == obs.generation
-    # What was moved for a reason stays until they are clearly alike.
+    # The shares were moved for a reason: take them back only when the replicas are clearly alike.
     if not moved or adjust_microbatches.hindrance(obs, policy) or replicas_are_alike(obs, policy, policy.verify / 2):
         return state
+    # Only an open slowdown keeps micro-batches moved, so follow the other slow replica without naming it.
     suspicion = SlowIncident(
         id="",
         phase="Suspected",

@@ -137,6 +137,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _follow(state, state.hang, obs, policy, stalled=since is not None)
     if since is None or state.stop is not None:
         return state, []
+    # A raised error explains the stall at once. Any other stall may be a checkpoint or an evaluation.
     patience = 0.0 if raised(obs, policy.judge) else IDLE_SECONDS
     if obs.now - since < patience:
         return state, []  # too early, whomever they wait for
@@ -232,8 +233,8 @@ def due(state: RecoveryState, obs: Observation, policy: Policy) -> Fault | None:
     if nobody_waits(obs) or obs.now < due_at(hang):
         return None
     first = hang.findings[0] if hang.findings else None
-    # One rank that never arrived, or does not answer: something is wrong with it, and perhaps with its node. All else
-    # blames no node.
+    # Only a single rank that never arrived, or does not answer, is blamed, and perhaps its node.
+    # Any other finding blames no node.
     alone = first is not None and first.total == 1 and (first.kind == "NeverArrived" or not first.ranks[0].answers)
     at = first.ranks[0].place if first is not None and first.ranks else None
     replica = next((rank.replica for rank in obs.ranks if at is not None and rank.rank == at.rank), 0)

@@ -53,11 +53,13 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _close(state, obs)
     live = assess_liveness(obs, state.stop)
     faults = member_faults(obs, live, policy, state.stop)
+    # While a generation is being stopped, a replica whose new pod is on its way needs no second one.
     members = [fault for fault in faults if obs.running or not _under_way(obs, fault)]
     if members:
         if _is_held(state, obs) and not any(fault.is_lost for fault in members):
             return _refine(state, obs, policy), []
         return _act(state, obs, policy, members)
+    # The old generation is still being stopped: later signs may correct the diagnosis.
     if not obs.running:
         return _refine(state, obs, policy), []
     if state.stop is not None and state.stop.acts_at is not None:
@@ -128,6 +130,7 @@ def _act(
     culprit = obs.members[first.replica]
     recent = restart_budget.recent(state.attempts, obs.now, policy.window_seconds)
     ends = [fault.replica for fault in faults if _pod_fault(obs, fault)]
+    # Ends of pods that belong to a failure in the budget already do not count again.
     counts = first.counts and not _is_counted(state, obs, ends)
     verdict, kind = _verdict(obs, policy, first, recent, counts=counts)
     attempts = [
@@ -143,8 +146,10 @@ def _act(
     faults = [first, *faults[1:]]
     wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
     actions = [action for action in wanted if action is not None]
+    # Nodes that report trouble or have a notice are left in this restart, because that costs no further restart.
     besides = leaving(obs, {fault.replica for fault in faults}, incident.id)
     held_seconds = restart_budget.back_off_seconds(recent, obs.now) if kind else 0.0
+    # Repeated restarts wait longer each time, but an action that leaves a node is not delayed.
     if held_seconds and _may_wait(first, actions, besides):
         return replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)), []
     actions = [*actions, *besides] or [Restart()]

@@ -120,7 +120,7 @@ def begin_round(state: Preflight, now: float) -> Preflight:
 
 def awaited(state: Preflight, machines: Sequence[Machine], now: float) -> list[Machine]:
     """Return the machines whose answer is still waited for."""
-    # The clock of the leader that asked may have been another one.
+    # Compare absolute differences: an earlier leader with another clock may have given the order.
     if state.links_at:
         late = abs(now - state.links_at) > LINKS_SECONDS
         ring = {machine.replica for machine in participants(machines)}

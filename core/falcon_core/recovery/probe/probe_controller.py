@@ -53,6 +53,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryStat
     if probe is None:
         target = probe_targets.wanted(state, obs, policy)
         return state if target is None else _begun_if_allowed(state, target, obs, policy)
+    # An order belongs to one generation: when that ends, its ranks no longer stand still.
     if probe.generation != obs.generation or not obs.running:
         return replace(_ended(state, probe, obs), probe=None)
     if probe.phase == "Release":
@@ -86,6 +87,7 @@ def _begun_if_allowed(
     slow = probe_targets.incident_of(state, target.incident) if target.incident else None
     if obs.now < probe_targets.allowed_at(state, slow, policy):
         return state
+    # Answers are matched to a probe by its number, so no number is used twice in the job's life.
     number = state.pauses.probes + 1
     probed = (slow.probed if slow is not None else None) or Probed()
     check = state.check

@@ -373,7 +373,9 @@ class RankChain:
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:
         """Make the report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
         recent = list(self._recent)
+        # Where calls return when they are enqueued, only sampled device times show computation and waits.
         attributed = list(self._sampled) or recent
+        # An interrupted iteration contains calls that are not its own, so it does not show the kind of work.
         whole = next((each.iteration for each in reversed(recent) if not each.iteration.interrupted), None)
         slowdown = self._detector.slowdown
         sizes_vary = self._tracker.varying is not None
