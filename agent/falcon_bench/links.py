@@ -108,7 +108,7 @@ class _Link:
     def dial(self):  # type: () -> dict[str, float]
         (control,) = self._connect(CONTROL, 1)
         if _read(control, self._until) != _GO:
-            raise RefusedError("it is no executor of this check")
+            raise RefusedError("the peer is no executor of this check: it did not send the go-ahead")
         rtt = ping(control, self._until)
         echo(control, self._until)
         sent = send(self._connect(THERE, STREAMS), self._order.seconds, self._until)
@@ -187,7 +187,7 @@ def ping(peer, until):  # type: (socket.socket, float) -> float
         peer.settimeout(remaining(until))
         peer.sendall(sent)
         if not hmac.compare_digest(_read(peer, until), sent):
-            raise RefusedError("it answers with other bytes than it was sent")
+            raise RefusedError("the peer returned other bytes than it was sent")
         trips.append(time.perf_counter() - began)
     peer.sendall(_END)
     return sorted(trips)[len(trips) // 4]
@@ -210,7 +210,7 @@ def _read(peer, until):  # type: (socket.socket, float) -> bytes
         peer.settimeout(remaining(until))
         part = peer.recv(len(_END) - len(got))
         if not part:
-            raise RefusedError("it has closed the connection")
+            raise RefusedError("the peer closed the connection after %d of %d bytes" % (len(got), len(_END)))
         got += part
     return got
 
@@ -257,8 +257,9 @@ def receive(streams, seconds, until):  # type: (list[socket.socket], float, floa
     buffer = bytearray(_CHUNK)
     for stream in streams:
         stream.setblocking(False)
-    if not _arrived(streams, buffer, remaining(until)):
-        raise TimeoutError("nothing has arrived in time")
+    waited = remaining(until)
+    if not _arrived(streams, buffer, waited):
+        raise TimeoutError("no data from the peer within %.1f s" % waited)
     began = opened = now = time.monotonic()
     windows, got, busy = [], 0, Busy()  # type: list[float], int, Busy
     while now < began + seconds:
@@ -285,7 +286,7 @@ def _arrived(streams, buffer, seconds):  # type: (list[socket.socket], bytearray
         except BlockingIOError:
             continue
         if not part:
-            raise RefusedError("it has ended the transfer before its time")
+            raise RefusedError("the peer closed a connection before the transfer was over")
         got += part
     return got
 

@@ -22,7 +22,7 @@ def remaining(until):  # type: (float) -> float
     """Return the seconds that are left, for a socket's timeout. Raises TimeoutError where none are."""
     left = until - time.monotonic()
     if left <= 0:
-        raise TimeoutError("no answer in time")
+        raise TimeoutError("the peer did not answer before the end of the turn")
     return left
 
 

@@ -221,9 +221,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--falcon-namespace", type=_job_name, default="falcon-system", help="of the operator (default: %(default)s)"
     )
-    now = job_command(
-        "check", _check, "measure a job's machines and links now, while all ranks stand still for a second"
-    )
+    now = job_command("check", _check, "measure a job's machines and links now, while all ranks pause for a second")
     now.add_argument(
         "--wait",
         type=_duration,

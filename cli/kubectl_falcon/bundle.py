@@ -108,7 +108,9 @@ def _falcon(kubectl: Kubectl, namespace: str, found: Gathered) -> None:
     selector = "--selector=app.kubernetes.io/component in (operator,gateway)"
     pods = found.attempt("Falcon's own pods", lambda: items_of(kubectl.list_all("pods", selector)))
     if pods == []:
-        found.missing.append(f"Falcon's own pods: none in namespace {namespace}; name another by --falcon-namespace")
+        found.missing.append(
+            f"Falcon's own pods: none in namespace {namespace}; choose another with --falcon-namespace"
+        )
     for pod in pods or []:
         name, spec = str(pod["metadata"]["name"]), pod.get("spec", {})
         component = pod["metadata"].get("labels", {}).get("app.kubernetes.io/component", "")

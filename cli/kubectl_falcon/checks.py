@@ -1,4 +1,4 @@
-"""``kubectl falcon check``: all ranks stand still for about a second while machines and links are measured.
+"""Run ``kubectl falcon check``: pause all ranks for about a second while machines and links are measured.
 
 It is asked for by an annotation of the TrainingJob, so that the cluster's own rights decide who may. The operator
 answers in ``status.check``.
@@ -32,7 +32,8 @@ def check(kubectl: Kubectl, name: str, most_seconds: float) -> Answer:
     job = job_of(find_job(kubectl, name))
     if job.state not in TRAINING:
         raise TroubleError(
-            f"{job.namespace}/{name} is {job.state or 'new'}: a check measures while all ranks train; ask again then"
+            f"{job.namespace}/{name} is {job.state or 'new'}: a check needs a job in state {' or '.join(TRAINING)};"
+            " try again then"
         )
     if job.check is not None and job.check.state == "Running":
         raise TroubleError(
@@ -45,7 +46,9 @@ def check(kubectl: Kubectl, name: str, most_seconds: float) -> Answer:
         time.sleep(LOOK_SECONDS)
         job = job_of(kubectl.get(JOBS, name))
         if job.annotations.get(ANNOTATION) != value:
-            raise TroubleError("somebody else has asked for a check meanwhile; it takes this one's place")
+            raise TroubleError(
+                "another check was requested for this job, and replaced this one: kubectl describe ftj shows its result"
+            )
         if job.check is not None and job.check.asked == value and job.check.state in ("Done", "Failed"):
             return answer(job, job.check)
     raise TroubleError(
@@ -56,7 +59,7 @@ def check(kubectl: Kubectl, name: str, most_seconds: float) -> Answer:
 
 def _why_late(job: Job) -> str:
     if job.check is not None and job.check.state == "Waiting":
-        return "the check waits until the last pause is a minute old and nothing else is going on"
+        return "the check waits until the last pause is a minute ago and no repair is running"
     return "the job's ranks are being measured" if job.check is not None else "the operator has not seen it yet"
 
 
@@ -64,6 +67,6 @@ def answer(job: Job, found: Check) -> Answer:
     """Return what a check that is over has found. Raises TroubleError where nothing could be measured."""
     if found.state == "Failed":
         raise TroubleError(f"nothing could be measured: {found.result}")
-    stood = f"all ranks stood still for {found.standstill_seconds:.1f} s" if found.standstill_seconds else ""
+    stood = f"all ranks were paused for {found.standstill_seconds:.1f} s" if found.standstill_seconds else ""
     head = f"{job.namespace}/{job.name}: {found.result}{f'; {stood}' if stood else ''}"
     return Answer([head, *(f"  slow: {each}" for each in found.slow)], not found.slow)

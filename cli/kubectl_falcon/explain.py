@@ -124,7 +124,7 @@ def _places(page: Page, job: Job, run: Run | None, now: float) -> None:
     more = len(run.members) - SHOWN_MEMBERS
     if more > 0:
         page.field("", f"and {counted(more, 'pod')} more: kubectl get ftr {job.name} -n {job.namespace} -o yaml")
-    label = "Left nodes"
+    label = "Evicted"
     for left in run.left[:SHOWN_LEFT]:
         fence = "; fenced, so no job uses it" if left.fenced else ""
         page.field(label, f"{left.node} since {stamp(left.at)} ({span(now - left.at)}): {left.reason}{fence}")
@@ -170,8 +170,8 @@ def _cost(incident: Incident | None, now: float) -> str:
         return f"{span(slow_seconds)} lost in slow iterations{repair}" if slow_seconds or repair else ""
     if incident.end is None:
         stands = incident.still_from is not None
-        return f"training has stood still for {span(now - incident.begin)}" if stands else ""
-    return f"training stood still for {span(incident.lost_seconds)}" if incident.lost_seconds else ""
+        return f"training has been stopped for {span(now - incident.begin)}" if stands else ""
+    return f"training was stopped for {span(incident.lost_seconds)}" if incident.lost_seconds else ""
 
 
 def matters(condition: Condition) -> bool:

@@ -71,9 +71,9 @@ class Kubectl:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise TroubleError(f"kubectl's answer is no JSON: {error}") from error
+            raise TroubleError(f"kubectl did not return JSON: {error}") from error
         if not isinstance(found, dict):
-            raise TroubleError("kubectl's answer is no object")
+            raise TroubleError("kubectl did not return a JSON object")
         return found
 
     def _text(self, command: list[str], wanted: Wanted, where: str = "", scope: Scope = "Cluster") -> str:
@@ -97,7 +97,7 @@ class Kubectl:
                 stdin=subprocess.DEVNULL,
             )
         except FileNotFoundError as error:
-            raise TroubleError("kubectl is not on PATH: this is a plugin of it") from error
+            raise TroubleError("kubectl is not on PATH: install it, since this plugin calls it") from error
         except subprocess.TimeoutExpired as error:
             raise TroubleError(f"kubectl {command[0]} gave no answer within {CALL_SECONDS} s") from error
 
@@ -110,7 +110,7 @@ def find_job(kubectl: Kubectl, name: str) -> dict[str, Any]:
         elsewhere = _namespaces_of(kubectl, name)
         if elsewhere:
             listed = ", ".join(elsewhere)
-            raise NotThereError(f"{error}; there is one in {listed}: name it with -n") from error
+            raise NotThereError(f"{error}; there is one in namespace {listed}: choose it with -n") from error
         raise
 
 

@@ -22,21 +22,21 @@ def set_suspended(kubectl: Kubectl, name: str, suspend: bool) -> tuple[str, bool
 def suspended_words(job: Job) -> str:
     """Say what a suspension does to the job."""
     memory = (
-        " The checkpoints in the pods' memory (spec.checkpoint.memory) go with the pods: what is not in files as well"
-        " is lost."
+        " The checkpoints in the pods' memory (spec.checkpoint.memory) are deleted with the pods: what is not also in"
+        " files is lost."
         if job.checkpoint_memory
         else ""
     )
     return (
         f"{job.namespace}/{job.name} is suspended: all ranks get SIGTERM and end, then the job's"
         f" {job.replicas} pods are deleted, which frees their nodes. The job, its diagnoses and its counters stay."
-        f"{memory} Go on with: kubectl falcon resume {job.name} -n {job.namespace}"
+        f"{memory} To resume it: kubectl falcon resume {job.name} -n {job.namespace}"
     )
 
 
 def resumed_words(job: Job) -> str:
     """Say what a resumption does."""
     return (
-        f"{job.namespace}/{job.name} is resumed: {job.replicas} pods are made anew, and the ranks start as a new"
+        f"{job.namespace}/{job.name} is resumed: Falcon creates {job.replicas} new pods, and the ranks start as a new"
         " generation from the newest checkpoint that your program finds."
     )

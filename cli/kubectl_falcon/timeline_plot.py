@@ -52,7 +52,7 @@ def _times(axis: Any, story: Timeline) -> None:
         days = [_day(sample.at) for sample in story.samples]
         axis.plot(days, [sample.microseconds / 1e3 for sample in story.samples], ".", color="black", label="sampled")
     for begin, end in story.stills:
-        axis.axvspan(_day(begin), _day(end), color=_STILL, alpha=0.3, lw=0, label="training stood still")
+        axis.axvspan(_day(begin), _day(end), color=_STILL, alpha=0.3, lw=0, label="training was stopped")
     for mark in story.marks:
         axis.axvline(_day(mark.at), color=_DONE, lw=1.2, label="done")
     for at in story.starts:

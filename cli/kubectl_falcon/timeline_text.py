@@ -31,7 +31,7 @@ def picture(story: Timeline, width: int) -> str:
             page.raw(f"{label:>{_LABEL - 2}}  {cells}")
     page.raw(_axis(story, columns))
     page.raw("")
-    page.text("█ measured   ░ assumed: no incident changed it   × training stood still")
+    page.text("█ measured   ░ assumed: no incident changed it   × training was stopped")
     for shown in story.shown:
         _incident(page, story, shown)
     return str(page)

@@ -12,7 +12,7 @@ from kubectl_falcon.words import iteration, span
 _HEADS = ("NAMESPACE", "NAME", "STATE", "READY", "ITERATION", "HEALTHY", "SLOWDOWN", "LOST", "GOODPUT", "RESTARTS")
 _MORE = ("REPLACED", "SUMMARY")
 _GAP = "   "
-_MOST_SUMMARY = 120
+_MOST_SUMMARY = 140
 
 
 @dataclass(frozen=True)

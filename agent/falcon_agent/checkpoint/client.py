@@ -79,7 +79,7 @@ async def _fetch(peer: Peer, rank: int, number: int, buffer: Path) -> int:
         async with _call(peer, protocol.GET, rank) as (reader, writer):
             (count,) = protocol.NUMBER.unpack(await protocol.read(reader, protocol.NUMBER.size))
             if count > BUFFERS:
-                raise PeerError(f"the holder says that it has {count} copies of a rank")
+                raise PeerError(f"the holder reports {count} copies of a rank")
             pages = [await protocol.read(reader, PAGE_BYTES) for _ in range(count)]
             if number >= count:
                 return -1

@@ -70,7 +70,7 @@ def check_peer(writer: asyncio.StreamWriter, job_uid: str) -> None:
     shown = writer.get_extra_info("peercert") or {}
     names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
     if names != [job_uid]:
-        raise PeerError(f"the peer's certificate is of {', '.join(names) or 'nobody'}, not of this job")
+        raise PeerError(f"the peer's certificate is of {', '.join(names) or 'no name'}, not of this job")
 
 
 class Reader(Protocol):

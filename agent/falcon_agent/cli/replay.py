@@ -1,4 +1,4 @@
-"""Replays recorded rings, a file for each rank, through the whole chain: what Falcon saw, when, and whom it blamed.
+"""Replay recorded rings, one file per rank: show what Falcon saw, when, and which rank or link it named.
 
 The records are handed to the same :class:`RankChain` that the agent runs, in the order in which they were published and
 in polls of the agent's length. After each poll in which a rank is slow, the ranks are compared as the operator compares
@@ -189,8 +189,7 @@ def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
     """
     settings = detection or Detection()
     ranks = sorted((_Rank(path, settings) for path in paths), key=lambda rank: rank.header.rank)
-    if len({rank.header.rank for rank in ranks}) < len(ranks) or len({rank.header.generation for rank in ranks}) > 1:
-        raise RingFormatError("want a file for each rank, all of one generation: these are of several lives of the job")
+    _check_one_life(ranks)
     members = communicators(ranks)
     findings: list[Finding] = []
     for until in _polls(ranks):
@@ -199,6 +198,19 @@ def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
             _note(findings, ranks, members)
     profiles = _profiles(ranks, members) if len(ranks) > 1 and members else []
     return Replay([rank.found for rank in ranks], findings, profiles)
+
+
+def _check_one_life(ranks: Sequence[_Rank]) -> None:
+    """Raise RingFormatError unless each file is of another rank and all are of the same generation."""
+    generations = sorted({rank.header.generation for rank in ranks})
+    if len(generations) > 1:
+        found = f"ring files of generations {' and '.join(map(str, generations))}"
+        raise RingFormatError(f"{found}: pass the files of one generation, one per rank")
+    numbers = [rank.header.rank for rank in ranks]
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    if twice:
+        found = f"several ring files of rank {', '.join(map(str, twice))}"
+        raise RingFormatError(f"{found}: pass one file per rank")
 
 
 def _polls(ranks: Sequence[_Rank]) -> range:
@@ -312,10 +324,15 @@ def describe(replayed: Replay) -> str:
         lines.append(f"iterations {finding.first}-{finding.last}: {name(finding.verdicts)}")
     for profile in replayed.profiles:
         waited = ", ".join(f"rank {rank} {_ms(wait)}" for rank, wait in profile.waits_ns.items())
-        slow = "; ".join(f"communicator {link.comm} {link.ratio:.1f}x" for link in profile.links) or "none"
-        lines.append(f"profile of {profile.first}-{profile.last}: waits an iteration: {waited}; slow transfers: {slow}")
+        slow = (
+            "; ".join(f"communicator {link.comm} {link.ratio:.1f}x the healthy time" for link in profile.links)
+            or "none"
+        )
+        lines.append(
+            f"profile of {profile.first}-{profile.last}: waits in each iteration: {waited}; slow transfers: {slow}"
+        )
     if len(replayed.ranks) > 1 and not replayed.findings:
-        lines.append("nothing to judge: no rank was slow")
+        lines.append("no rank was slow, so there is no rank or link to name")
     return "\n".join(lines)
 
 
@@ -331,10 +348,10 @@ def _describe_rank(rank: RankReplay) -> list[str]:
     ]
     for episode in rank.episodes:
         at = datetime.fromtimestamp(episode.start_unix_ns / 1e9, UTC).strftime("%H:%M:%S")
-        over = "never relieved" if episode.relieved is None else f"relieved at iteration {episode.relieved}"
+        over = "not over at the end" if episode.relieved is None else f"over at iteration {episode.relieved}"
         delay = episode.reported - episode.first + 1
         lines.append(
-            f"  slow since iteration {episode.first} ({at} UTC), reported after {delay}: "
+            f"  slow since iteration {episode.first} ({at} UTC), reported after {delay} iterations: "
             f"{_ms(episode.before_ns)} -> {_ms(episode.after_ns)}; {over}"
         )
     return lines
@@ -342,20 +359,26 @@ def _describe_rank(rank: RankReplay) -> list[str]:
 
 def name(verdicts: Sequence[Verdict]) -> str:
     """Return whom the verdicts blame, in words."""
-    return "; ".join(map(_name, verdicts)) or "nobody stands out"
+    return "; ".join(map(_name, verdicts)) or "no rank stands out"
 
 
 def _name(verdict: Verdict) -> str:
     who = ("rank " if len(verdict.ranks) == 1 else "ranks ") + ", ".join(map(str, verdict.ranks))
     match verdict.kind:
         case "Computation":
-            return f"{who} computes {verdict.ratio:.1f}x longer" + (", at one place" if verdict.stalled else "")
+            return _takes(who, verdict)
         case "Communication":
-            return f"slow link in communicator {verdict.comm} ({who}): {_ms(verdict.excess_ns)} an iteration"
+            return f"slow link in communicator {verdict.comm} ({who}): costs {_ms(verdict.excess_ns)} in each iteration"
         case "Suspected":
-            return f"a slow link between {who} is suspected: {_ms(verdict.excess_ns)} an iteration"
+            return f"a slow link between {who} is suspected: costs {_ms(verdict.excess_ns)} in each iteration"
         case "Imbalance":
             return f"{who} have {verdict.ratio:.1f}x the work of the others"
+
+
+def _takes(who: str, verdict: Verdict) -> str:
+    verb = "takes" if len(verdict.ranks) == 1 else "take"
+    place = ", all of the excess at one place" if verdict.stalled else ""
+    return f"{who} {verb} {verdict.ratio:.1f}x the healthy compute time{place}"
 
 
 def _ms(nanoseconds: float | None) -> str:

@@ -54,7 +54,7 @@ def _title(replayed: Replay, ranks: list[RankReplay]) -> str:
         return f"{job}: no slowdown"
     findings = [finding for finding in replayed.findings if finding.verdicts]
     if not findings:
-        return f"{job}: a slowdown, and nobody stands out"
+        return f"{job}: a slowdown, and no rank stands out"
     longest = max(findings, key=lambda finding: finding.last - finding.first)
     return f"{job}: {name(longest.verdicts)} (iterations {longest.first} to {longest.last})"
 

@@ -81,7 +81,7 @@ class Probing:
         if order.phase == "Release":
             self._open(now)
         elif order.phase == "Hold" and not is_same:
-            self._fail("its agent has begun anew", now)
+            self._fail("its agent has restarted", now)
         elif order.phase == "Hold" and not self._why:
             self._stop(order, now)
         _log.info("probe", number=order.number, phase=order.phase)
@@ -176,7 +176,7 @@ class Probing:
                 return f"the device of rank {late} was not done with its calls in time"
             return f"rank {late} did not come to the cut in time"
         if self._measured_at and now - self._measured_at > PAUSE_UNENDED_SECONDS:
-            return "nobody has ended the pause"
+            return "the operator did not end the pause in time"
         return "its time is over" if since > order.deadline_ms / 1e3 else ""
 
     def _fail(self, why: str, now: float) -> None:

@@ -103,8 +103,8 @@ def _owner_words(found: Manifest) -> str:
 def foreign(wanted: Manifest, why: str) -> Foreign:
     """Return the error of a name that somebody else's object has."""
     return Foreign(
-        f"{_called(wanted)} exists and is not this job's ({why}), so it is left as it is: delete it if nobody needs it,"
-        " or give the job another name"
+        f"{_called(wanted)} exists and is not this job's ({why}), so Falcon does not change it: delete it if it is"
+        " not needed, or give the job another name"
     )
 
 

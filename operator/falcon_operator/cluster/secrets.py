@@ -139,7 +139,7 @@ class CertificateStore:
             fresh = certs.new_authority(now, common_name)
             if await self._put(name, version, {"ca.crt": fresh.cert, "ca.key": fresh.key}, why):
                 return fresh
-        raise Conflict(f"Secret {self._namespace}/{name} keeps changing: somebody else writes it")
+        raise Conflict(f"Secret {self._namespace}/{name} keeps changing: another client writes it")
 
     async def _leaf(self, leaf: _Leaf, beside: dict[str, bytes], now: dt.datetime) -> Pair:
         """Bring a Secret to a good certificate by the authority ``beside["ca.crt"]``, and to the files beside it."""
@@ -153,7 +153,7 @@ class CertificateStore:
             wanted = {**beside, "tls.crt": fresh.cert, "tls.key": fresh.key}
             if await self._put(leaf.name, version, wanted, why or "an authority changed"):
                 return fresh
-        raise Conflict(f"Secret {self._namespace}/{leaf.name} keeps changing: somebody else writes it")
+        raise Conflict(f"Secret {self._namespace}/{leaf.name} keeps changing: another client writes it")
 
     async def _get(self, name: str) -> tuple[str, dict[str, bytes]]:
         """Return the Secret's resourceVersion ("" if the Secret does not exist) and its decoded data."""

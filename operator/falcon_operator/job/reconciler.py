@@ -254,8 +254,8 @@ class JobReconciler:
         """Return the stored intent with the newest figures; None where no run of this job is stored."""
         if run is not None and not run.metadata.owner_uid:
             raise Foreign(
-                f"TrainingRun {job.metadata.namespace}/{job.metadata.name} exists and no operator has made it: delete"
-                " it if nobody needs it, or give the job another name"
+                f"TrainingRun {job.metadata.namespace}/{job.metadata.name} exists, but no operator created it:"
+                " delete it if it is not needed, or give the job another name"
             )
         if run is not None and run.metadata.owner_uid != job.metadata.uid:
             await self._kube.delete_run(run)  # of a namesake that is gone

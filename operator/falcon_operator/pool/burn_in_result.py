@@ -77,7 +77,7 @@ def _weigh_end(
     except ValueError as error:
         if exit_code == 0:
             return BurnInResult(outcome="Failed", message=f"the test's result cannot be read: {error}")
-        said = container.exit_message.strip()[-300:] or container.exit_reason or "it said nothing"
+        said = container.exit_message.strip()[-300:] or container.exit_reason or "no message"
         return BurnInResult(outcome="Failed", message=f"the test ended with exit code {exit_code}: {said}")
     if report.disk_error:
         return BurnInResult(outcome="Failed", message=f"disk: {report.disk_error}")
@@ -98,7 +98,7 @@ def _with_bench(
     The slowest of its rates decides. Other workloads share no device with it.
     """
     if bench.exit_code:
-        said = bench.exit_message.strip()[-300:] or bench.exit_reason or "it said nothing"
+        said = bench.exit_message.strip()[-300:] or bench.exit_reason or "no message"
         return BurnInResult(
             outcome="Failed", message=f"the pool's image ended with exit code {bench.exit_code}: {said}"
         )

@@ -149,7 +149,7 @@ class PoolReconciler:
             if isinstance(effect, CreatePod):
                 self._refused.pop(name, None)
             if isinstance(effect, UntaintNode) and effect.key == TAINT_FENCED:
-                note = f"{effect.node} passed its test beside the spares, and the job that fenced it is over"
+                note = f"{effect.node} passed its test next to the spares, and the job that fenced it is over"
                 log.info("fence lifted", pool=name, node=effect.node)
                 await self._kube.record_event(pool, "Normal", "FenceLifted", note)
         return decision.again_seconds

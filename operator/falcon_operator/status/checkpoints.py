@@ -29,19 +29,19 @@ def checkpoint_in_memory(view: View) -> Finding:
         # By the clock of the rank's node, whatever that says.
         saved = clock_time(min(newest.unix_ms / 1000, view.snap.now))
         waited = on_demand.longest_save(held, newest)
-        cost = f"; training waited {short(waited)} for it" if waited else ""
+        cost = f"; training waited {short(waited)} for the save" if waited else ""
         message = f"all {view.total} ranks hold step {newest.step} in memory, saved at {saved}{cost}"
         return Finding(TYPE, True, "Held", message)
     among = newest_of_all(spread(held, view.total, view.snap.job.spec.procs_per_replica), view.total)
     if among is not None:
-        message = f"step {among.step} is in memory; pods without it get it from others, which hold the same state"
+        message = f"step {among.step} is in memory; pods without it get it from pods that hold the same state"
         return Finding(TYPE, True, "HeldByReplicas", message)
     having = {each.rank for each in held}
     without = [str(rank) for rank in range(view.total) if rank not in having]
     if not having:
-        message = "no rank has saved a checkpoint yet: the training script does it by falcon_torch.Checkpoint"
+        message = "no rank has saved a checkpoint yet: let the training script save with falcon_torch.Checkpoint"
         return Finding(TYPE, False, "NoneYet", message, shown=True)
-    what = f"rank {listed(without)} has none" if without else "there is no step that all have"
+    what = f"none in rank {listed(without)}" if without else "no step is common to all ranks"
     message = f"{len(having)} of {view.total} ranks hold checkpoints in memory; {what}, so a restart begins from files"
     return Finding(TYPE, False, "Incomplete", message, shown=True)
 
@@ -53,13 +53,13 @@ def degraded_protection(view: View) -> Finding:
     membership, now = view.intent.membership, view.snap.now
     newest = newest_of_all(on_demand.held(view.snap, membership), view.total)
     if newest is None:
-        return Finding(PROTECTION, False, "NothingToCopy", "there is no step that all ranks hold", quiet=True)
+        return Finding(PROTECTION, False, "NothingToCopy", "no step is held by all ranks", quiet=True)
     safe = newest_of_all(copies.copied(view.snap, membership), view.total)
     if safe is not None and (safe.step, safe.generation) == (newest.step, newest.generation):
-        message = f"step {safe.step} of all {view.total} ranks is in the memory of another pod, too"
+        message = f"step {safe.step} of all {view.total} ranks also has a copy in the memory of another pod"
         return Finding(PROTECTION, False, "Copied", message, shown=True)
     has = "no step of all ranks has a copy" if safe is None else f"step {safe.step} is the newest with a copy"
-    message = f"step {newest.step} is in the ranks' own pods alone; {has}"
+    message = f"step {newest.step} is only in the ranks' own pods; {has}"
     # Of two times by the same nodes' clocks the difference counts; a first copy has the time that the job has run for.
     behind = view.obs.running_seconds if safe is None else (newest.unix_ms - safe.unix_ms) / 1000
     if max(behind, now - newest.unix_ms / 1000) <= LAG_SECONDS:
@@ -68,6 +68,6 @@ def degraded_protection(view: View) -> Finding:
     failing = [pod for pod in membership.members if pod.pod_uid in reports and reports[pod.pod_uid].why]
     if failing:
         reasons = listed([f"{pod.pod_name}: {reports[pod.pod_uid].why}" for pod in failing])
-        remedy = "agents reach each other at ports that the kernel chooses: does a NetworkPolicy forbid it?"
+        remedy = "agents connect to each other on ports that the kernel chooses: check that no NetworkPolicy forbids it"
         message = f"{message}: {reasons}; {remedy}"
     return Finding(PROTECTION, True, "Lagging", message, shown=True)

@@ -18,7 +18,7 @@ def machines_checked(view: View) -> Finding:
     if mode == "Off":
         return Finding(TYPE, None, "NotWanted", "spec.preflight.mode is Off", quiet=True)
     if not state.checked:
-        return Finding(TYPE, None, "NotYet", "no check of the machines is complete", quiet=True)
+        return Finding(TYPE, None, "NotYet", "no check of the machines is complete yet", quiet=True)
     count = state.checked
     bad = [each for each in state.found if each.is_certain]
     if bad:
@@ -39,9 +39,9 @@ def _of_good_machines(state: Preflight) -> Finding:
         return Finding(TYPE, False, "SlowLink", _slow_links(slow), shown=True)
     count = state.checked
     if not state.compared:
-        message = f"no two of {count} machines have the same devices: what each measured is compared with nothing"
+        message = f"no two of the {count} machines have the same devices, so Falcon cannot compare their results"
         return Finding(TYPE, None, "NotCompared", message)
-    alike = f"the {count} machines computed alike before the ranks started"
+    alike = f"the {count} machines were equally fast before the ranks started"
     if state.links.measured < state.links.wanted:
         return Finding(TYPE, None, "LinksUnknown", f"{alike}; {_unknown_links(state.links)}")
     return Finding(TYPE, True, "AllAlike", f"{alike}{_links(count, state.links)}")
@@ -49,15 +49,15 @@ def _of_good_machines(state: Preflight) -> Finding:
 
 def _links(count: int, links: LinksFound) -> str:
     if links.wanted:
-        return f", and so do their {links.measured} links in bandwidth and latency"
-    return "; their one link is compared with nothing, and was not measured" if count == 2 else ""
+        return f", and so were their {links.measured} links in bandwidth and latency"
+    return "; their one link was not measured, since there is no other link to compare it with" if count == 2 else ""
 
 
 def _slow_links(slow: list[SlowPair]) -> str:
     words = listed([f"{_ends(each)}: {each.text}" for each in slow])
     return (
-        f"slow in the check before the start: {words}; no machine is left for it, since either end may be at fault, or "
-        "what lies between: look at the switches and cables of the two"
+        f"slow in the check before the start: {words}; no machine is evicted from the job for it, since either end may"
+        " be at fault, or what lies between: check the switches and cables of the two"
     )
 
 
@@ -69,15 +69,16 @@ def _ends(pair: SlowPair) -> str:
 def _unknown_links(links: LinksFound) -> str:
     unknown = links.wanted - links.measured
     return (
-        f"{unknown} of {links.wanted} links between them are not known: {listed(links.why_missing)}. The pods of a job "
-        "have to reach each other on all TCP ports, as its ranks do: look for a NetworkPolicy or a firewall"
+        f"{unknown} of the {links.wanted} links between them could not be measured: {listed(links.why_missing)}. The"
+        " pods of a job have to reach each other on all TCP ports, as its ranks do: check for a NetworkPolicy or a"
+        " firewall"
     )
 
 
 def _what_follows(view: View, stays: bool) -> str:
     if not stays:
-        return "the job has left it"
+        return "it was evicted from the job"
     if view.snap.job.spec.preflight.mode == "Report":
-        return "the job starts there all the same, since spec.preflight.mode is Report"
+        return "the job starts there nevertheless, since spec.preflight.mode is Report"
     spares = view.obs.spares
-    return f"the job starts there all the same: {spares.message or 'no ready spare of a warm pool'}"
+    return f"the job starts there nevertheless: {spares.message or 'no ready spare of a warm pool'}"

@@ -113,23 +113,23 @@ def ready(view: View, state: State) -> Finding:
     """Build the finding on whether all ranks train, and if they do not, what they wait for."""
     if view.blind_since is not None and view.snap.reports.bus_full:
         message = (
-            f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"
-            " etcd is full and refuses every report, and the operator makes room in it"
+            f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but Falcon"
+            " cannot watch it; etcd is full and refuses every report, and the operator makes room in it"
         )
         return Finding("Ready", None, "BusFull", message)
     if view.blind_since is not None:
         message = (
-            f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"
-            " look at the gateways, at etcd and at the containers falcon-agent"
+            f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but Falcon"
+            " cannot watch it; look at the gateways, at etcd and at the containers falcon-agent"
         )
         return Finding("Ready", None, "Blind", message)
     if view.stalled_since is not None:
         since, awaited = clock_time(view.stalled_since), f"; {view.awaited}" if view.awaited else ""
         hang = ": a hang" if view.intent.recovery.hang else ""
-        message = f"every process lives, but no rank has moved since {since}{hang}{awaited}"
+        message = f"all processes are alive, but no rank has made progress since {since}{hang}{awaited}"
         return Finding("Ready", False, "Stalled", message)
     if state in ("Running", "Degraded"):
-        watched = f"; they are not watched: {view.untracked}" if view.untracked else ""
+        watched = f"; Falcon cannot watch them: {view.untracked}" if view.untracked else ""
         number = view.intent.membership.generation
         return Finding("Ready", True, "Training", f"all {view.total} ranks of generation {number} train{watched}")
     return Finding("Ready", False, state, view.gathering.waiting or f"the job is {state.lower()}")
@@ -141,7 +141,7 @@ def degraded(view: View) -> Finding:
     if slow is not None and slow.culprit is not None and slow.phase != "Checking":
         culprit = slow.culprit
         message = (
-            f"rank {culprit.rank} (pod {culprit.pod_name}, node {culprit.node}) is slow since"
+            f"rank {culprit.rank} (pod {culprit.pod_name}, node {culprit.node}) has been slow since"
             f" {timestamp(slow.onset_at)}: see diagnosis {slow.id}"
         )
         return Finding("Degraded", True, "Straggler", message)
@@ -154,11 +154,11 @@ def degraded(view: View) -> Finding:
 def job_changed(change: JobChange | None) -> Finding:
     """Build the finding on whether the job itself has changed: all ranks compute longer alike."""
     if change is None:
-        message = "all ranks compute as before, or as they have done since this generation began"
+        message = "all ranks compute as fast as before, or as fast as since this generation began"
         return Finding("JobChanged", False, "AsBefore", message)
     words = change_words(change)
     if change.recurring:
-        return Finding("JobChanged", True, "Recurs", f"{words}; such a phase has come and gone before")
+        return Finding("JobChanged", True, "Recurs", f"{words}; the job has gone through such a phase before")
     return Finding("JobChanged", True, "AllRanksAlike", words)
 
 
@@ -168,7 +168,7 @@ def recovering(view: View, state: State) -> Finding:
         return Finding("Recovering", False, "Recovered", "no recovery is under way")
     recovery = view.intent.recovery
     incident = next((each.id for each in (recovery.stop, recovery.move, recovery.slow) if each is not None), "")
-    return Finding("Recovering", True, "Restarting", f"training stands still: see diagnosis {incident}")
+    return Finding("Recovering", True, "Restarting", f"training is stopped for a repair: see diagnosis {incident}")
 
 
 def agent_lost(view: View) -> Finding | None:
@@ -177,15 +177,15 @@ def agent_lost(view: View) -> Finding | None:
     if lost and view.watching:
         pods = listed([view.obs.members[replica].pod_name for replica in lost])
         peers = (
-            "its peers have gone on since: training is untouched, but that pod is not watched"
+            "its peers have made progress since: training goes on, but Falcon cannot watch that pod"
             if view.goes_on_without(lost)
-            else "whether training goes on is not known yet"
+            else "it is not known yet whether training goes on"
         )
-        return Finding("AgentLost", True, "AgentSilent", f"no sign of life from the agent in {pods}; {peers}")
+        return Finding("AgentLost", True, "AgentSilent", f"the agent in {pods} does not answer; {peers}")
     if view.live.bus_trouble:
         return None
     if view.intent.recovery.stop is not None or not view.obs.running:
-        return Finding("AgentLost", False, "Recovering", "training stands still for a repair")
+        return Finding("AgentLost", False, "Recovering", "training is stopped for a repair")
     return Finding("AgentLost", False, "AgentsAlive", "every agent reports")
 
 
@@ -205,7 +205,7 @@ def agents_cut_off(view: View) -> Finding:
             " no pods on the host's network; list their nodes' CIDRs in the chart's networkPolicy.hostNetworkJobs"
         )
         return Finding("AgentsCutOff", True, "HostNetwork", message)
-    return Finding("AgentsCutOff", False, "NotKnown", "no NetworkPolicy is known to keep the agents off the gateways")
+    return Finding("AgentsCutOff", False, "NotKnown", "no NetworkPolicy is known to keep the agents from the gateways")
 
 
 def nodes_healthy(view: View) -> Finding:
@@ -218,8 +218,8 @@ def nodes_healthy(view: View) -> Finding:
     if not troubled:
         message = "no node of the job reports trouble of its hardware"
         return Finding("NodesHealthy", True, "NoTrouble", message, quiet=True)
-    leaving = "with the next restart, if a spare is ready" if view.obs.spares.pool else "when it fails there"
-    message = f"{listed(troubled)}; no restart is worth it while training goes on: it is left {leaving}"
+    when = "with the next restart, if a spare is ready" if view.obs.spares.pool else "when it fails there"
+    message = f"{listed(troubled)}; training goes on without a restart; the node is evicted from the job {when}"
     return Finding("NodesHealthy", False, "HardwareTrouble", message, shown=True)
 
 
@@ -227,7 +227,7 @@ def moving(view: View) -> Finding:
     """Build the finding on whether the job has to leave nodes, and when it does."""
     recovery = view.intent.recovery
     if not recovery.leaving:
-        return Finding("Moving", False, "NothingToLeave", "no node of the job is cordoned or about to go")
+        return Finding("Moving", False, "NothingToLeave", "no node of the job is cordoned or about to shut down")
     urgent = any(entry.urgent for entry in recovery.leaving)
     return Finding("Moving", True, "NodeGoes" if urgent else "Cordoned", moving_words(recovery, view.snap.now))
 
@@ -244,8 +244,8 @@ def pool_missing(view: View) -> Finding | None:
         return Finding("WarmPoolUsable", False, f"{spares.limit}LimitReached", spares.message, shown=True)
     if spares.ready == 0:
         message = (
-            f"{spares.message}: until one is, a slow node or one that is to be left stays, and a lost node is replaced"
-            " by any free node that is no spare, or else by the best that the job has left"
+            f"{spares.message}: until one is ready, the job keeps its slow and cordoned nodes, and replaces a lost"
+            " node by any free node that is no spare, or else by the best node that was evicted from the job"
         )
         outlook = last_resort.outlook(view.snap, view.intent)
         return Finding("WarmPoolUsable", True, "Empty", f"{message}; {outlook}" if outlook else message)
@@ -272,13 +272,13 @@ def _standbys(view: View) -> Finding:
     count = sum(standby.ready for _, standby in held)
     reasons = [f"{pod}: {standby.why}" for pod, standby in held if standby.why]
     if count >= view.total:
-        less = f", but less is ready than could be: {listed(reasons)}" if reasons else ""
+        less = f", but these are less prepared than they could be: {listed(reasons)}" if reasons else ""
         return Finding("StandbyReady", True, "Waiting", f"all {view.total} ranks have a standby{less}")
     ready = f"{count} of {view.total} ranks have a standby"
     if reasons or view.untracked:
-        message = f"{ready}; the others start cold: {listed(reasons) if reasons else view.untracked}"
+        message = f"{ready}; the other ranks start cold: {listed(reasons) if reasons else view.untracked}"
         return Finding("StandbyReady", False, "StartsCold", message, shown=True)
-    return Finding("StandbyReady", False, "Preparing", f"{ready}; they are made when training has settled", shown=True)
+    return Finding("StandbyReady", False, "Preparing", f"{ready}; the rest start when training has settled", shown=True)
 
 
 def _with_pods(view: View, ranks: Finding | None) -> Finding:
@@ -290,7 +290,7 @@ def _with_pods(view: View, ranks: Finding | None) -> Finding:
     ready = [f"{pod.pod_name} on {pod.node}" for pod in pods if pod.ready]
     late = next((why for pod in pods if not pod.ready and (why := _waits_for(view, pod))), "")
     if len(ready) < wanted and not late and (ranks is None or ranks.value):
-        late = "they are made when training has settled"  # what is said of the ranks' standbys may say so, too
+        late = "the rest start when training has settled"  # what is said of the ranks' standbys may say so, too
     message = f"{len(ready)} of {wanted} standby pods ready" + (f" ({listed(ready)})" if ready else "")
     if ready and ranks is not None:
         message += f", {standby_pods.held(view.snap, view.intent.membership)} with all imports done"
@@ -318,10 +318,12 @@ def reports_readable(view: View) -> Finding:
     unread = view.snap.reports.unread
     pods = [pod for pod in view.snap.pods if pod.uid in unread]
     if not pods:
-        return Finding("ReportsReadable", True, "Readable", "every agent's newest report is read", quiet=True)
+        return Finding(
+            "ReportsReadable", True, "Readable", "the newest report of every agent could be read", quiet=True
+        )
     message = (
-        f"the newest report of {listed([pod.name for pod in pods])} cannot be read ({unread[pods[0].uid]}), so an older"
-        " one stands: is its agent of this release, and does nobody else report in its place?"
+        f"the newest report of {listed([pod.name for pod in pods])} cannot be read ({unread[pods[0].uid]}), so the"
+        " report before it counts: check that its agent is of this release, and that nothing else reports in its place"
     )
     return Finding("ReportsReadable", False, "Unreadable", message, shown=True)
 
@@ -331,4 +333,4 @@ def run_readable(unreadable: tuple[str, ...]) -> Finding:
     if unreadable:
         message = f"left out, since this version cannot read it: {'; '.join(unreadable)}"
         return Finding("RunReadable", False, "UnknownContent", message, shown=True)
-    return Finding("RunReadable", True, "Readable", "the TrainingRun is read as a whole", quiet=True)
+    return Finding("RunReadable", True, "Readable", "all of the TrainingRun could be read", quiet=True)

@@ -34,6 +34,7 @@ from falcon_operator.status.text.causes import cause_words
 from falcon_operator.status.text.exchanges import link_beside_next
 from falcon_operator.status.text.format import (
     fault_where,
+    iteration_ratio,
     listed,
     milliseconds,
     place,
@@ -102,10 +103,12 @@ def _link_beside(state: RecoveryState, policy: Policy, pods: int) -> DiagnosisSt
         return None
     note = describe_link(slow, slow.link, policy, None)
     if not slow.link.comm:
-        note = replace(note, why="a slow link, by measuring all of them: slow ranks do not explain all")
+        note = replace(
+            note, why="a slow link, found by measuring all links: the slow ranks explain only a part of the slowdown"
+        )
     wanted = probe_next(state, slow, policy, pods, None) or link_beside_next(slow, policy)
     phase = "Validating" if is_probed(state, slow) else "Mitigating" if slow.switched_at else "Open"
-    return replace(note, slowdown=f"{note.slowdown} by itself", next=wanted, state=phase)
+    return replace(note, slowdown=iteration_ratio(slow.slow_ns, slow.healthy_ns, alone=True), next=wanted, state=phase)
 
 
 def _link_of(state: RecoveryState) -> SlowIncident | None:
@@ -162,15 +165,15 @@ def _result(closed: ClosedIncident) -> str:
     lasted = seconds(closed.seconds or 0.0)
     began = "" if closed.restore is None else f", {restore_words(closed.restore)}"
     return {
-        "Relieved": f"relieved by itself: {iteration} at {at}",
+        "Relieved": f"the slowdown ended by itself: {iteration} at {at}",
         "Helped": f"{iteration} at {at}{cost}",
         "NotHelped": f"did not help: {iteration} at {at}, healthy {healthy}{cost}",
-        "Superseded": f"its node was left at {at} for another reason",
+        "Superseded": f"its node was evicted from the job at {at} for another reason",
         "Resumed": f"training again {lasted} after the {'restart began' if closed.move else 'failure'}{began}",
-        "GivenUp": f"given up after {lasted}: spec.recovery allows no further attempt",
-        "Moved": f"training moves again by itself at {at}, after {lasted}",
+        "GivenUp": f"Falcon gave up after {lasted}: spec.recovery allows no further attempt",
+        "Moved": f"training went on by itself at {at}, after {lasted}",
         "Restarted": f"all ranks were restarted at {at}, after {lasted}",
-        "Suspended": "ended by suspension",
+        "Suspended": "the job was suspended first",
         "Ended": "the job ended first",
     }.get(closed.outcome, f"over since {at}")
 
@@ -217,22 +220,23 @@ def describe_slowdown(
 
 
 def _slowdown(slow: SlowIncident, culprit: Culprit, *, by_itself: bool) -> str:
-    job = f"job {_job_factor(slow, by_itself=by_itself)}"
+    job = _job_factor(slow, by_itself=by_itself)
     if slow.from_start:
-        since = f"rank {culprit.rank} computes {culprit.slowdown:.1f}x as long as its peers, since the first iteration"
-        return f"{job}; {since}"
-    return f"{job}; rank {culprit.slowdown:.1f}x"
+        reference = "its peers' compute time, since the first iteration"
+    else:
+        reference = "its normal compute time"
+    return f"{job}; rank {culprit.rank} takes {culprit.slowdown:.1f}x {reference}"
 
 
 def _job_factor(slow: SlowIncident, *, by_itself: bool) -> str:
     """Say how much longer an iteration lasts, what already helps, and how much of it all ranks have in common."""
     well_ns = slow.healthy_ns + slow.common_ns
     if by_itself:
-        return f"{slow.slow_ns / well_ns:.1f}x by itself"
+        return iteration_ratio(slow.slow_ns, well_ns, alone=True)
     others = f"{well_ns / slow.healthy_ns:.1f}x"
     helped = "" if slow.moved is None or slow.moved.failed else " with micro-batches moved"
     without = "" if others == "1.0x" else f", {others} without this rank"
-    return f"{slow.slow_ns / slow.healthy_ns:.1f}x{helped}{without}"
+    return f"{iteration_ratio(slow.slow_ns, slow.healthy_ns)}{helped}{without}"
 
 
 def _slow_where(culprit: Culprit) -> str:
@@ -278,15 +282,15 @@ _WHAT = {
 }
 _DONE = {
     "Restart": "all ranks restarted in their pods",
-    "Recreate": "the pod made anew, all ranks restarted",
-    "Replace": "node {node} excluded, its replica moved to another pod, all ranks restarted",
-    "Recall": "no spare was ready: node {node}, which the job had left, used again",
+    "Recreate": "the pod was deleted and created again, all ranks restarted",
+    "Replace": "node {node} evicted from the job, its replica moved to another pod, all ranks restarted",
+    "Recall": "no spare was ready: node {node}, evicted from the job before, is used again",
 }
 
 
 def _next(stop: StopIncident) -> str:
     if stop.undecided:
-        return "what repairs it is decided when its process has ended"
+        return "Falcon chooses the repair when the process has ended"
     return BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)"
 
 
@@ -311,7 +315,7 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         what=_WHAT.get(fault.cause, "fail-stop"),
         where=fault_where(fault),
         since=f"{timestamp(stop.since)} (generation {stop.generation}{progress})",
-        slowdown="training stands still",
+        slowdown="training is stopped",
         why=fault.text,
         cause=fault.cause.value,
         error_class=fault.error_class,

@@ -23,7 +23,7 @@ def checkpoints_durable(view: View) -> Finding:
     reports = [(pod, report) for pod, report in told if report is not None]
     failed = [f"{pod}: {report.error}" for pod, report in reports if report.error]
     if failed:
-        message = f"{spec.path} is not copied to {spec.copy_to}: {listed(failed)}; it is tried again each second"
+        message = f"{spec.path} could not be copied to {spec.copy_to}: {listed(failed)}; Falcon tries again each second"
         return Finding(TYPE, False, "CopyFails", message, shown=True)
     full = _nearly_full(view, reports)
     if full:
@@ -65,4 +65,4 @@ def _backlog(reports: list[tuple[str, DirectoryReport]]) -> str:
     """Return how much is not durable yet; "" for nothing."""
     files = sum(report.files for _, report in reports)
     size = sum(report.bytes for _, report in reports)
-    return f"{files} changes ({size / 1e6:.1f} MB) are behind" if files else ""
+    return f"{files} changes ({size / 1e6:.1f} MB) are not copied yet" if files else ""

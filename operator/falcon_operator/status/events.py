@@ -136,7 +136,10 @@ def _of_demand(before: Demand, after: Demand) -> list[Event]:
     if after.saved:
         return [Event("Normal", "CheckpointSaved", f"all ranks saved step {after.saved} for a planned restart")]
     if after.given_up:
-        note = f"not all ranks saved a checkpoint for a planned restart in time; it begins from step {after.before}"
+        note = (
+            "not all ranks saved a checkpoint for a planned restart in time; the restart begins from step"
+            f" {after.before}"
+        )
         return [Event("Warning", "CheckpointMissing", note)]
     return []
 
@@ -148,11 +151,19 @@ def _of_sharing(before: Intent, after: Intent) -> list[Event]:
         return []
     if not new.is_even:
         shares = listed([f"{share}" for share in new.shares])
-        return [Event("Normal", "MicrobatchesMoved", f"by rank, of {new.per_rank} in the even split: {shares}")]
+        return [
+            Event("Normal", "MicrobatchesMoved", f"micro-batches of each rank, instead of {new.per_rank}: {shares}")
+        ]
     slow = after.recovery.slow
     if slow is not None and slow.moved is not None and slow.moved.failed:
-        return [Event("Warning", "MicrobatchesBack", f"every rank computes {new.per_rank} again: {slow.moved.failed}")]
-    return [Event("Normal", "MicrobatchesBack", f"every rank computes {new.per_rank} again")]
+        return [
+            Event(
+                "Warning",
+                "MicrobatchesBack",
+                f"every rank computes {new.per_rank} micro-batches again: {slow.moved.failed}",
+            )
+        ]
+    return [Event("Normal", "MicrobatchesBack", f"every rank computes {new.per_rank} micro-batches again")]
 
 
 def _of_conditions(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:

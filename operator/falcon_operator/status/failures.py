@@ -58,29 +58,35 @@ def failure_of(error: Exception, what: str = "") -> Failure:
         case Foreign():
             return Failure("NameTaken", str(error))
         case Rejected():
-            return Failure("Refused", f"{doing}the API server refuses it: {error}")
+            return Failure("Refused", f"{doing}the API server refused it: {error}")
         case Conflict():
-            words = str(error) or "somebody else writes the object, too"
-            return Failure("Conflict", f"{doing}written too late again and again: {words}", PATIENCE_SECONDS)
+            words = str(error) or "another client also writes the object"
+            return Failure(
+                "Conflict",
+                f"{doing}every write came too late, because the object had changed: {words}",
+                PATIENCE_SECONDS,
+            )
         case NotFound():
             words = str(error) or "an object that should be there"
-            return Failure("NotFound", f"{doing}the API server does not find it: {words}", PATIENCE_SECONDS)
+            return Failure("NotFound", f"{doing}the API server did not find it: {words}", PATIENCE_SECONDS)
         case Unavailable(status=None):
-            return Failure("ApiServerUnreachable", f"{doing}no answer of the API server: {error}", PATIENCE_SECONDS)
+            return Failure("ApiServerUnreachable", f"{doing}the API server did not answer: {error}", PATIENCE_SECONDS)
         case Unavailable():
             return Failure("ApiServerError", f"{doing}the API server failed: {error}", PATIENCE_SECONDS)
         case OSError():
             words = str(error) or type(error).__name__
-            return Failure("BusUnavailable", f"{doing}neither etcd nor a gateway took it: {words}", PATIENCE_SECONDS)
+            return Failure(
+                "BusUnavailable", f"{doing}neither etcd nor a gateway accepted it: {words}", PATIENCE_SECONDS
+            )
         case _:
-            words = f"{doing}an error of the operator's own, whose trace is in its log: {type(error).__name__}: {error}"
+            words = f"{doing}a bug in the operator (the trace is in its log): {type(error).__name__}: {error}"
             return Failure("InternalError", words, BUG_SECONDS)
 
 
 def finding(failure: Failure | None) -> Finding:
     """Return the condition's content; None: nothing fails any more."""
     if failure is None:
-        return Finding(FAILED, False, "Reconciled", "the last look carried out all that it wanted")
+        return Finding(FAILED, False, "Reconciled", "the last look carried out everything")
     return Finding(FAILED, True, failure.reason, fit_text(failure.message, CONDITION))
 
 

@@ -15,7 +15,7 @@ from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep, Iteration
 from falcon_operator.base.time_format import timestamp
 
 STATUS_BYTES = 16 * 1024
-SUMMARY = 120
+SUMMARY = 140  # a slow link with two ranks, two nodes and its loss fits
 CONDITION = 1024
 DONE_STEPS = 12
 LINE = 512  # of a diagnosis: where, since, slowdown, next, a step of done
@@ -129,7 +129,7 @@ def undigited(text: str) -> str:
 
 def minimal(before: TrainingJobStatus, wanted: TrainingJobStatus, refusal: str, now: float) -> TrainingJobStatus:
     """Return a status with the least that has to be known, for when the API server refuses the whole status."""
-    message = fit_text(f"the API server refused the status, which is shortened therefore: {refusal}", CONDITION)
+    message = fit_text(f"the API server refused the status, so the operator shortened it: {refusal}", CONDITION)
     shown = next((c for c in before.conditions if c.type == "StatusShown"), None)
     since = shown.last_transition_time if shown is not None and shown.status == "False" else timestamp(now)
     return TrainingJobStatus(

@@ -136,7 +136,7 @@ def _summary(view: View, state: State) -> str:
         return f"blind: no report from any agent since {clock_time(view.blind_since)}"
     if view.stalled_since is not None:
         awaited = f"; {view.awaited}" if view.awaited else ""
-        return f"stalled: no rank has moved since {clock_time(view.stalled_since)}{awaited}"
+        return f"stalled: no rank has made progress since {clock_time(view.stalled_since)}{awaited}"
     if recovery.move is not None:
         return move_summary(recovery.move)
     if slow is not None and _is_shown(slow, view.policy):
@@ -146,7 +146,7 @@ def _summary(view: View, state: State) -> str:
     if copying := waiting(view):
         return copying
     if signalled := [member.pod_name for member in view.obs.members if member.signalled]:
-        return f"pod {listed(signalled)} got a signal that ends it; its programs are ending"
+        return f"pod {listed(signalled)} got a signal to end; its programs are ending"
     if state in ("Pending", "Starting"):
         return view.gathering.waiting or f"{view.training} of {view.total} ranks have started"
     return f"all ranks train, not watched: {view.untracked}" if view.untracked else "all ranks train"
@@ -161,16 +161,18 @@ def _slow_summary(slow: SlowIncident, recovery: RecoveryState, policy: Policy, *
     since = clock_time(slow.onset_at)
     if slow.culprit is not None:
         culprit = slow.culprit
-        slower = "as long as its peers from the start" if slow.from_start else f"slower since {since}"
+        reference = (
+            "its peers' compute time from the start" if slow.from_start else f"its normal compute time since {since}"
+        )
         beside = len(recovery.beside)
         more = f", and {beside} more node{'s' * (beside > 1)}" if beside else ""
         link = recovery.link_beside
         if link is not None and link.is_incident and link.link is not None:
             more += f", and {link_brief(link.link)}"
         doing = "measuring its machine" if probed else _slow_doing(slow, policy)
-        return f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x {slower}{more}; {doing}"
+        return f"rank {culprit.rank} on {culprit.node} has taken {culprit.slowdown:.1f}x {reference}{more}; {doing}"
     since = "from the start" if slow.link is not None and slow.link.siblings else f"since {since}"
-    factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower {since}"
+    factor = f"iterations have taken {slow.slow_ns / slow.healthy_ns:.1f}x the healthy time {since}"
     if slow.link is not None:
         return f"{factor}: {link_brief(slow.link)}; {'measuring the links' if probed else swapping_words(slow)}"
     return f"{factor}; no rank stands out"
@@ -187,8 +189,8 @@ def _slow_doing(slow: SlowIncident, policy: Policy) -> str:
         case _ if slow.moved is not None and not slow.moved.failed and slow.phase == "Located":
             return f"micro-batches moved to other ranks, {slow.loss.seconds:.1f} s lost"
         case _ if is_kept(slow, policy):
-            return "kept: not known to be the node's fault"
+            return "node kept: it may not be at fault"
         case _ if slow.blocked:
             return f"waits: {slow.blocked}"
         case _:
-            return f"ignored so far, {slow.loss.seconds:.1f} s lost"
+            return f"{slow.loss.seconds:.1f} s lost, no action yet"

@@ -12,23 +12,23 @@ from falcon_operator.status.view import View
 
 UNSEEN_SECONDS: Final = 120.0  # a program that imports and compiles has made no communicator yet
 _UNSEEN: Final = (
-    "no communicator was seen: the program has made none yet, or its NCCL is linked statically (set"
+    "Falcon saw no communicator: the program has made none yet, or its NCCL is linked statically (set"
     " NCCL_PROFILER_PLUGIN=/falcon/bin/libfalcon_shim.so in the training container), or it uses another library"
 )
 _WORDS: Final[dict[Sight, str]] = {
     "NoDriver": "CUDA's driver is not loaded",
     "OldDriver": "CUDA's driver lacks a function of CUDA 10",
     "NoThread": "no thread could be started to follow the device",
-    "DriverFails": "CUDA's driver answers by errors only",
-    "CommunicatorsFull": "it has more communicators at once than the shim has room for",
-    "CountersFull": "it has more peers, in all communicators, than the shim has room for",
+    "DriverFails": "CUDA's driver returns only errors",
+    "CommunicatorsFull": "it has more communicators at the same time than the shim can follow",
+    "CountersFull": "it has more peers, in all communicators together, than the shim can follow",
 }
 
 
 def tracking(view: View) -> Finding:
     """Build the finding on how much is seen of the ranks' calls."""
     if view.untracked:
-        return Finding("Tracking", False, "None", f"no rank is seen: {view.untracked}", shown=True)
+        return Finding("Tracking", False, "None", f"Falcon sees no rank: {view.untracked}", shown=True)
     running = [rank for rank in view.obs.ranks if rank.process == "Running"]
     unseen = [rank.rank for rank in running if rank.sent.tracking == "NoRing"]
     if unseen and view.obs.running and view.obs.running_seconds >= UNSEEN_SECONDS:
@@ -38,9 +38,9 @@ def tracking(view: View) -> Finding:
         by_sight[rank.sent.sight].append(rank.rank)
     reasons = "; ".join(f"{_ranks(by_sight[sight])}: {words}" for sight, words in _WORDS.items() if by_sight[sight])
     if reasons:
-        message = f"calls are seen when they are made, not all that becomes of them: {reasons}"
+        message = f"Falcon sees when calls are made, but not always when the device runs them: {reasons}"
         return Finding("Tracking", False, "HostOnly", message, shown=True)
-    return Finding("Tracking", True, "Full", "every rank's calls are seen", quiet=True)
+    return Finding("Tracking", True, "Full", "Falcon sees the calls of every rank", quiet=True)
 
 
 def _ranks(ranks: list[int]) -> str:

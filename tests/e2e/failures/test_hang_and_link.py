@@ -50,7 +50,7 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
         raise AssertionError(f"stopped inside a call {ATTEMPTS} times in a row: {note['why']}")
     after = job.wait("it trains", lambda s: condition(s, "Ready").get("status") == "True", 60)
     assert job.generation() == generation
-    assert "moves again by itself" in job.diagnoses(after)[0]["result"]
+    assert "went on by itself" in job.diagnoses(after)[0]["result"]
     assert {note["cause"] for note in job.diagnoses(after)} == {"Hang"}
 
 

@@ -55,7 +55,7 @@ def test_a_rank_killed_on_a_machine_that_hardly_computes_is_moved(nodes: None, s
     _kill(job, 1)
     note = _resolved(job)
     assert (note["cause"], note["severity"], note["node"]) == ("ProcessKilled", "SEV1", sick)
-    assert "in the smoke test beside the restart" in note["evidence"]
+    assert "in the smoke test during the restart" in note["evidence"]
     [left] = job.run()["exclusions"]
     assert left["node"] == sick
     assert "of its peers' rate, twice in a row" in left["reason"]

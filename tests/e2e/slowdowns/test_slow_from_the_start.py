@@ -31,7 +31,7 @@ def test_a_link_that_was_slow_before_the_first_iteration_is_named(
     assert note["node"] == NODE
     assert note["why"].endswith("takes longer than in the other group of its kind")
     assert "from the first iteration of generation 1" in note["since"]
-    assert "x slower from the start: the link of node-b is slow" in named["summary"]
+    assert "x the healthy time from the start: the link of node-b is slow" in named["summary"]
     paused = job.wait("training goes on", lambda s: s.get("pauses"), 60)
     assert paused["pauses"]["count"] == 1
     assert paused["counters"] == {"restarts": 0, "replacements": 0}

@@ -22,7 +22,7 @@ from tests.integration.api.manifests import TRAINING_JOB, changed
 STATUS = TrainingJobStatus(
     observed_generation=1,
     state="Degraded",
-    summary="rank 2 on node-c computes 2.9x slower since 12:04:10; replacing",
+    summary="rank 2 on node-c has taken 2.9x its normal compute time since 12:04:10; replacing",
     ready="3/3",
     iteration="612ms",
     healthy_iteration="231ms",

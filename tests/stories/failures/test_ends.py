@@ -45,7 +45,7 @@ async def test_a_pod_that_is_about_to_end_is_named() -> None:
     await trained(world)
     world.terminate(0)
     name = world.pod_of(0).name
-    await run(world, operator, lambda w: w.status.summary.startswith(f"pod {name} got a signal that ends it"))
+    await run(world, operator, lambda w: w.status.summary.startswith(f"pod {name} got a signal to end"))
 
 
 async def test_a_rank_that_had_ended_before_does_not_make_the_pod_done() -> None:

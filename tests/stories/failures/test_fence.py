@@ -55,7 +55,7 @@ async def test_a_fence_that_somebody_removed_is_respected() -> None:
     del slow.taints[TAINT_FENCED]
     await idle(world, 60)
     assert slow.taints == {}
-    assert "not fenced: somebody removed the fence" in world.status.diagnoses[0].result
+    assert "not fenced: the fence was removed by hand" in world.status.diagnoses[0].result
     assert [exclusion.node for exclusion in world.exclusions] == [slow.name], "the job itself still avoids the node"
 
 

@@ -51,7 +51,7 @@ async def test_a_sick_node_turns_a_restart_into_a_replacement() -> None:
     assert exclusion.node == "node-b"
     assert note.severity == "SEV1"
     assert "0.10 of its peers' rate, twice in a row (fp32)" in note.evidence
-    assert any("node node-b excluded" in step.what for step in note.done)
+    assert any("node node-b evicted from the job" in step.what for step in note.done)
     (said,) = (words for reason, words in world.events if reason == "SickNode")
     assert "0.10 of its peers' rate" in said
 

@@ -101,7 +101,7 @@ async def test_a_machine_that_computes_as_fast_as_its_peers_is_kept() -> None:
     (note,) = world.status.diagnoses
     assert (note.what, note.node) == ("fail-slow, imbalance", slow.name)
     assert "its machine computes as fast as theirs by itself" in note.why
-    assert note.next.startswith(f"not replaced: {slow.name} computes as fast as its peers by itself")
+    assert note.next.startswith(f"not replaced: {slow.name} computes as fast as its peers' nodes by itself")
 
 
 async def test_the_loss_pays_for_the_pause_first() -> None:

@@ -117,7 +117,7 @@ async def test_a_hang_is_reported() -> None:
     world = World(spec={"mitigation": {"mode": "Observe"}})
     await trained(world)
     world.hanging = True
-    await run(world, operator, lambda w: w.status.summary.startswith("stalled: no rank has moved since"))
+    await run(world, operator, lambda w: w.status.summary.startswith("stalled: no rank has made progress since"))
     assert condition(world.status, "Ready") == "False"
     assert "rank 0 never arrived" in world.status.summary
     assert world.status.diagnoses == [], "the silence may be a first checkpoint"
@@ -126,7 +126,7 @@ async def test_a_hang_is_reported() -> None:
     await run(world, operator, lambda w: condition(w.status, "Ready") == "True")
     (note,) = world.status.diagnoses
     assert (note.cause, note.rank, note.node, note.state) == ("Hang", 0, world.node_of(0).name, "Resolved")
-    assert "moves again" in note.result
+    assert "went on by itself" in note.result
 
 
 async def test_a_hang_is_ended_by_a_restart() -> None:

@@ -63,8 +63,12 @@ async def test_each_is_named_by_itself(first: First) -> None:
     assert (link.cause, rank.rank, rank.node) == ("SlowLink", 0, "node-a")
     assert first == "none" or link.id == f"gpt2-{1 if first == 'link' else 2}"
     assert link.id != rank.id
-    assert (link.slowdown, rank.slowdown) == ("job 5.0x by itself", "job 2.2x by itself; rank 2.5x")
-    assert link.next.startswith("endured: which link it is would show if spec.detection.pauseBudget")
+    assert (link.slowdown, rank.slowdown) == (
+        "iterations would take 5.0x the healthy time with this slowdown alone",
+        "iterations would take 2.2x the healthy time with this slowdown alone; rank 0 takes 2.5x its normal compute"
+        " time",
+    )
+    assert link.next.startswith("no action: Falcon could find the slow link if spec.detection.pauseBudget")
     assert "and a link between ranks 0, 1, 2, 3" in world.status.summary
     assert world.generation == 1
 
@@ -96,7 +100,7 @@ async def test_a_rank_that_recovers_leaves_the_link() -> None:
     await run(world, operator, lambda w: by_cause(w)["computation"].state == "Resolved", seconds=120)
     link = by_cause(world)["communication"]
     assert (link.id, link.state) == (notes["communication"].id, "Open")
-    assert "by itself" not in link.slowdown
+    assert "alone" not in link.slowdown
 
 
 async def test_a_link_that_recovers_leaves_the_rank() -> None:
@@ -114,7 +118,7 @@ async def test_suspension_closes_both() -> None:
     await both(world, "rank")
     world.edit_spec(suspend=True)
     await run(world, operator, lambda w: all(note.state == "Resolved" for note in w.status.diagnoses), seconds=60)
-    assert {note.result for note in world.status.diagnoses} == {"ended by suspension"}
+    assert {note.result for note in world.status.diagnoses} == {"the job was suspended first"}
 
 
 # -- beside a rank whose micro-batches were moved ----------------------------------------------------------------------

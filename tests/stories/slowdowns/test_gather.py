@@ -65,7 +65,7 @@ async def test_two_slow_nodes_no_longer_compute_one_after_the_other(tensor: int,
     begun = world.clock.seconds
     await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
     assert (world.generation, len(world.status.diagnoses)) == (2, 2)
-    assert first.next.startswith("endured")
+    assert first.next.startswith("no action: ")
     world.nodes["node-a"].slow = world.nodes["node-c"].slow = 1.0
     await run(world, operator, lambda w: {n.state for n in w.status.diagnoses} == {"Resolved"}, seconds=60)
     assert world.generation == 2
@@ -131,7 +131,7 @@ async def test_each_follows_its_own_node(first: float) -> None:
     for name in ("node-a", "node-c"):
         note = by_node(world)[name]
         assert note.rank == nodes(world).index(name)
-        assert f"rank {world.nodes[name].slow:.1f}x" in note.slowdown
+        assert f"takes {world.nodes[name].slow:.1f}x its normal" in note.slowdown
 
 
 async def test_observe_says_what_it_would_have_done() -> None:

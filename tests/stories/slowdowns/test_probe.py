@@ -100,7 +100,7 @@ async def test_the_budget_is_kept() -> None:
     world = training(budget="1%")
     await congested(world)
     await run(world, operator, lambda w: w.status.diagnoses and "from " in w.status.diagnoses[0].next)
-    assert "the links are measured while training stands still, from " in world.status.diagnoses[0].next
+    assert "the links are measured while training is paused, from " in world.status.diagnoses[0].next
     await run(world, operator, lambda w: "Validating" in reasons(w), seconds=400)
     assert world.clock.seconds > 300, "three seconds are one percent of five minutes"
 
@@ -126,7 +126,7 @@ async def test_what_cannot_be_paused_is_said_and_tried_three_times() -> None:
     assert phases(world) == ["Prepare", "Release"] * 3
     (note,) = world.status.diagnoses
     assert "rank 0: its calls are not regular now" in note.evidence
-    assert note.next.startswith("endured: 3 times ")
+    assert note.next.startswith("no action: Falcon tried 3 times ")
     assert world.status.pauses is None
 
 

@@ -67,7 +67,7 @@ async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() ->
     await run(world, operator, lambda w: w.exclusions == [], seconds=30)
     assert slow.taints == {}
     assert world.status.diagnoses[0].result.startswith(result), "the failure is reported once"
-    assert f"{slow.name} may be used again" in world.status.diagnoses[0].result
+    assert f"{slow.name} can be used again" in world.status.diagnoses[0].result
     assert ("NodeReturned", True) in [(reason, slow.name in note) for reason, note in world.events]
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
@@ -158,8 +158,8 @@ async def test_a_slow_node_is_better_than_a_dead_node() -> None:
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
     stop, first = world.status.diagnoses[:2]
-    assert f"node {slow.name}, which the job had left, used again" in steps(stop)
-    assert f"{slow.name} may be used again since" in first.result, "it passed its test: no probation without a choice"
+    assert f"node {slow.name}, evicted from the job before, is used again" in steps(stop)
+    assert f"{slow.name} can be used again since" in first.result, "it passed its test: no probation without a choice"
     assert slow.name not in [exclusion.node for exclusion in world.exclusions]
 
 

@@ -26,7 +26,7 @@ async def test_a_straggler_is_named_and_its_node_replaced() -> None:
     await run(world, operator, state("Degraded"))
     (note,) = world.status.diagnoses
     assert (note.rank, note.node, note.cause, note.state) == (2, slow.name, "CpuThrottling", "Open")
-    assert note.slowdown == "job 2.6x; rank 3.0x"
+    assert note.slowdown == "iterations take 2.6x the healthy time; rank 2 takes 3.0x its normal compute time"
     assert condition(world.status, "Degraded") == "True"
     await run(world, operator, lambda w: "fenced" in w.status.diagnoses[0].result, seconds=90)
     status = world.status
@@ -40,7 +40,7 @@ async def test_a_straggler_is_named_and_its_node_replaced() -> None:
     assert len(world.pods) == 3
     assert slow.taints == {TAINT_FENCED: "gpt2.job-uid"}
     assert world.tested == [slow.name] * 2, "a single slow test takes no node from everybody"
-    assert f"{slow.name} fenced: burn-in on it is 3.0x slower than its peers" in status.diagnoses[0].result
+    assert f"{slow.name} fenced: its burn-in took 3.0x the time of its peers'" in status.diagnoses[0].result
     assert [reason for reason, _ in world.events] == [
         "Started",
         "Straggler",
@@ -62,7 +62,7 @@ async def test_without_a_spare_the_replacement_waits_and_says_so() -> None:
     assert len(world.made) == 3
     (pool,) = [entry for entry in world.status.conditions if entry.type == "WarmPoolUsable"]
     assert (pool.status, pool.reason) == ("True", "Empty")
-    assert "no ready spare: until one is, a slow node" in pool.message
+    assert "no ready spare: until one is ready, the job keeps its slow" in pool.message
     assert "spare spare-1 is being tested" in pool.message
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[spare]))
     await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
@@ -104,7 +104,7 @@ async def test_observe_only_writes_down_what_it_would_have_done() -> None:
     assert (len(world.made), world.claims, world.exclusions) == (3, 0, [])
     world.node_of(1).slow = 1.0
     await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
-    assert "relieved by itself" in world.status.diagnoses[0].result
+    assert "the slowdown ended by itself" in world.status.diagnoses[0].result
 
 
 async def test_a_slowdown_of_everybody_names_nobody() -> None:
@@ -155,7 +155,7 @@ async def test_relief_while_the_replacement_is_prepared_gives_the_spare_back() -
     slow.slow = 1.0
     world.nodes["spare-1"].ready = False  # the new pod cannot be placed
     await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved", seconds=90)
-    assert "relieved by itself" in world.status.diagnoses[0].result
+    assert "the slowdown ended by itself" in world.status.diagnoses[0].result
     await run(world, operator, lambda w: len(w.pods) == 3 and w.pool.status.spares[0].state == "Testing")
     assert world.node_of(2) is slow
     assert world.exclusions == []
@@ -216,13 +216,18 @@ async def test_a_job_that_changes_is_reported_once_and_its_next_straggler_is_nam
     await run(world, operator, lambda w: condition(w.status, "JobChanged") == "True")
     (changed,) = (entry for entry in world.status.conditions if entry.type == "JobChanged")
     assert changed.reason == "AllRanksAlike"
-    assert "iterations take 350ms instead of 250ms (1.40x); all ranks compute longer alike" in changed.message
+    assert (
+        "iterations take 350ms instead of 250ms (1.40x); all ranks compute longer by the same factor" in changed.message
+    )
     await run(world, operator, lambda w: w.iterations >= 120)
     assert (world.status.state, world.status.diagnoses, world.status.healthy_iteration) == ("Running", [], "350ms")
     nodes[2].slow = 1.5 * 1.3
     await run(world, operator, state("Degraded"))
     (note,) = world.status.diagnoses
-    assert (note.rank, note.slowdown) == (2, "job 1.3x; rank 1.3x")
+    assert (note.rank, note.slowdown) == (
+        2,
+        "iterations take 1.3x the healthy time; rank 2 takes 1.3x its normal compute time",
+    )
     assert [reason for reason, _ in world.events] == ["Started", "JobChanged", "Straggler"]
     for node in nodes:
         node.slow = 1.0
@@ -243,7 +248,7 @@ async def test_where_the_work_may_move_the_node_is_kept_until_the_owner_says_oth
     await run(world, operator, lambda w: w.iterations > 300, seconds=300)
     assert (world.claims, world.exclusions, len(world.made)) == (0, [], 3)
     assert world.status.state == "Degraded"
-    assert "not known to be the node's fault" in world.status.summary
+    assert "node kept: it may not be at fault" in world.status.summary
     assert world.job is not None
     mitigation = replace(world.job.spec.mitigation, confidence="Low")
     world.job = replace(world.job, spec=replace(world.job.spec, mitigation=mitigation))
@@ -274,7 +279,11 @@ async def test_two_slow_nodes_have_a_diagnosis_each_and_are_left_in_one_restart(
         (first.name, "Open", "CpuThrottling"),
         (other.name, "Open", "Unknown"),
     ]
-    assert (notes[1].slowdown, notes[4].slowdown) == ("job 2.6x; rank 3.0x", "job 1.8x by itself; rank 2.0x")
+    assert (notes[1].slowdown, notes[4].slowdown) == (
+        "iterations take 2.6x the healthy time; rank 1 takes 3.0x its normal compute time",
+        "iterations would take 1.8x the healthy time with this slowdown alone; rank 4 takes 2.0x its normal compute"
+        " time",
+    )
     assert "further slow ranks" not in notes[1].where
     assert f"when {first.name} is replaced" in notes[4].next
     assert ", and 1 more node; " in world.status.summary
@@ -313,17 +322,21 @@ async def test_a_rank_that_is_slow_from_the_first_iteration_is_named_against_its
     slow = world.nodes["node-c"]
     (rank,) = [rank for rank in range(3) if world.node_of(rank) is slow]
     assert (note.rank, note.node, note.state) == (rank, "node-c", "Open")
-    assert note.slowdown == f"job 1.3x; rank {rank} computes 1.4x as long as its peers, since the first iteration"
+    assert note.slowdown == (
+        f"iterations take 1.3x the healthy time; rank {rank} takes 1.4x its peers' compute time, since the first"
+        " iteration"
+    )
     assert "(from the first iteration of generation 1)" in note.since
     assert "before" not in note.evidence
     assert world.status.healthy_iteration == "250ms"
-    words = f"rank {rank} on node-c computes 1.4x as long as its peers from the start; kept: not known to be the node's"
-    assert words in world.status.summary
+    assert (
+        f"rank {rank} on node-c has taken 1.4x its peers' compute time from the start; node kept: it may not be at"
+    ) in world.status.summary
     assert note.next.startswith(f"not replaced: rank {rank} was never seen healthy on node-c")
     assert (world.claims, len(world.made)) == (0, 3)
     slow.slow = 1.0
     await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
-    assert "relieved by itself" in world.status.diagnoses[0].result
+    assert "the slowdown ended by itself" in world.status.diagnoses[0].result
     assert [reason for reason, _ in world.events] == ["Started", "Straggler", "Resolved"]
 
 

@@ -83,7 +83,7 @@ async def test_which_link_of_a_ring_is_slow_is_not_guessed() -> None:
     await congested(world)
     await run(world, operator, lambda w: w.status.diagnoses)
     assert world.status.diagnoses[0].next == (
-        "endured: which link it is would show if spec.detection.pauseBudget allowed a pause"
+        "no action: Falcon could find the slow link if spec.detection.pauseBudget allowed a pause"
     )
     begun = world.clock.seconds
     await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
@@ -96,13 +96,15 @@ async def test_an_exchange_that_has_not_helped_is_not_tried_again() -> None:
     await trained(world)
     for rank in (0, 1):
         world.flows.congested[frozenset((world.node_of(rank).name,))] = SLOW
-    await run(world, operator, lambda w: w.status.diagnoses and "not helped" in w.status.diagnoses[0].next, seconds=180)
+    await run(
+        world, operator, lambda w: w.status.diagnoses and "did not help" in w.status.diagnoses[0].next, seconds=180
+    )
     begun = world.clock.seconds
     await run(world, operator, lambda w: w.clock.seconds > begun + 120, seconds=150)
     assert world.generation == 2
     (note,) = world.status.diagnoses
     assert note.state == "Open"
-    assert "the exchange has not helped: it did not make iterations shorter" in steps(note)
+    assert "the exchange did not help: it did not make iterations shorter" in steps(note)
     world.flows.congested.clear()
     await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
     assert world.generation == 2
@@ -125,7 +127,7 @@ async def test_a_spec_without_the_strategy_says_which_is_against_links() -> None
     await congested(world)
     await run(world, operator, lambda w: w.status.diagnoses)
     assert world.status.diagnoses[0].next == (
-        "endured: none of spec.mitigation.strategies is against a slow link; SwapNodes is"
+        "no action: no strategy in spec.mitigation.strategies helps against a slow link; add SwapNodes"
     )
 
 

@@ -25,7 +25,7 @@ async def test_a_rank_whose_device_is_not_seen_is_named_with_the_reason_until_it
     await run(world, operator, lambda w: condition(w.status, "Tracking") == "False")
     seen = tracking(world)
     assert seen.reason == "HostOnly"
-    assert "rank 1: CUDA's driver answers by errors only; rank 2: it has more peers" in seen.message
+    assert "rank 1: CUDA's driver returns only errors; rank 2: it has more peers" in seen.message
     assert world.status.state == "Running", "it is watched less, and trains as before"
     world.sights = {}
     await run(world, operator, lambda w: condition(w.status, "Tracking") == "True")
@@ -38,7 +38,7 @@ async def test_ranks_without_a_ring_are_told_when_there_was_time_to_make_one() -
     await run(world, operator, lambda w: condition(w.status, "Tracking") == "False", seconds=300)
     assert world.clock.seconds >= UNSEEN_SECONDS
     seen = tracking(world)
-    assert (seen.reason, seen.message[:17]) == ("None", "ranks 0, 1, 2: no")
+    assert (seen.reason, seen.message[:23]) == ("None", "ranks 0, 1, 2: Falcon s")
     assert "NCCL_PROFILER_PLUGIN" in seen.message
     world.unseen = set()
     await run(world, operator, lambda w: condition(w.status, "Tracking") == "True")

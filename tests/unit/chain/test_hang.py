@@ -69,7 +69,7 @@ def test_training_that_moves_again_closes_the_hang(stuck: list[Tracked]) -> None
     operator.look([agent.signals(0.1) for agent in stuck])
     (note,) = operator.status.diagnoses
     assert note.state == "Resolved"
-    assert "moves again by itself" in note.result
+    assert "went on by itself" in note.result
     assert [event.reason for event in operator.events] == ["Hang", "Resolved"]
 
 
@@ -117,7 +117,7 @@ def test_a_job_that_moves_reports_nothing(stuck: list[Tracked]) -> None:
 def test_reports_without_counts_name_nobody(stuck: list[Tracked]) -> None:
     operator = Operator(3)
     operator.look([replace(agent.signals(SILENT), comms=[], pairs=[]) for agent in stuck])
-    assert operator.status.summary.startswith("stalled: no rank has moved since")
+    assert operator.status.summary.startswith("stalled: no rank has made progress since")
     assert operator.status.diagnoses == []
 
 

@@ -37,7 +37,7 @@ async def test_what_was_done_and_what_it_cost_is_on_the_page() -> None:
     words = " ".join(explain(story.job, story.run, story.events, now=story.now, width=100).split())
     assert "replaced by spare-1; all ranks restarted" in words
     assert "16 s lost in slow iterations, and 1.5 s for the restart" in words
-    assert "Left nodes node-c since" in words
+    assert "Evicted node-c since" in words
 
 
 async def test_a_job_that_is_well_gets_a_short_page() -> None:

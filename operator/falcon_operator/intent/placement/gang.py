@@ -130,7 +130,7 @@ def _why_silent(snap: Snapshot, intent: Intent, silent: list[Member]) -> str:
     if snap.reports.session_healthy_since_seconds is None:
         return "the operator reaches neither etcd nor all gateways, through which launchers report"
     name = silent[0].pod_name
-    where = f"waiting for pod {name} (node {silent[0].node}); its Events say why: kubectl describe pod {name}"
+    where = f"waiting for pod {name} (node {silent[0].node}); see its Events: kubectl describe pod {name}"
     return where + pod_starts.outlook(snap, intent, silent[0], judge)
 
 

@@ -44,7 +44,7 @@ def check(
     intent = replace(intent, smoke=state)
     if smoke_test.holds(state, snap.now) and membership.phase == "Stop" and gathering.ready:
         suspects = ", ".join(found.node for found in state.found)
-        return intent, Gathering(ready=False, placed=True, waiting=f"tested again beside the restart: {suspects}")
+        return intent, Gathering(ready=False, placed=True, waiting=f"tested again during the restart: {suspects}")
     bad = smoke_test.sick(state)
     return _follow(snap, intent, gathering, spares, bad) if bad else (intent, gathering)
 
@@ -52,9 +52,9 @@ def check(
 def reason(found: Found) -> str:
     """Say what a machine was found to be, in words for people."""
     if not found.kind:
-        return f"in the smoke test beside the restart, {found.text}"
+        return f"in the smoke test during the restart, {found.text}"
     rate = 1 / max(found.ratio, 1e-6)
-    return f"in the smoke test beside the restart, {rate:.2f} of its peers' rate, twice in a row ({found.kind})"
+    return f"in the smoke test during the restart, {rate:.2f} of its peers' rate, twice in a row ({found.kind})"
 
 
 def _follow(

@@ -29,16 +29,16 @@ def cause_words(culprit: Culprit, evidence: Evidence | None) -> str:
             )
         case Cause.LATE_DATA:
             return (
-                "late data: it is late between two of its calls and hardly anywhere else, where a slow device would be"
-                f" slow everywhere ({percent(culprit.cause_culprit)}; 0 %: as a slow device, 100 %: there alone); it"
-                " waits there, most likely for its input"
+                "late data: it loses its time between two of its calls and hardly anywhere else"
+                f" ({percent(culprit.cause_culprit)}; a slow device, which is slow everywhere, gives 0 %), so most"
+                " likely it waits there for its input"
             )
         case Cause.HARDWARE:
             return f"its node reports {culprit.node_reports}"
         case _ if evidence is Evidence.TESTED_SLOW:
             return (
-                "its machine computes slowly by itself, as measured beside its peers'; neither the container's CPU"
-                " quota nor a wait for the node's cores explains it"
+                "its machine computes slowly by itself, as a test against its peers' machines shows; neither the"
+                " container's CPU quota nor a wait for the node's cores explains it"
             )
         case _:
             return "unknown: neither the container's CPU quota nor a wait for the node's cores explains it"

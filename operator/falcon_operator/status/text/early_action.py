@@ -25,5 +25,5 @@ def why_early(candidate: Candidate) -> str:
         where = f"in this cluster, {own} of them in this job"
     return (
         f"; that is earlier than usual, because {candidate.seen} slowdowns of this cause and depth were seen {where},"
-        f" and by them this one goes on for about {in_words} more"
+        f" and they suggest that this one will last about {in_words} more"
     )

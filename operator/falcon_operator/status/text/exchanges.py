@@ -13,7 +13,7 @@ from falcon_operator.status.text.action_log import done_step
 from falcon_operator.status.text.early_action import why_early
 from falcon_operator.status.text.format import listed, milliseconds, percent, seconds
 
-_LINK_WAITS: Final = "once no rank is slow any more, the link is judged by itself; each pays for what it costs alone"
+_LINK_WAITS: Final = "Falcon judges the link when no rank is slow any more; each slowdown counts only its own loss"
 
 
 def link_done(slow: SlowIncident) -> list[DoneStep]:
@@ -22,7 +22,11 @@ def link_done(slow: SlowIncident) -> list[DoneStep]:
     if steps:
         return steps
     ignored = newest_application(slow, ignore.TYPE)
-    return [] if ignored is None else [done_step(ignored.at, "ignored: so far cheaper than anything else")]
+    return (
+        []
+        if ignored is None
+        else [done_step(ignored.at, "no action: so far every repair would cost more than the slowdown")]
+    )
 
 
 def exchange_steps(slow: SlowIncident) -> list[DoneStep]:
@@ -41,7 +45,7 @@ def exchange_steps(slow: SlowIncident) -> list[DoneStep]:
     )
     steps.append(done_step(acted.at, words))
     if swapped.failed:
-        steps.append(done_step(swapped.failed_at, f"the exchange has not helped: {swapped.failed}"))
+        steps.append(done_step(swapped.failed_at, f"the exchange did not help: {swapped.failed}"))
     return steps
 
 
@@ -50,18 +54,20 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
     if slow.phase == "Checking":
         return "all ranks restart from the last checkpoint; the iteration time shows whether it helped"
     if not any(name == swap_for_link.TYPE for name, _ in policy.strategies):
-        return f"endured: none of spec.mitigation.strategies is against a slow link; {swap_for_link.TYPE} is"
+        return (
+            f"no action: no strategy in spec.mitigation.strategies helps against a slow link; add {swap_for_link.TYPE}"
+        )
     if slow.swapped is not None and slow.swapped.failed:
-        return "endured: the exchange of roles has not helped, and is not tried again in this incident"
+        return "no action: the exchange of roles did not help, and is not tried again in this incident"
     acted = newest_application(slow, swap_for_link.TYPE)
     if acted is not None and acted.observed_only:
         return "mode Observe: roles would have been exchanged; nothing is done"
     if slow.blocked:
         return f"waits: {slow.blocked}"
     if slow.outlook is not None and slow.outlook.why:
-        return f"endured: roles are not exchanged: {slow.outlook.why}"
+        return f"no action: roles are not exchanged: {slow.outlook.why}"
     if next_strategy is None or next_strategy.name != swap_for_link.TYPE:
-        return "endured: so far cheaper than anything else"
+        return "no action: so far every repair would cost more than the slowdown"
     return exchange_next(next_strategy, policy)
 
 
@@ -70,7 +76,10 @@ def link_beside_next(link: SlowIncident, policy: Policy) -> str:
     if not policy.names(swap_for_link.TYPE):
         return _LINK_WAITS
     if link.swapped is not None:
-        return "roles were exchanged; iterations that the slow ranks do not explain show whether it helped"
+        return (
+            "roles were exchanged; the part of the iteration time that the slow ranks do not explain shows whether it"
+            " helped"
+        )
     if link.blocked:
         return f"waits: {link.blocked}"
     if link.outlook is None:
@@ -78,7 +87,7 @@ def link_beside_next(link: SlowIncident, policy: Policy) -> str:
     if link.outlook.why:
         return f"{_LINK_WAITS}; roles are not exchanged now: {link.outlook.why}"
     action = "pods exchange their roles" if policy.enforce else "mode Observe: pods would exchange their roles"
-    return f"{action} when the link's own loss has paid for that; slow ranks stay slow in their new roles"
+    return f"{action} when the link's own loss reaches the cost of that; slow ranks stay slow in their new roles"
 
 
 def exchange_next(exchange: Candidate, policy: Policy) -> str:
@@ -93,7 +102,7 @@ def swapping_words(slow: SlowIncident) -> str:
         return "pods have exchanged their roles, restarting"
     if slow.blocked:
         return f"roles are exchanged when {slow.blocked}"
-    return f"ignored so far, {slow.loss.seconds:.1f} s lost"
+    return f"{slow.loss.seconds:.1f} s lost, no action yet"
 
 
 def _pods(swapped: Swapped) -> str:
@@ -106,7 +115,7 @@ def _pods(swapped: Swapped) -> str:
 
 def _endured(slow: SlowIncident, acted: Applied) -> str:
     return (
-        f"ignored for {seconds(acted.at - slow.onset_at)}, until the loss ({acted.loss_seconds:.1f} s) reached"
+        f"no action for {seconds(acted.at - slow.onset_at)}, until the loss ({acted.loss_seconds:.1f} s) reached"
         f" {_due(acted)}"
     )
 
@@ -116,5 +125,5 @@ def _due(price: Applied | Candidate) -> str:
     redo = f", {seconds(price.redo_seconds)} of it for the work since the last checkpoint" if price.redo_seconds else ""
     due = seconds(due_seconds(price))
     cost, removes = seconds(price.overhead_seconds), percent(price.removed_share)
-    early = "" if price.due_share >= 1 else f", {percent(price.due_share)} of what would pay for it"
+    early = "" if price.due_share >= 1 else f", {percent(price.due_share)} of its cost"
     return f"{due}{early}: an exchange costs {cost}{redo}, and removes {removes} of the loss"

@@ -33,6 +33,12 @@ def milliseconds(nanoseconds: float) -> str:
     return f"{nanoseconds / 1e6:.0f}ms" if nanoseconds < 10e9 else f"{nanoseconds / 1e9:.1f}s"
 
 
+def iteration_ratio(slow_ns: float, healthy_ns: float, *, alone: bool = False) -> str:
+    """Say how long an iteration takes, as a multiple of its healthy time. ``alone``: with one slowdown of several."""
+    ratio = f"{slow_ns / healthy_ns:.1f}x the healthy time"
+    return f"iterations would take {ratio} with this slowdown alone" if alone else f"iterations take {ratio}"
+
+
 def seconds(value: float) -> str:
     """Return a duration in seconds as ``8.3 s`` or ``42 s``."""
     return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
@@ -121,7 +127,7 @@ def restore_words(restore: Restore) -> str:
     parts = (
         (restore.own, "the memory of their own pods"),
         (restore.copied, f"copies in the memory of {pods}"),
-        (restore.replicas, "ranks of other pods that hold the same"),
+        (restore.replicas, "ranks of other pods that hold the same state"),
         (restore.folder, "their folder"),
     )
     where = [f"{count} rank{'' if count == 1 else 's'} from {place}" for count, place in parts if count]
@@ -134,8 +140,8 @@ def change_words(change: JobChange) -> str:
     after, before = milliseconds(change.after_ns), milliseconds(change.before_ns)
     return (
         f"since {timestamp(change.since)} (iteration {change.iteration} of generation {change.generation}) iterations"
-        f" take {after} instead of {before} ({change.after_ns / change.before_ns:.2f}x); all ranks compute longer"
-        " alike, so the job itself has changed, and no node or link is at fault"
+        f" take {after} instead of {before} ({change.after_ns / change.before_ns:.2f}x); all ranks compute"
+        " longer by the same factor, so the job itself has changed, and no node or link is at fault"
     )
 
 

@@ -11,7 +11,7 @@ from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.status.text.format import listed, op_name, place, size
 
 NOBODY_WAITS = "no rank is inside a call: a long checkpoint or evaluation, or late data"
-_UNKNOWN = "the ranks' counts of calls do not show whom they wait for"
+_UNKNOWN = "the ranks' counts of calls do not show which rank they wait for"
 
 
 def describe_hang(hang: HangIncident, policy: Policy | None = None) -> DiagnosisStatus:
@@ -26,7 +26,7 @@ def describe_hang(hang: HangIncident, policy: Policy | None = None) -> Diagnosis
         what="fail-stop, hang",
         where=_where(first) if first is not None else "not known: all ranks are silent",
         since=f"{timestamp(hang.since)} (generation {hang.generation}{progress})",
-        slowdown="training stands still",
+        slowdown="training is stopped",
         why="; ".join([finding_words(finding) for finding in hang.findings] or [_UNKNOWN]) + _state_of(first),
         cause=Cause.HANG.value,
         evidence="; ".join(part for part in (_evidence(first), _said(hang), _stacks(hang)) if part),
@@ -46,17 +46,17 @@ def _next(hang: HangIncident, policy: Policy) -> str:
     if not policy.enforce:
         return (
             f"mode Observe: nothing is done; Enforce would restart all ranks at {due} (a restart"
-            f" costs {price}); it ends when these ranks go on, or when the program's own timeout ends a process"
+            f" costs {price}); the hang ends when these ranks go on, or when the program's own timeout ends a process"
         )
     return (
-        f"all ranks are restarted at {due} if none has moved by then: the standstill has cost as"
-        f" much as a restart ({price}), or lasted for {PATIENCE_SECONDS / 60:.0f} minutes"
+        f"all ranks are restarted at {due} if none has made progress by then: the hang has then cost"
+        f" as much as a restart ({price}), or lasted for {PATIENCE_SECONDS / 60:.0f} minutes"
     )
 
 
 def _said(hang: HangIncident) -> str:
     """Return the errors that silent ranks have printed since their newest call."""
-    return "; ".join(f"rank {rank} said last: {text}" for rank, text in hang.said.items())
+    return "; ".join(f"last error that rank {rank} printed: {text}" for rank, text in hang.said.items())
 
 
 def _stacks(hang: HangIncident) -> str:
@@ -80,13 +80,19 @@ def finding_words(finding: HangFinding) -> str:
             inside = f"{finding.waiting} {'rank waits' if finding.waiting == 1 else 'ranks wait'}"
             return f"{who} never arrived at {call}, in which {inside}"
         case "Transfer" if not all(rank.answers for rank in finding.ranks):
-            return f"all ranks are inside {call} and none comes out; {who} did not answer when asked for the stack"
+            return f"all ranks are inside {call} and none returns; {who} did not answer a request for the stack"
         case "Transfer" if finding.total < finding.members:
-            return f"all ranks are inside {call}; {who} began no further call, as the others did"
+            return f"all ranks are inside {call}; {who} began no further call, but the other ranks did"
         case "Transfer":
-            return f"all ranks are inside {call} and none comes out: the network, or a member's device or process"
+            return (
+                f"all ranks are inside {call} and none returns: the network, or a member's device or process, is at"
+                " fault"
+            )
         case "Deadlock":
-            return f"{who} did not arrive at {call}, being inside a call of another communicator: a deadlock"
+            return (
+                f"{who} did not arrive at {call}, because {'it is' if finding.total == 1 else 'they are'} inside a"
+                " call of another communicator: a deadlock"
+            )
 
 
 def _group(finding: HangFinding) -> str:
@@ -123,11 +129,12 @@ def _doing(rank: Awaited) -> str:
             )
         case "Mute":
             return (
-                f"rank {number}'s interpreter does not answer, as others' do: its process is stopped, or about to end"
+                f"rank {number}'s interpreter does not answer, but other ranks' do: its process is stopped, or about"
+                " to end"
             )
         case "Idle" if not rank.answers:
             return (
-                f"rank {number}'s process uses no CPU, and its interpreter does not answer as others' do: it is"
+                f"rank {number}'s process uses no CPU, and its interpreter does not answer, but other ranks' do: it is"
                 " stopped, or about to end"
             )
         case "Idle":

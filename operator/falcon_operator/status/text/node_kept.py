@@ -29,11 +29,11 @@ def imbalance_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str
     stage = f" (pipeline stage {policy.stage_of(culprit.rank) + 1} of {policy.stages})" if policy.stages > 1 else ""
     who = f"imbalance: rank {culprit.rank}{stage}"
     if slow.evidence is Evidence.FOLLOWS_THE_ROLE:
-        return f"{who} has more to do than its peers: its replica was as slow on another node"
+        return f"{who} has more work than its peers: its replica was as slow on another node"
     if slow.evidence is Evidence.TESTED_AS_FAST:
         tested = "its machine computes as fast as theirs by itself"
-        return f"{who} may have more to do than its peers: {tested}, and no counter shows another cause"
-    return f"{who} may have more to do than its peers: {_how_work_moves(culprit)}, and no counter shows another cause"
+        return f"{who} may have more work than its peers: {tested}, and no counter shows another cause"
+    return f"{who} may have more work than its peers: {_how_work_moves(culprit)}, and no counter shows another cause"
 
 
 def doubt_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str:
@@ -42,40 +42,44 @@ def doubt_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str:
     shows = "a counter, or a measurement during a pause, shows" if may_be_tested(policy) else "a counter shows"
     match slow.evidence:
         case Evidence.FOLLOWS_THE_ROLE:
-            return f"not replaced: the slowness came along from another node; {_LOW} to replace {node} all the same"
+            return (
+                f"not replaced: rank {rank} was as slow on its previous node, so {node} is not the cause; to replace it"
+                f" anyway, {_LOW}"
+            )
         case Evidence.PROGRAM:
             return (
-                f"not replaced: the program itself is why, and would be as slow on another node; gc.freeze() after the"
-                f" model is built, or gc.disable() and gc.collect() at the same step in all ranks, keep collections"
-                f" short; {_LOW} to replace {node} all the same"
+                "not replaced: the program itself is the cause, and would be as slow on another node; gc.freeze()"
+                " after the model is built, or gc.disable() and gc.collect() at the same step in all ranks, keep"
+                f" collections short; to replace {node} anyway, {_LOW}"
             )
         case Evidence.SINCE_START:
             return (
                 f"not replaced: rank {rank} was never seen healthy on {node}, so its share of the work may be larger;"
-                f" replaced when {shows} a cause on {node}, or {_LOW}"
+                f" {node} is replaced when {shows} a cause there; to replace it now, {_LOW}"
             )
         case Evidence.TESTED_AS_FAST:
             return (
-                f"not replaced: {node} computes as fast as its peers by itself, so that rank {rank}'s share of the work"
-                f" may be larger; replaced when {_condition(slow, 'a counter shows')}, or {_LOW}"
+                f"not replaced: {node} computes as fast as its peers' nodes by itself, so rank {rank}'s share of the"
+                f" work may be larger; {node} is replaced when {_condition(slow, 'a counter shows')}; to replace it"
+                f" now, {_LOW}"
             )
         case _:
             return (
-                f"not replaced: nothing shows yet that {node} is slow, and not rank {rank}'s share of the work, which"
-                f" moves between ranks; replaced when {_condition(slow, shows)}, or {_LOW}"
+                f"not replaced: rank {rank} may be slow because it has more work, as work moves between the ranks of"
+                f" this job; {node} is replaced when {_condition(slow, shows)}; to replace it now, {_LOW}"
             )
 
 
 def _condition(slow: SlowIncident, shows: str) -> str:
     if slow.stay_iterations:
-        return f"the slowness has stayed there for {slow.stay_iterations} iterations, or {shows} a cause"
+        return f"the slowdown has stayed there for {slow.stay_iterations} iterations, or {shows} a cause"
     return (
-        f"{shows} a cause, or it has stayed there for far longer than slowness stays with a node of this job,"
-        " which is not known yet"
+        f"{shows} a cause, or the slowdown has stayed there far longer than slowdowns stay on one node of this job"
+        " (how long that is, is not known yet)"
     )
 
 
 def _how_work_moves(culprit: Culprit) -> str:
     if culprit.work == "Hidden":
         return "how much a rank of this job has to do depends on the data"
-    return "slowness has passed from node to node of this job before"
+    return "slowdowns have moved from node to node in this job before"

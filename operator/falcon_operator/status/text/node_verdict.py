@@ -14,9 +14,11 @@ def verdict_words(verdict: NodeVerdict) -> str:
     node, at = verdict.node, clock_time(verdict.at)
     match verdict.outcome:
         case "UsableAgain":
-            return f"{node} may be used again since {at}"
+            return f"{node} can be used again since {at}"
         case "UsedSlow":
-            return f"{node} used again at {at}, slow as it is" + (f": {verdict.detail}" if verdict.detail else "")
+            return f"{node} was used again at {at}, although it is slow" + (
+                f": {verdict.detail}" if verdict.detail else ""
+            )
     fence = "fenced" if verdict.fenced else "not fenced"
     return f"{node} {fence}: {_why(verdict)}"
 
@@ -27,13 +29,13 @@ def _why(verdict: NodeVerdict) -> str:
         case "NotReady":
             return "it is NotReady"
         case "Slower":
-            return f"burn-in on it is {ratio} slower than its peers"
+            return f"its burn-in took {ratio} the time of its peers'"
         case "AsFast":
-            return f"burn-in on it is as fast as on its peers ({ratio})"
+            return f"its burn-in was as fast as its peers' ({ratio} their time)"
         case "ReadyAgain":
             return "it is Ready again, and the job names no WarmPool to test it with"
         case "LiftedByHand":
-            return "somebody removed the fence"
+            return "the fence was removed by hand"
         case "NoPeers":
             return "the pool has no scores to compare with"
         case "NoPool":

@@ -21,10 +21,10 @@ def describe_move(move: PlannedMove) -> DiagnosisStatus:
     progress = f" (generation {move.generation}, after {move.iterations} iterations)" if move.switched_at else ""
     return DiagnosisStatus(
         id=move.id,
-        what="planned, a node is left",
+        what="planned, a node is evicted from the job",
         where=listed(places),
         since=f"{timestamp(move.since)}{progress}",
-        slowdown="training stands still" if move.restarts else "",
+        slowdown="training is stopped" if move.restarts else "",
         why=listed(list(dict.fromkeys(entry.why for entry in move.leaving))),
         cause=Cause.NODE_LEAVES.value,
         done=done,
@@ -38,7 +38,7 @@ def move_summary(move: PlannedMove) -> str:
     """Return the move for a line in a table."""
     nodes = listed([entry.node for entry in move.leaving], most=2)
     doing = "the prepared pod takes over" if move.restarts else "a pod is being prepared on another node"
-    return f"leaving {nodes}; {doing}"
+    return f"moving away from {nodes}; {doing}"
 
 
 def moving_words(recovery: RecoveryState, now: float) -> str:
@@ -50,7 +50,10 @@ def _when(entry: LeavingNode, recovery: RecoveryState, now: float) -> str:
     if entry.preparing:
         return "a pod is being prepared on another node"
     if not entry.blocked:
-        return f"a pod is prepared elsewhere at {clock_time(drain.due_at(recovery, entry))}, or with a restart before"
+        return (
+            f"a pod is prepared on another node at {clock_time(drain.due_at(recovery, entry))}, or with an earlier"
+            " restart"
+        )
     if drain.gives_way(recovery, now):
         return f"waits: {entry.blocked}; evictions are no longer held off"
     until = clock_time(entry.since + drain.GIVE_WAY_SECONDS)

@@ -26,7 +26,7 @@ def _doing(phase: str, measures: Measured) -> str:
         case "Prepare":
             return f"{_WHAT[measures]} about to be measured; training goes on until then"
         case "Hold":
-            return f"all ranks stand still at an iteration's start while {_WHAT[measures]} measured"
+            return f"all ranks are paused at the start of an iteration while {_WHAT[measures]} measured"
         case _:
             return "training goes on"
 
@@ -68,7 +68,7 @@ def probe_next(
     at = clock_time(probe_targets.allowed_at(state, slow, policy))
     before = "its node is replaced" if next_strategy.name == replace_node.TYPE else "its pod takes another role"
     return (
-        f"before {before}, its machine is measured beside its peers' while training stands still, from {at} on"
+        f"before {before}, its machine is measured against its peers' while training is paused, from {at} on"
         " (spec.detection.pauseBudget)"
     )
 
@@ -80,18 +80,20 @@ def may_be_tested(policy: Policy) -> bool:
 
 def _links_next(state: RecoveryState, slow: SlowIncident, policy: Policy) -> str:
     if policy.world_size > probe_targets.MOST_RANKS:
-        return f"endured: jobs of more than {probe_targets.MOST_RANKS} ranks are not paused to measure which link it is"
+        return (
+            f"no action: Falcon does not pause jobs of more than {probe_targets.MOST_RANKS} ranks to find the slow link"
+        )
     if not policy.pause_budget:
-        return "endured: which link it is would show if spec.detection.pauseBudget allowed a pause"
+        return "no action: Falcon could find the slow link if spec.detection.pauseBudget allowed a pause"
     if (slow.probed or Probed()).tries >= probe_targets.MOST_TRIES:
         return (
-            f"endured: {probe_targets.MOST_TRIES} times the links were to be measured under a pause, and it is not"
-            " known which it is"
+            f"no action: Falcon tried {probe_targets.MOST_TRIES} times to measure the links in a pause, and did not"
+            " find the slow one"
         )
     if not state.pauses.since:
         return ""
     at = clock_time(probe_targets.allowed_at(state, slow, policy))
-    return f"the links are measured while training stands still, from {at} on (spec.detection.pauseBudget)"
+    return f"the links are measured while training is paused, from {at} on (spec.detection.pauseBudget)"
 
 
 def probe_evidence(slow: SlowIncident) -> str:
@@ -113,7 +115,7 @@ def probe_evidence(slow: SlowIncident) -> str:
         case "Alike":
             return f"; the links were measured {pause} at {at}: {probed.text}"
         case "Slow" | "AsFast":
-            return f"; its machine, measured {pause} at {at} beside its peers': {probed.text}"
+            return f"; its machine, measured {pause} at {at} against its peers': {probed.text}"
         case _:
             what = "its machine" if slow.link is None else "the links"
             return f"; at {at} {what} could not be measured: {probed.text}"

@@ -7,7 +7,7 @@ from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import NetworkSeen, Policy, SlowIncident, SlowLink
 from falcon_operator.api.trainingjob import DiagnosisStatus
 from falcon_operator.status.text.exchanges import link_done, link_next
-from falcon_operator.status.text.format import link_where, milliseconds, op_name, since_words
+from falcon_operator.status.text.format import iteration_ratio, link_where, milliseconds, op_name, since_words
 from falcon_operator.status.text.probes import probe_evidence
 
 
@@ -16,32 +16,35 @@ def describe_link(
 ) -> DiagnosisStatus:
     """Describe a slowdown for which a link is named; the evidence says what its transfers are held against."""
     growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
-    others = "nobody computes slower or lacks CPU"
+    others = "no rank computes slower or lacks CPU"
     if link.compute_growth > 1 + policy.verify:
-        others = "no computation, though slower as well, accounts for it"
+        others = "the ranks' computation, though also slower, does not explain it"
     evidence = f"iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now"
     if not link.comm:
-        why = "a slow link, by measuring all of them: what the ranks compute would fit into the iteration of before"
+        why = (
+            "a slow link, found by measuring all links: the ranks' computation alone would still fit into a healthy"
+            " iteration"
+        )
     elif link.siblings:
         others = "the other group" if link.siblings == 1 else f"the {link.siblings} other groups"
         why = f"a slow link: {op_name(link.op)} in {_comms(link)} takes longer than in {others} of its kind"
         evidence = (
-            f"transfers last at least {link.excess_ns / 1e9:.2f} s an iteration longer than in {others}, since the"
-            f" first iteration; iteration {milliseconds(slow.healthy_ns)} without that,"
+            f"in each iteration since the first, transfers last at least {link.excess_ns / 1e9:.2f} s longer than in"
+            f" {others}; iteration {milliseconds(slow.healthy_ns)} without that,"
             f" {milliseconds(slow.slow_ns)} now"
         )
     else:
         why = f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}"
         evidence = (
-            f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
-            f" members; {evidence}; computation of the rank whose own grew most: {growth}"
+            f"transfers last {link.excess_ns / 1e9:.2f} s longer than in a healthy iteration, in sum and at all"
+            f" members; {evidence}; the largest change of a rank's computation: {growth}"
         )
     return DiagnosisStatus(
         id=slow.id,
         what="fail-slow, communication",
         where=link_where(link),
         since=since_words(slow),
-        slowdown=f"job {slow.slow_ns / slow.healthy_ns:.1f}x",
+        slowdown=iteration_ratio(slow.slow_ns, slow.healthy_ns),
         why=why,
         cause=Cause.SLOW_LINK.value,
         evidence=f"{evidence}{network_words(link.network)}{probe_evidence(slow)}",

@@ -22,12 +22,14 @@ def slow_done(slow: SlowIncident) -> list[DoneStep]:
     if acted is None:
         if ignored is None or steps:
             return steps
-        return [done_step(ignored.at, "ignored: so far cheaper than anything else")]
+        return [done_step(ignored.at, "no action: so far every repair would cost more than the slowdown")]
     steps = [*steps, done_step(acted.at, _endured(slow, acted))]
     if acted.observed_only:
         return [*steps, done_step(acted.at, "mode Observe: the node would have been replaced; nothing was done")]
     node = slow.culprit.node if slow.culprit else ""
-    steps.append(done_step(acted.at, f"{node} excluded; a pod prepared on another node while training went on"))
+    steps.append(
+        done_step(acted.at, f"{node} evicted from the job; a pod prepared on another node while training went on")
+    )
     if slow.switched_at is not None:
         replaced = f"replaced by {slow.replaced_by}" if slow.replaced_by else "replaced"
         steps.append(done_step(slow.switched_at, f"{replaced}; all ranks restarted"))
@@ -47,7 +49,7 @@ def _moved_steps(slow: SlowIncident) -> list[DoneStep]:
             acted.at,
             f"micro-batches moved: rank {rank} computes {moved.share} of its {moved.per_rank}, another rank up to"
             f" {moved.most}; iteration {milliseconds(moved.before_ns)} before, {now}"
-            f"{milliseconds(moved.expected_ns)} by the plan, the best that there is",
+            f"{milliseconds(moved.expected_ns)} expected by the best plan",
         )
     ]
     if moved.failed:
@@ -56,9 +58,11 @@ def _moved_steps(slow: SlowIncident) -> list[DoneStep]:
 
 
 def _endured(slow: SlowIncident, acted: Applied) -> str:
-    ignored = f"ignored for {seconds(acted.at - slow.onset_at)}"
+    ignored = f"no action for {seconds(acted.at - slow.onset_at)}"
     if acted.shares:
-        spare = f", which has paid for a spare ({acted.spare_seconds:.1f} s)" if acted.spare_seconds >= 0.1 else ""
+        spare = (
+            f", which reached the price of a spare ({acted.spare_seconds:.1f} s)" if acted.spare_seconds >= 0.1 else ""
+        )
         return f"{ignored}, a loss of {acted.loss_seconds:.1f} s by itself{spare}; shares the restart of {acted.shares}"
     return f"{ignored}, until the loss ({acted.loss_seconds:.1f} s) reached {due_words(acted)} ({_cost(acted)})"
 
@@ -99,9 +103,9 @@ def _replaced_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate 
     if replaced is not None and replaced.observed_only:
         return "mode Observe: the node would have been replaced; nothing is done"
     if next_strategy is None:
-        return "endured: spec.mitigation.strategies offers nothing further"
+        return "no action: spec.mitigation.strategies offers no further strategy"
     if next_strategy.name == ignore.TYPE:
-        return "endured: so far cheaper than anything else"
+        return "no action: so far every repair would cost more than the slowdown"
     action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
     due = f"{due_words(next_strategy)} ({_cost(next_strategy)}){why_early(next_strategy)}"
     return f"{action} when the loss reaches {due}"
@@ -115,10 +119,13 @@ def beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
         return slow_next(slow, policy, None)
     node = first.culprit.node
     if first.phase == "Checking":
-        return f"once it is known whether replacing {node} helped, this node is judged by itself"
+        return f"Falcon judges this node when it is known whether replacing {node} helped"
     if not any(name == replace_node.TYPE for name, _ in policy.strategies):
         return slow_next(slow, policy, None)
-    return f"when {node} is replaced, this node is left in the same restart if its own loss has paid for a spare"
+    return (
+        f"when {node} is replaced, this node is evicted from the job in the same restart, if its own loss has reached"
+        " the price of a spare"
+    )
 
 
 def _passed_over(slow: SlowIncident) -> str:

@@ -148,7 +148,7 @@ async def test_whatever_goes_wrong_training_goes_on(ring: Ring, network: Network
     reported = await by_hand.prepared()
     began = time.monotonic()
     by_hand.hold(reported, deadline_seconds=15.0)
-    await by_hand.said("nobody has ended the pause", list(range(PODS)))
+    await by_hand.said("the operator did not end the pause in time", list(range(PODS)))
     await ring.trained(len(ring.steps()) + 5)
     stood = longest(ring, began)
     print(f"the operator is silent: {stood:.1f} s, a step usually {usual:.2f} s")
@@ -173,7 +173,7 @@ async def test_whatever_goes_wrong_training_goes_on(ring: Ring, network: Network
     print(f"an agent is dead: {longest(ring, began):.1f} s")
     assert 2.0 < longest(ring, began) < 9.0
     ring.agents[2] = ring.start_agent(2)
-    await by_hand.said("its agent has begun anew", [2])
+    await by_hand.said("its agent has restarted", [2])
 
     await by_hand.prepared()
     await ring.finish()

@@ -45,7 +45,7 @@ def test_onset_relief_and_the_culprit_are_reported_with_their_iterations(files: 
     blamed = [finding for finding in report.findings if finding.verdicts]
     assert {verdict.ranks for finding in blamed for verdict in finding.verdicts} == {(SLOW,)}
     assert sum(finding.last - finding.first + 1 for finding in blamed) >= 25
-    assert f"rank {SLOW} computes 1.6x longer" in describe(report)
+    assert f"rank {SLOW} takes 1.6x the healthy compute time" in describe(report)
     (profile,) = report.profiles
     assert profile.links == []
     assert profile.waits_ns[SLOW] < 3 * MS
@@ -127,7 +127,7 @@ def test_the_command_prints_and_draws(files: list[Path], tmp_path: Path) -> None
     picture = tmp_path / "out.png"
     command = [sys.executable, "-m", "falcon_agent", "replay", *map(str, files), "--plot", str(picture)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert f"rank {SLOW} computes 1.6x longer" in done.stdout
+    assert f"rank {SLOW} takes 1.6x the healthy compute time" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     command[-1] = str(tmp_path / "missing" / "out.png")
     refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -235,7 +235,7 @@ def _lost(pod: Pod) -> None:
     [
         (_late, "rank 5 did not come to the cut in time"),
         (_gave_up, "rank 4 has given the pause up"),
-        (_unended, "nobody has ended the pause"),
+        (_unended, "the operator did not end the pause in time"),
         (_never_measured, "its time is over"),
         (_rank_ended, "rank 5 has ended"),
         (_stopped, "its generation does not run"),
@@ -255,7 +255,7 @@ def test_ranks_go_on_by_themselves(held: Pod, what: Any, why: str) -> None:
 def test_an_agent_that_begins_anew_stops_nobody(pod: Pod) -> None:
     assert pod.order("Hold")
     report = pod.look()
-    assert report.why == "its agent has begun anew"
+    assert report.why == "its agent has restarted"
     assert not pod.is_closed
 
 

@@ -70,7 +70,7 @@ def test_a_pod_that_cannot_start_is_named_with_the_place_that_says_why() -> None
     creating = ContainerView(name="t", waiting_reason="ContainerCreating")
     pod = PodView(namespace="ml", name="gpt2-0-a", uid="p", node="node-a", containers={"t": creating})
     waiting = gather(*gathering(member, pod)).waiting
-    where = "waiting for pod gpt2-0-a (node node-a); its Events say why: kubectl describe pod gpt2-0-a"
+    where = "waiting for pod gpt2-0-a (node node-a); see its Events: kubectl describe pod gpt2-0-a"
     assert waiting.removeprefix("0 of 1 launchers are ready: ").startswith(f"{where}; it stays there")
 
 

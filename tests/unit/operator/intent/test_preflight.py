@@ -251,7 +251,7 @@ async def test_connections_that_are_refused_are_told_with_the_remedy_and_the_job
     condition = shown(world, TYPE)
     assert condition is not None
     assert (condition.status, condition.reason) == ("Unknown", "LinksUnknown")
-    assert "2 of 3 links" in condition.message
+    assert "2 of the 3 links" in condition.message
     assert "Connection refused" in condition.message
     assert "NetworkPolicy" in condition.message
 
@@ -274,7 +274,7 @@ async def test_the_one_link_of_two_machines_is_not_measured() -> None:
     condition = shown(world, TYPE)
     assert condition is not None
     assert (condition.status, condition.reason) == ("True", "AllAlike")
-    assert "compared with nothing" in condition.message
+    assert "there is no other link to compare it with" in condition.message
 
 
 async def test_an_operator_that_dies_anywhere_in_a_check_of_links_ends_up_the_same() -> None:

@@ -47,7 +47,12 @@ async def test_the_next_generation_meets_at_the_port_that_was_named_for_it() -> 
         (None, "False", "Preparing", "0 of 3 ranks have a standby"),
         (LaunchStandby(ready=0, wanted=1), "False", "Preparing", "when training has settled"),
         (LaunchStandby(ready=1, wanted=1), "True", "Waiting", "all 3 ranks have a standby"),
-        (LaunchStandby(ready=1, wanted=1, why="A was set"), "True", "Waiting", "less is ready than could be: "),
+        (
+            LaunchStandby(ready=1, wanted=1, why="A was set"),
+            "True",
+            "Waiting",
+            "these are less prepared than they could be: ",
+        ),
         (LaunchStandby(ready=0, wanted=1, why="too little memory is free"), "False", "StartsCold", "too little memory"),
     ],
 )

@@ -65,14 +65,14 @@ def test_memory_that_suffices_is_accepted(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("held", "status", "reason", "words"),
     [
-        ([], "False", "NoneYet", "the training script does it by falcon_torch.Checkpoint"),
+        ([], "False", "NoneYet", "let the training script save with falcon_torch.Checkpoint"),
         (
             [Held(0, 40, 0), Held(2, 40, 0)],
             "False",
             "Incomplete",
-            "2 of 3 ranks hold checkpoints in memory; rank 1 has",
+            "2 of 3 ranks hold checkpoints in memory; none in rank 1",
         ),
-        ([Held(0, 40, 0), Held(1, 20, 0), Held(2, 40, 0)], "False", "Incomplete", "no step that all have"),
+        ([Held(0, 40, 0), Held(1, 20, 0), Held(2, 40, 0)], "False", "Incomplete", "no step is common to all ranks"),
         (
             [Held(rank, step, 3_723_000) for rank in range(3) for step in (20, 40)],
             "True",
@@ -87,13 +87,13 @@ def test_memory_that_suffices_is_accepted(spec: dict[str, Any]) -> None:
             ],
             "True",
             "Held",
-            "saved at 01:02:03; training waited 52 ms for it",
+            "saved at 01:02:03; training waited 52 ms for the save",
         ),
         (
             [Held(0, 40, 0, replicated=True), Held(1, 40, 0, replicated=True)],
             "True",
             "HeldByReplicas",
-            "step 40 is in memory; pods without it get it from others, which hold the same state",
+            "step 40 is in memory; pods without it get it from pods that hold the same state",
         ),
         ([Held(9, 80, 0)], "False", "NoneYet", "no rank has saved"),
     ],

@@ -284,7 +284,7 @@ async def test_a_checkpoint_with_a_copy_of_each_rank_is_protected() -> None:
     found = await shown_after(world, PROTECTION, 100)
     assert found is not None
     assert (found.status, found.reason) == ("False", "Copied")
-    assert found.message == "step 40 of all 3 ranks is in the memory of another pod, too"
+    assert found.message == "step 40 of all 3 ranks also has a copy in the memory of another pod"
 
 
 async def test_copies_that_lag_for_long_are_shown_with_the_reason() -> None:
@@ -296,7 +296,7 @@ async def test_copies_that_lag_for_long_are_shown_with_the_reason() -> None:
     found = await shown_after(world, PROTECTION, 100)
     assert found is not None
     assert (found.status, found.reason) == ("True", "Lagging")
-    assert "step 40 is in the ranks' own pods alone; step 20 is the newest with a copy" in found.message
+    assert "step 40 is only in the ranks' own pods; step 20 is the newest with a copy" in found.message
     assert "10.0.0.7:4000 cannot be reached" in found.message
     assert "NetworkPolicy" in found.message
 

@@ -172,7 +172,7 @@ async def test_a_pod_whose_copies_were_durable_when_a_signal_ended_it_is_done() 
     [
         (None, "False", "NoneYet", "nothing has been saved to /checkpoints yet"),
         (FOLLOWING, "True", "Durable", "the newest durable file is step-20.pt, written at 00:00:09"),
-        (replace(FOLLOWING, files=2, bytes=3_000_000), "True", "Behind", "6 changes (9.0 MB) are behind"),
+        (replace(FOLLOWING, files=2, bytes=3_000_000), "True", "Behind", "6 changes (9.0 MB) are not copied yet"),
         (replace(FOLLOWING, state="Filling"), "Unknown", "Filling", "/checkpoints is being filled from /data/run-1"),
         (replace(FOLLOWING, error="No space left"), "False", "CopyFails", "No space left"),
         (replace(FOLLOWING, files=2, used_bytes=8 * GIB), "False", "NearlyFull", "raise spec.checkpoint.directory.mem"),

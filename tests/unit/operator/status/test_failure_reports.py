@@ -128,7 +128,7 @@ async def test_an_outage_of_the_bus_has_words_of_its_own() -> None:
     quoted = failed(world)
     assert quoted is not None
     assert quoted.reason == "BusUnavailable"
-    assert "neither etcd nor a gateway took it" in quoted.message
+    assert "neither etcd nor a gateway accepted it" in quoted.message
     world.start_bus()
     await looks(world, reconciler, 1.0)
     assert failed(world) is None
@@ -306,7 +306,7 @@ async def test_a_run_that_no_operator_has_made_is_named_and_left() -> None:
     assert world.made == []
     quoted = failed(world)
     assert quoted is not None
-    assert "TrainingRun ml/gpt2 exists and no operator has made it" in quoted.message
+    assert "TrainingRun ml/gpt2 exists, but no operator created it" in quoted.message
     assert world.status.state == "Pending"
     world.trainingrun = None
     await run(world, lambda _: reconciler, state("Running"))

@@ -81,12 +81,14 @@ def test_an_open_slowdown_reads_like_a_doctors_note() -> None:
     assert note.what == "fail-slow, computation"
     assert note.where == "rank 2 (pod gpt2-2-x7kfd, node node-c)"
     assert note.since == "2026-11-20T12:04:10Z (iteration 412, reported after 9 iterations)"
-    assert note.slowdown == "job 2.6x; rank 2.9x"
+    assert note.slowdown == "iterations take 2.6x the healthy time; rank 2 takes 2.9x its normal compute time"
     assert note.why.startswith("CPU throttling: its container was throttled in 71 % of periods (peers: 0 %")
     assert note.evidence == (
         "wait/compute per iteration: rank 2 0.01 s/0.58 s, others 0.39 s/0.20 s; rank 2 computed 0.20 s before"
     )
-    assert note.done == [DoneStep(at="2026-11-20T12:04:13Z", what="ignored: so far cheaper than anything else")]
+    assert note.done == [
+        DoneStep(at="2026-11-20T12:04:13Z", what="no action: so far every repair would cost more than the slowdown")
+    ]
     assert note.next == "the node is replaced when the loss reaches a replacement's cost (13 s)"
     assert (note.state, note.cause, note.rank, note.severity) == ("Open", "CpuThrottling", 2, "")
 
@@ -96,7 +98,10 @@ def test_a_rank_that_was_never_well_reads_as_such() -> None:
     slow = replace(SLOW, from_start=True, onset_iteration=1, culprit=never)
     note = describe_slowdown(slow, POLICY, None)
     assert note is not None
-    assert note.slowdown == "job 2.6x; rank 2 computes 1.4x as long as its peers, since the first iteration"
+    assert (
+        note.slowdown
+        == "iterations take 2.6x the healthy time; rank 2 takes 1.4x its peers' compute time, since the first iteration"
+    )
     assert note.since == "2026-11-20T12:04:10Z (from the first iteration of generation 1)"
 
 
@@ -104,10 +109,13 @@ def test_what_all_ranks_have_in_common_is_part_of_the_jobs_slowdown_and_kept_apa
     shared = replace(SLOW, common_ns=round(0.8 * SLOW.healthy_ns))
     note = describe_slowdown(shared, POLICY, None)
     assert note is not None
-    assert note.slowdown == "job 2.6x, 1.8x without this rank; rank 2.9x"
+    assert (
+        note.slowdown
+        == "iterations take 2.6x the healthy time, 1.8x without this rank; rank 2 takes 2.9x its normal compute time"
+    )
     hardly = describe_slowdown(replace(SLOW, common_ns=round(0.04 * SLOW.healthy_ns)), POLICY, None)
     assert hardly is not None
-    assert hardly.slowdown == "job 2.6x; rank 2.9x"
+    assert hardly.slowdown == "iterations take 2.6x the healthy time; rank 2 takes 2.9x its normal compute time"
 
 
 def test_what_was_done_and_what_it_cost() -> None:
@@ -117,8 +125,8 @@ def test_what_was_done_and_what_it_cost() -> None:
     note = describe_slowdown(replaced, POLICY, None)
     assert note is not None
     assert [(step.at[11:19], step.what) for step in note.done] == [
-        ("12:04:31", "ignored for 21 s, until the loss (13.3 s) reached a replacement's cost (13 s)"),
-        ("12:04:31", "node-c excluded; a pod prepared on another node while training went on"),
+        ("12:04:31", "no action for 21 s, until the loss (13.3 s) reached a replacement's cost (13 s)"),
+        ("12:04:31", "node-c evicted from the job; a pod prepared on another node while training went on"),
         ("12:04:44", "replaced by spare-1; all ranks restarted"),
     ]
     helped = ClosedIncident(at=NOON + 40, outcome="Helped", slow=replaced, iteration_ns=233_000_000, cost_seconds=12.0)
@@ -126,7 +134,7 @@ def test_what_was_done_and_what_it_cost() -> None:
     of_another = replace(verdict, incident="gpt2-2", outcome="AsFast")
     (final,) = diagnoses(Intent(history=[helped], verdicts=[verdict, of_another]), POLICY, None)
     assert final.result == (
-        "iteration 233ms at 12:04:50; cost 12 s; node-c fenced: burn-in on it is 2.8x slower than its peers"
+        "iteration 233ms at 12:04:50; cost 12 s; node-c fenced: its burn-in took 2.8x the time of its peers'"
     )
     assert (final.state, final.next, final.resolved_at) == ("Resolved", "", "2026-11-20T12:04:50Z")
     useless = replace(helped, outcome="NotHelped", iteration_ns=600_000_000)
@@ -166,21 +174,30 @@ JOINED = Applied(
 
 def test_a_node_beside_the_first_has_a_note_of_its_own() -> None:
     first, other = reversed(diagnoses(Intent(recovery=RecoveryState(slow=SLOW, beside=[OTHER])), POLICY, None))
-    assert (first.id, first.slowdown) == ("gpt2-1", "job 2.6x; rank 2.9x")
-    assert (other.id, other.slowdown, other.done) == ("gpt2-2", "job 1.7x by itself; rank 1.9x", [])
+    assert (first.id, first.slowdown) == (
+        "gpt2-1",
+        "iterations take 2.6x the healthy time; rank 2 takes 2.9x its normal compute time",
+    )
+    assert (other.id, other.slowdown, other.done) == (
+        "gpt2-2",
+        "iterations would take 1.7x the healthy time with this slowdown alone; rank 4 takes 1.9x its normal compute"
+        " time",
+        [],
+    )
     assert other.next == (
-        "when node-c is replaced, this node is left in the same restart if its own loss has paid for a spare"
+        "when node-c is replaced, this node is evicted from the job in the same restart, if its own loss has reached"
+        " the price of a spare"
     )
     checking = replace(SLOW, phase="Checking")
     note = describe_slowdown(OTHER, POLICY, None, checking)
     assert note is not None
-    assert note.next == "once it is known whether replacing node-c helped, this node is judged by itself"
+    assert note.next == "Falcon judges this node when it is known whether replacing node-c helped"
     note = describe_slowdown(replace(OTHER, blocked="no spare"), POLICY, None, SLOW)
     assert note is not None
     assert note.next == "waits: no spare; tried again as soon as that changes"
     note = describe_slowdown(OTHER, replace(POLICY, strategies=[("Ignore", None)]), None, SLOW)
     assert note is not None
-    assert note.next == "endured: spec.mitigation.strategies offers nothing further"
+    assert note.next == "no action: spec.mitigation.strategies offers no further strategy"
 
 
 def test_a_node_that_was_left_in_the_restart_of_another() -> None:
@@ -188,11 +205,16 @@ def test_a_node_that_was_left_in_the_restart_of_another() -> None:
     helped = ClosedIncident(at=NOON + 40, outcome="Helped", slow=shared, iteration_ns=233_000_000)
     (note,) = diagnoses(Intent(history=[helped]), POLICY, None)
     assert [step.what for step in note.done] == [
-        "ignored for 21 s, a loss of 7.2 s by itself, which has paid for a spare (4.5 s); shares the restart of gpt2-1",
-        "node-e excluded; a pod prepared on another node while training went on",
+        "no action for 21 s, a loss of 7.2 s by itself, which reached the price of a spare (4.5 s); shares the restart"
+        " of gpt2-1",
+        "node-e evicted from the job; a pod prepared on another node while training went on",
         "replaced by spare-2; all ranks restarted",
     ]
-    assert (note.slowdown, note.result) == ("job 1.7x by itself; rank 1.9x", "iteration 233ms at 12:04:50")
+    assert (note.slowdown, note.result) == (
+        "iterations would take 1.7x the healthy time with this slowdown alone; rank 4 takes 1.9x its normal compute"
+        " time",
+        "iteration 233ms at 12:04:50",
+    )
 
 
 def test_nobody_named_no_note() -> None:
@@ -203,7 +225,7 @@ def test_a_slow_rank_against_which_the_spec_has_nothing_is_endured() -> None:
     policy = Policy(job="gpt2", strategies=[("Ignore", None), ("SwapNodes", None)])
     note = describe_slowdown(SLOW, policy, None)
     assert note is not None
-    assert note.next == "endured: spec.mitigation.strategies offers nothing further"
+    assert note.next == "no action: spec.mitigation.strategies offers no further strategy"
 
 
 def test_the_newest_incident_comes_first_open_or_over() -> None:
@@ -245,7 +267,7 @@ def test_a_change_of_the_job_reads_as_nobodys_fault() -> None:
     assert (finding.value, finding.reason) == (True, "AllRanksAlike")
     assert finding.message == (
         "since 2026-11-20T12:04:10Z (iteration 412 of generation 2) iterations take 300ms instead of 250ms (1.20x);"
-        " all ranks compute longer alike, so the job itself has changed, and no node or link is at fault"
+        " all ranks compute longer by the same factor, so the job itself has changed, and no node or link is at fault"
     )
     assert job_changed(replace(CHANGE, recurring=True)).reason == "Recurs"
     assert job_changed(None).value is False
@@ -281,17 +303,17 @@ def test_a_rank_whose_work_may_move_is_an_imbalance_and_the_note_says_what_is_mi
     note = described(Evidence.WORK_MAY_MOVE, staged, stay_iterations=1500)
     assert (note.what, note.cause, note.state) == ("fail-slow, imbalance", "Imbalance", "Open")
     assert note.why == (
-        "imbalance: rank 2 (pipeline stage 2 of 2) may have more to do than its peers: how much a rank of this job has"
+        "imbalance: rank 2 (pipeline stage 2 of 2) may have more work than its peers: how much a rank of this job has"
         " to do depends on the data, and no counter shows another cause"
     )
     assert note.next == (
-        "not replaced: nothing shows yet that node-c is slow, and not rank 2's share of the work, which moves between"
-        " ranks; replaced when the slowness has stayed there for 1500 iterations, or a counter shows a cause, or set"
-        " spec.mitigation.confidence: Low"
+        "not replaced: rank 2 may be slow because it has more work, as work moves between the ranks of this job;"
+        " node-c is replaced when the slowdown has stayed there for 1500 iterations, or a counter shows a cause; to"
+        " replace it now, set spec.mitigation.confidence: Low"
     )
-    assert "which is not known yet" in described(Evidence.WORK_MAY_MOVE).next
+    assert "how long that is, is not known yet" in described(Evidence.WORK_MAY_MOVE).next
     constant = described(Evidence.WORK_MAY_MOVE, culprit=replace(UNEXPLAINED, work="Fixed"))
-    assert "passed from node to node of this job before" in constant.why
+    assert "moved from node to node in this job before" in constant.why
 
 
 def test_other_doubts() -> None:
@@ -301,7 +323,7 @@ def test_other_doubts() -> None:
     note = described(Evidence.FOLLOWS_THE_ROLE)
     assert note.cause == "Imbalance"
     assert "as slow on another node" in note.why
-    assert note.next.startswith("not replaced: the slowness came along from another node")
+    assert note.next.startswith("not replaced: rank 2 was as slow on its previous node")
 
 
 def test_without_doubt_or_with_low_confidence_the_price_decides() -> None:
@@ -312,7 +334,7 @@ def test_without_doubt_or_with_low_confidence_the_price_decides() -> None:
     endured = replace(POLICY, strategies=[("Ignore", None)])
     note = describe_slowdown(replace(SLOW, evidence=Evidence.SINCE_START), endured, None)
     assert note is not None
-    assert note.next.startswith("endured: ")
+    assert note.next.startswith("no action: ")
 
 
 @pytest.mark.parametrize("evidence", Evidence)
@@ -329,8 +351,8 @@ def test_an_action_that_is_due_early_says_why() -> None:
     assert note is not None
     assert note.next == (
         "the node is replaced when the loss reaches 50 % of a replacement's cost (13 s); that is"
-        " earlier than usual, because 12 slowdowns of this cause and depth were seen in this job, and by them this one"
-        " goes on for about 25 min more"
+        " earlier than usual, because 12 slowdowns of this cause and depth were seen in this job, and they"
+        " suggest that this one will last about 25 min more"
     )
     note = describe_slowdown(SLOW, POLICY, replace(early, seen_elsewhere=9))
     assert note is not None
@@ -348,7 +370,7 @@ def test_collections_are_named_with_what_shortens_them() -> None:
         "garbage collection: Python's collector stopped it for 0.31 s a second (peers: 0.00 s; itself before: 0.01 s),"
         " and all ranks waited"
     )
-    assert "the program itself is why" in note.next
+    assert "the program itself is the cause" in note.next
     assert "gc.freeze()" in note.next
 
 
@@ -359,8 +381,8 @@ def test_late_data_are_named_with_the_place_of_the_program() -> None:
     ]
     culprit = replace(CULPRIT, cause=Cause.LATE_DATA, cause_culprit=0.84, samples=Sampled(taken=12, places=places))
     note = described(Evidence.WAS_HEALTHY_HERE, culprit=culprit)
-    assert note.why.startswith("late data: it is late between two of its calls and hardly anywhere else")
-    assert "(84 %; 0 %: as a slow device, 100 %: there alone)" in note.why
+    assert note.why.startswith("late data: it loses its time between two of its calls and hardly anywhere else")
+    assert "(84 %; a slow device, which is slow everywhere, gives 0 %)" in note.why
     assert note.evidence.endswith(
         "; of 12 samples of its main thread's stack: 9 times in _try_get_data (dataloader.py:1286), called by main"
         " (train.py:35); 3 times in f (g.py:1)"

@@ -21,7 +21,7 @@ def test_an_exchange_is_due_when_what_it_removes_has_paid_for_it() -> None:
 def test_it_says_why_it_is_due_earlier() -> None:
     early = replace(EXCHANGE, due_share=0.5, rest_seconds=1500.0, seen=12)
     assert link_next(SLOW, POLICY, early) == (
-        "pods exchange their roles when the loss reaches 13 s, 50 % of what would pay for it: an exchange costs 13 s,"
+        "pods exchange their roles when the loss reaches 13 s, 50 % of its cost: an exchange costs 13 s,"
         " and removes 50 % of the loss; that is earlier than usual, because 12 slowdowns of this cause and depth were"
-        " seen in this job, and by them this one goes on for about 25 min more"
+        " seen in this job, and they suggest that this one will last about 25 min more"
     )

@@ -54,10 +54,16 @@ def test_the_call_and_its_communicator() -> None:
     [
         ({"blocked_seconds": 45.2, "cpu": 0.0}, "uninterruptible sleep for 45 s: a device or a file system"),
         ({"cpu": 0.0}, "uses no CPU: it is stopped, or blocked"),
-        ({"cpu": 0.0, "answers": False}, "uses no CPU, and its interpreter does not answer as others' do: it is"),
+        (
+            {"cpu": 0.0, "answers": False},
+            "uses no CPU, and its interpreter does not answer, but other ranks' do: it is",
+        ),
         ({"cpu": 0.01}, "hardly uses its CPU: a long checkpoint, or blocked"),
         ({"cpu": 1.04}, "uses 1.0 CPUs: it works, or spins"),
-        ({"cpu": 0.01, "answers": False}, "does not answer, as others' do: its process is stopped, or about to end"),
+        (
+            {"cpu": 0.01, "answers": False},
+            "does not answer, but other ranks' do: its process is stopped, or about to end",
+        ),
     ],
 )
 def test_what_the_process_does_meanwhile(fields: dict[str, Any], words: str) -> None:
@@ -68,7 +74,7 @@ def test_a_rank_inside_a_call_that_does_not_answer() -> None:
     note = describe_hang(
         replace(HANG, findings=[replace(FINDING, kind="Transfer", members=3, ranks=awaited(3, answers=False))])
     )
-    assert "none comes out; rank 3 did not answer when asked for the stack; rank 3's interpreter" in note.why
+    assert "none returns; rank 3 did not answer a request for the stack; rank 3's interpreter" in note.why
     assert (note.rank, note.node) == (3, "node-3")
 
 
@@ -84,7 +90,7 @@ def test_many_ranks_are_counted() -> None:
 
 
 def test_a_deadlock_and_a_hang_of_which_nothing_is_known() -> None:
-    assert "being inside a call of another communicator: a deadlock" in why(kind="Deadlock")
+    assert "because it is inside a call of another communicator: a deadlock" in why(kind="Deadlock")
     note = describe_hang(replace(HANG, findings=[]))
     assert note.where == "not known: all ranks are silent"
     assert "do not show" in note.why
@@ -103,5 +109,7 @@ def test_names_and_sizes() -> None:
 
 def test_what_silent_ranks_have_said_is_cited() -> None:
     hang = replace(HANG, said={3: "ValueError: bad shape (train.py:4 in main)"})
-    assert "; rank 3 said last: ValueError: bad shape (train.py:4 in main)" in describe_hang(hang).evidence
-    assert "said last" not in describe_hang(HANG).evidence
+    assert (
+        "; last error that rank 3 printed: ValueError: bad shape (train.py:4 in main)" in describe_hang(hang).evidence
+    )
+    assert "last error" not in describe_hang(HANG).evidence

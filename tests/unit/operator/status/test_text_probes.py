@@ -20,8 +20,8 @@ STATE = RecoveryState(slow=DOUBTED, pauses=Pauses(since=1.0))
 @pytest.mark.parametrize(
     ("strategy", "seconds", "words"),
     [
-        ("ReplaceNode", 1.0, "before its node is replaced, its machine is measured beside its peers' "),
-        ("SwapNodes", 1.0, "before its pod takes another role, its machine is measured beside its peers' "),
+        ("ReplaceNode", 1.0, "before its node is replaced, its machine is measured against its peers' "),
+        ("SwapNodes", 1.0, "before its pod takes another role, its machine is measured against its peers' "),
         ("AdjustMicrobatches", 1.0, ""),  # takes no node
         ("SwapNodes", 99.0, ""),  # is not due
     ],

@@ -18,26 +18,27 @@ ALL_REDUCE = replace(LINK, op=int(Op.ALL_REDUCE), compute_growth=1.02)
     [
         (
             ALL_REDUCE,
-            "a slow link: every member's all-reduce takes longer, in data group of rank 0, and nobody computes slower"
-            " or lacks CPU",
-            "transfers last 0.20 s an iteration longer than in healthy ones, in sum and at all members; iteration 250ms"
-            " before, 450ms now; computation of the rank whose own grew most: +2 %",
+            "a slow link: every member's all-reduce takes longer, in data group of rank 0, and no rank computes"
+            " slower or lacks CPU",
+            "transfers last 0.20 s longer than in a healthy iteration, in sum and at all members; iteration 250ms"
+            " before, 450ms now; the largest change of a rank's computation: +2 %",
         ),
         (
             replace(ALL_REDUCE, siblings=1),
             "a slow link: all-reduce in data group of rank 0 takes longer than in the other group of its kind",
-            "transfers last at least 0.20 s an iteration longer than in the other group, since the first"
-            " iteration; iteration 250ms without that, 450ms now",
+            "in each iteration since the first, transfers last at least 0.20 s longer than in the other group;"
+            " iteration 250ms without that, 450ms now",
         ),
         (
             replace(ALL_REDUCE, siblings=7),
             "a slow link: all-reduce in data group of rank 0 takes longer than in the 7 other groups of its kind",
-            "transfers last at least 0.20 s an iteration longer than in the 7 other groups, since the first"
-            " iteration; iteration 250ms without that, 450ms now",
+            "in each iteration since the first, transfers last at least 0.20 s longer than in the 7 other groups;"
+            " iteration 250ms without that, 450ms now",
         ),
         (
             replace(LINK, comm=""),
-            "a slow link, by measuring all of them: what the ranks compute would fit into the iteration of before",
+            "a slow link, found by measuring all links: the ranks' computation alone would still fit into a healthy"
+            " iteration",
             "iteration 250ms before, 450ms now",
         ),
     ],
