@@ -13,7 +13,7 @@ REPORT_SECONDS = 10.0  # an agent of a healthy pod reports this often, and at on
 URGENT_SECONDS = 2.0  # what must be reported at once has arrived by then, also on a busy node
 DETAIL_SECONDS = 1.0  # an agent reports this often while the detail of one of its ranks matters
 CLOCK_SECONDS = 1.0  # the clocks of two machines that differ by less are taken for equal
-FRESH_SECONDS = 15.0  # a report that is older says nothing of now; one may be late
+FRESH_SECONDS = 15.0  # an older report proves nothing of the present; one may be late
 BLIND_SECONDS = 25.0  # without any report of a running pod: two reports, and a change of the bus's leader
 
 # -- liveness: the agent's stream, weighed only while the operator hears etcd or every gateway
@@ -32,7 +32,7 @@ ALIVE_SECONDS = 10.0  # for so long such a report stands for the node's life; th
 # -- the end of a generation: the operator's order, the launcher's signals, and what follows where no answer comes
 
 LAUNCHER_STUCK_SECONDS = 30  # generation/supervisor.cc: a process that is still there so late cannot be killed
-LEAVE_SECONDS = 15.0  # a pod that is to go may acknowledge the order first; then it is deleted whatever it says
+LEAVE_SECONDS = 15.0  # a pod that is to go may acknowledge the order first; then it is deleted in any case
 FINISH_SECONDS = 20.0  # launchers of a job that is over or suspended end by themselves; then their pods are deleted
 # Likewise where the agent is gone, too: it may come back and pass it on. A kubelet holds an agent back for up to 15 s.
 SILENT_SECONDS = 20.0

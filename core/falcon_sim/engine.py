@@ -91,8 +91,8 @@ class Engine:
         self._begins = np.zeros(0, dtype=np.int64)
         self._at = 0  # next iteration of the block
         self._heard_at: float | None = None  # when the operator hears of what is open
-        self._struck = False  # by a failure that nobody can have seen yet
-        self._noticed_at = math.inf  # without Falcon: when somebody sees the dead job
+        self._struck = False  # by a failure that cannot have been noticed yet
+        self._noticed_at = math.inf  # without Falcon: when a person notices the dead job
         self.jumped_iterations = 0
 
     @property
@@ -348,7 +348,7 @@ class Engine:
         if step.nodes is not None:
             self.cluster.swap_roles(list(step.nodes))
             slow = self.state.slow
-            if slow is not None and slow.culprit is not None:  # it sits on another rank: located anew, its loss kept
+            if slow is not None and slow.culprit is not None:  # it sits on another rank: located again, its loss kept
                 self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"), beside=[])
 
     def _read_rings(self) -> None:

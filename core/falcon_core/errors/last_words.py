@@ -25,7 +25,7 @@ _HARMLESS = re.compile(r"\b(?:warn(?:ing)?|deprecat\w*|info|debug)\b", re.IGNORE
 class LastWords(msgspec.Struct, frozen=True):
     """Why a process failed, by its own output."""
 
-    text: str = ""  # for people: "ValueError: bad shape (train.py:40 in step)"; empty where it said nothing
+    text: str = ""  # for people: "ValueError: bad shape (train.py:40 in step)"; empty where it printed nothing
     error: str = ""  # name of the exception where the program itself is at fault, whatever the node
     consequence: bool = False  # a peer's end makes such an error as well
     error_class: str = ""  # its class in the table; empty where none fits

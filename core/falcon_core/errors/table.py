@@ -72,7 +72,7 @@ class ErrorClass(_Part, frozen=True, kw_only=True):
     transient: bool = False  # the same call may succeed a little later
     permanent: bool = False  # the next start of the same program fails as well
     disruption: bool = False  # the cluster's own doing, for reasons that lie outside the job
-    vague: bool = False  # says that something failed, and little more: any other class says more
+    vague: bool = False  # shows that something failed, and little more: any other class explains more
     unicron: str = ""  # the row of Unicron's table 1
 
     @property

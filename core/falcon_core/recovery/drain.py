@@ -31,7 +31,7 @@ SETTLE_SECONDS = 15.0  # an administrator who has cordoned the wrong node lifts 
 # Between two planned restarts for cordons. With the preparation's deadline it stays below GIVE_WAY_SECONDS.
 APART_SECONDS = 300.0
 GIVE_WAY_SECONDS = 600.0  # a drain waits for the job for so long; node upgrades of managed clusters wait for 15 minutes
-MOST_LEAVING = 64  # nodes at a time, so many spares a job may hold unless its pool says otherwise; the others follow
+MOST_LEAVING = 64  # nodes at a time, so many spares a job may hold unless its pool says otherwise; the rest later
 WHY_LENGTH = 256  # characters
 UNDER_WAY = "a planned move is being prepared"
 replace = msgspec.structs.replace

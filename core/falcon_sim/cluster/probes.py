@@ -21,7 +21,7 @@ from falcon_sim.cluster.machines import Machines, probe
 from falcon_sim.job.model import Conditions
 from falcon_sim.job.records import WORLD
 
-START_SECONDS: Final = 2.0  # until the executors wait, beside training
+START_SECONDS: Final = 2.0  # until the executors wait, while training goes on
 MACHINE_SECONDS: Final = 0.8  # measured on the local cluster: half a second of products, and the launcher's part
 TURN_SECONDS: Final = 0.6  # likewise: a transfer in each direction
 _BITS: Final = 1e10  # a second, of a healthy link

@@ -165,7 +165,7 @@ class Watch(_Part, frozen=True, kw_only=True):
     median_percent: int = 150
     consecutive_iterations: int = 5
     look_iterations: int = 1  # between two looks, at least (and at least a second): more is faster, and later
-    delay_seconds: float = 0.0  # until the operator first hears of something, besides what the signals themselves take
+    delay_seconds: float = 0.0  # until the operator first learns of an event, beyond the signals' own delay
     sample_every: int = 20  # job.calls: Enqueued: iterations of which one is timed on the device
     profiles: bool = True  # likewise: every iteration of a rank is timed for a while once the rank is slow
     sentinels: int = 0  # ranks whose rings are read all the time; the others' when something is up. 0: all

@@ -83,7 +83,7 @@ def plan(roles: Roles, cluster: Cluster, current: Sequence[int] | None = None, *
         _take_back(start, before, cost)
     best = min((today, *starts), key=lambda timing: _cost(timing.seconds, timing.nodes, before, roles, cost))
     moving = lower_bound_seconds(roles, cluster) * cost.iterations + cost.move_seconds
-    moving += 2 * roles.ranks_per_role * cost.seconds_per_rank  # nobody moves alone
+    moving += 2 * roles.ranks_per_role * cost.seconds_per_rank  # a move involves two roles
     return _placement(best, today, cost, bound=min(today.seconds * cost.iterations, moving))
 
 

@@ -268,7 +268,7 @@ class Timing:
             slowest = self._slowest[lane][stage]
             if now >= slowest:
                 slowest = now
-            elif before >= slowest:  # it was the worst: who is now?
+            elif before >= slowest:  # it was the worst: find the new one
                 slowest = max([self._slowdown_of[member] for member in self._members[lane][stage]])
             _put(self._slowest[lane], stage, slowest, undo)
             _put(self._stage_times[lane], stage, slowest * self.roles.stage_seconds[stage], undo)

@@ -24,7 +24,7 @@ def by_sides(roles: Roles, cluster: Cluster, before: Sequence[int]) -> list[int]
         return None
     wanted = _dealt(roles, side_of, before)
     free: dict[int, list[int]] = {side: [] for side in set(side_of)}
-    for role, node in enumerate(before):  # who need not move stays
+    for role, node in enumerate(before):  # a role that need not move stays
         if wanted[role] != side_of[node]:
             free[side_of[node]].append(node)
     return [node if wanted[role] == side_of[node] else free[wanted[role]].pop(0) for role, node in enumerate(before)]

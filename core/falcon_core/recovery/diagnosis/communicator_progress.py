@@ -29,7 +29,7 @@ class Counts(msgspec.Struct, frozen=True):
     members: dict[str, tuple[int, ...]]
     elsewhere: set[int]
     sending: set[int]  # ranks with a send that is not done: they may wait for its receiver, or go on meanwhile
-    reports: dict[str, list[CommSignals]] = {}  # by communicator, where somebody may wait
+    reports: dict[str, list[CommSignals]] = {}  # by communicator, where a rank may wait
     pairs: frozenset[str] = frozenset()  # of the communicators: sends from a rank to another
 
 

@@ -17,7 +17,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.stats.medians import median
 
-REFRESH_SECONDS = 3.0  # the culprit's figures are taken anew this often until an action is under way
+REFRESH_SECONDS = 3.0  # the culprit's figures are updated this often until an action is under way
 replace = msgspec.structs.replace
 
 

@@ -284,7 +284,7 @@ def follow_down(state: RecoveryState, obs: Observation, policy: Policy, shared: 
     if change is None or not _holds(change, obs, policy):
         return state
     if change.period_calls and _period_calls(obs) not in (0, change.period_calls):
-        return replace(state, change=None)  # the agents learn anew what is healthy
+        return replace(state, change=None)  # the agents learn the healthy level again
     if shared is None or shared.by_stage.shape[1] < _most_windows(policy):
         return state
     now = shared.by_stage.max(axis=1)

@@ -139,7 +139,7 @@ def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tu
     """
     link = slow.link
     own_ns = named_for_ns(culprit)
-    # In the generation after an exchange, what was measured before it says nothing.
+    # In the generation after an exchange, earlier measurements prove nothing.
     measured = slow.probed is not None and slow.probed.found == "Link" and slow.swapped is None
     if link is None or not slow.id:
         return state, slow

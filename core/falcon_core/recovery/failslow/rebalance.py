@@ -167,7 +167,7 @@ def _moved_anew(state: RecoveryState, new: Collection[int]) -> RecoveryState:
 
 def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float | None:
     """Return the iteration time [ns] without the slowdown if a young generation has unequal replicas; else None."""
-    young = policy.consecutive < obs.iterations <= SETTLED_ITERATIONS  # the first iteration says nothing
+    young = policy.consecutive < obs.iterations <= SETTLED_ITERATIONS  # the first iteration proves nothing
     if not young or obs.shared_unevenly or not is_allowed(policy) or adjust_microbatches.hindrance(obs, policy):
         return None
     if replicas_are_alike(obs, policy) or (plan := adjust_microbatches.plan(obs, policy)) is None:
@@ -267,21 +267,21 @@ def _awaited(state: RecoveryState, sharing: Sharing, obs: Observation, policy: P
     if adjust_microbatches.have(obs.ranks, sharing.shares):
         return replace(state, sharing=replace(sharing, taken_iteration=max(1, obs.iterations)))
     moved = _newest_moved(state)
-    waited_seconds = obs.now - max(sharing.at, resumed_at(obs))  # nobody takes anything over before training goes on
+    waited_seconds = obs.now - max(sharing.at, resumed_at(obs))  # no rank takes shares over before training goes on
     why = adjust_microbatches.was_not_taken(waited_seconds, moved.before_ns if moved is not None else 0)
     return _failed(state, sharing, why, obs.now) if why else state
 
 
 def _judged(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
     """Measure what came of it once the newest iterations are of the new shares; then follow the ranks' speeds."""
-    # Reports are not all of the same moment, and who has not reported lately says nothing.
+    # Reports are not all of the same moment, and a rank without a recent report proves nothing.
     done = min((rank.sent.iterations for rank in obs.ranks if rank.fresh), default=0) - sharing.taken_iteration
     if done < NEWEST + TAKE_BACK_ITERATIONS:
         return state
     followed = _followed(state, sharing, obs, policy, done)
     link = state.link_beside
     if followed is not state or (link is not None and link.is_incident):
-        return followed  # where a link is slow, too, the iteration time says nothing of the split
+        return followed  # if a link is slow, too, the iteration time does not judge the split
     moved = _newest_moved(state)
     if moved is None or moved.after_ns or done < CHECK_ITERATIONS * policy.consecutive:
         return state
@@ -328,8 +328,8 @@ def _better(
 def _is_suddenly_longer(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
     """Check whether the newest iterations are longer than with the present split: another rank may be slow.
 
-    As in ``sudden``, they are enough where they have paid for the change, and the newest says how slow the rank is. The
-    first of them may be partly healthy: half as much longer is enough of it.
+    As in ``early_rebalance``, they are enough if they have paid for the change, and the newest shows how slow the rank
+    is. The first of them may be partly healthy: half as much longer is enough of it.
     """
     moved = _newest_moved(state)
     if moved is None or state.link_beside is not None:

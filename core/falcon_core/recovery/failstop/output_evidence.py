@@ -59,7 +59,7 @@ def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
     if len(obs.ranks) > 1 and nobody_waits(obs):
         return []
     interpreters_answer = any(rank.sent.stack for rank in running)
-    # When training is over, all clean up for a while, and nobody waits for anybody.
+    # When training is over, all ranks clean up for a while, and none waits for another.
     too_early = any(map(waits, running))
     return [
         rank

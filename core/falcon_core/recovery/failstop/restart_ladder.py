@@ -218,7 +218,7 @@ def _verdict(
     if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
         return "GiveUp", ""
     if fault.node_reports and obs.spares.available:
-        return "Replace", ""  # the platform says so, and not the job: no budget of the job's own word
+        return "Replace", ""  # the platform reports it, and not the job: the budget does not limit it
     by_class = None if fault.node_reports else _verdict_of_class(obs, policy, fault, attempts)
     if by_class is not None:
         return by_class

@@ -27,7 +27,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Lasted
 
 EARLY_SHARE = 0.5  # λ: for one action at most 3 × the best in hindsight if the expectation is wrong, 1.5 × if right
-LEAST_SEEN = 10  # of the same cause and depth: a mean of fewer says little
+LEAST_SEEN = 10  # of the same cause and depth: a mean of fewer proves little
 MOST_DURATIONS = 48  # the newest, of all causes
 # Iteration time ÷ healthy iteration time between two depths: a busy core or a warm device, half of a machine, and
 # what is nearly a failure.
@@ -71,7 +71,7 @@ def _alike(durations: list[Lasted], cause: Cause, depth: int) -> list[Lasted]:
 def _remember(state: RecoveryState, slow: SlowIncident, end: float, *, censored: bool) -> RecoveryState:
     depth, cause = _depth(slow), _cause(slow)
     if cause is None or depth is None or slow.from_start or end <= slow.onset_at:
-        return state  # of a rank that was never well nobody knows since when it is slow
+        return state  # if a rank was never healthy, its slowdown has no known beginning
     lasted = Lasted(cause=cause, depth=depth, seconds=round(end - slow.onset_at, 1), censored=censored)
     return replace(state, durations=[*state.durations, lasted][-MOST_DURATIONS:])
 

@@ -107,7 +107,7 @@ def _at_once(
         return Evidence.FOLLOWS_THE_ROLE
     if culprit.cause is Cause.GARBAGE_COLLECTION:
         return Evidence.PROGRAM
-    if culprit.cause not in (Cause.UNKNOWN, Cause.LATE_DATA):  # late data say nothing of who is late
+    if culprit.cause not in (Cause.UNKNOWN, Cause.LATE_DATA):  # late data do not show which node is late
         return Evidence.COUNTER_SHOWS_CAUSE
     if _is_whole_node(culprit, obs, policy):
         return Evidence.WHOLE_NODE

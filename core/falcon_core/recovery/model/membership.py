@@ -151,7 +151,7 @@ def _applied(membership: Membership, action: Action, names: Names, now: float) -
         case Abandon(replica=replica):
             return _abandon(membership, replica)
         case _:
-            return membership  # an incident's end, or a restart: nobody moves
+            return membership  # an incident's end, or a restart: no pod moves
 
 
 def begin(membership: Membership, names: Names, *, replicas: int, procs: int, now: float) -> Membership:

@@ -66,7 +66,7 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     oom_killed: bool = False
     last_words: str = ""  # reason of the failure, from the end of its own output
     printed: list[Printed] = []  # errors in its output while it ran, oldest first; times by its node's clock
-    # When an exception that nobody caught has ended its program (unix seconds by the operator's clock). The process may
+    # When an uncaught exception has ended its program (unix seconds by the operator's clock). The process may
     # live on; None where no such exception is known.
     uncaught_at: float | None = None
     alone: bool = True  # False: its process and output are several ranks' (a launcher of the user's)
@@ -198,7 +198,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     probes: dict[int, ProbeSeen] = {}  # answers to a probe, by replica
     nonce: str = ""  # a random value, new at each look, so that it cannot be guessed
     saving: bool = False  # the ranks were asked to save, and a planned restart waits for it
-    # When the newest checkpoint was saved from which all ranks can begin again, unix seconds; None: no rank says it.
+    # When the newest checkpoint was saved from which all ranks can begin again, unix seconds; None: no rank reports it.
     saved_at: float | None = None  # in the same pods
     outlasting_at: float | None = None  # where a pod is left, and its memory with it
 

@@ -17,12 +17,12 @@ def training(obs: Observation, *, seen_before: bool) -> bool:
     if not obs.running or not obs.ranks:
         return False
     if any(member.pod != "Present" and not member.done for member in obs.members):
-        return False  # what its ranks said last is old
+        return False  # the newest reports of its ranks are old
     seen = [rank for rank in obs.ranks if rank.process != "Unknown"]
     if not seen or any(rank.process != "Running" or rank.uncaught_at is not None for rank in seen):
         return False
     if len(seen) < len(obs.ranks) and not any(member.alive is False for member in obs.members):
-        return False  # somebody has yet to report
+        return False  # some rank has yet to report
     limit = RESTORE_SECONDS if seen_before else UNTRACKED_SECONDS
     return any(rank.sent.iterations > 0 for rank in seen) or obs.running_seconds >= limit
 

@@ -38,7 +38,7 @@ class Smoke(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """The newest smoke test of a job's machines. Times are unix seconds."""
 
     number: int = 0  # of the newest round; 0: none yet
-    generation: int = 0  # beside whose start it runs
+    generation: int = 0  # the generation during whose start it runs
     asked_at: float = 0.0  # 0: no round is open
     rounds: int = 0  # of that generation
     found: list[Found] = []  # by the newest round that is over: MOST_NAMED, the worst first

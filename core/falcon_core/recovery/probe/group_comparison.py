@@ -84,7 +84,7 @@ def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryStat
         return replace(state, compared=replace(before, over=is_late))
     found = slowest(groups, obs, policy)
     if found is None or before.comm not in ("", found.comm):
-        # Who was not slower at a look begins anew, as long as ranks are asked.
+        # A group that was not slower at a look is counted from zero, as long as reports are requested.
         over = is_late or not before.comm
         return replace(state, compared=replace(before, comm="", reports=0, over=over))
     newest = min(rank.sent.iterations for rank in obs.ranks)

@@ -32,7 +32,7 @@ from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.check_links import LinksOrder
 from falcon_core.wire.measurement.probe import ProbeReport
 
-PREPARE_SECONDS: Final = 20.0  # a Python starts in each pod, beside training
+PREPARE_SECONDS: Final = 20.0  # a Python process starts in each pod while training goes on
 LEAD_SECONDS: Final = 0.5  # of training between the order and the cut: the way of the order
 LONGEST_LEAD_SECONDS: Final = 8.0
 ARRIVE_SECONDS: Final = 2.0  # beyond what training takes to the cut, until which all ranks stand there

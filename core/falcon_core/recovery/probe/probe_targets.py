@@ -152,7 +152,7 @@ def is_unknown_link(slow: SlowIncident) -> bool:
 
 
 def is_suspected_group(slow: SlowIncident) -> bool:
-    """Check whether a slowdown is the mere suspicion that a group's transfers are slow (``sibling_groups``)."""
+    """Check whether a slowdown is the mere suspicion that a group's transfers are slow (``group_comparison``)."""
     return slow.link is not None and not slow.is_incident
 
 

@@ -121,7 +121,7 @@ def plan(
     if level is None or level <= healthy_ns or not rate:
         return None
     roles = Roles(
-        cells=(((0, 0),),) * count,  # whoever plays a role computes equally fast
+        cells=(((0, 0),),) * count,  # every pod computes equally fast in a role
         stage_seconds=(level / 1e9,),
         microbatches=(1,),
         communicators=tuple(link_traffic.traffic(obs, names)),

@@ -26,7 +26,7 @@ from falcon_core.wire.reporting.messages import Work, size_class
 from falcon_core.wire.ring import Op, RecordArray
 
 _SPREAD_PEERS = 3
-_WINDOW = 8192  # records after which the peers are counted anew: what a job sends at its start is no iteration
+_WINDOW = 8192  # records after which the count of peers restarts: what a job sends at its start is no iteration
 
 
 class Peers:

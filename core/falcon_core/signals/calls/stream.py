@@ -48,7 +48,7 @@ class Trait:
     GRADIENTS = 4  # so many are, that it can be nothing else (but in a layer's own communicator)
     SENDS = 8
     RECEIVES = 16
-    SPREADS = 32  # each member sends a part of its data to each other member: who computes what depends on the data
+    SPREADS = 32  # each member sends a part of its data to each other member: the ranks' work depends on the data
 
 
 _TRAITS = np.zeros(256, dtype=np.uint8)
@@ -181,7 +181,7 @@ class CallOrder:
 
 
 def _joined(records: list[RecordArray]) -> RecordArray:
-    # Without the data type it would be found anew from the fields of each record.
+    # Without the data type, NumPy would derive it from the fields of each record again.
     return np.concatenate(records, dtype=RECORD_DTYPE) if records else np.empty(0, dtype=RECORD_DTYPE)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from falcon_core.wire.reporting.messages import MOST_BYTES
 from falcon_core.wire.ring import EXCHANGE, GRAPH, POINT_TO_POINT, Op, RecordArray
 
-MOST_PAYLOAD: Final = 1 << 40  # of a call; a ring that says more holds noise
+MOST_PAYLOAD: Final = 1 << 40  # of a call; a ring with more holds noise
 _TWICE: Final = frozenset({Op.ALL_REDUCE})  # a reduce-scatter, then an all-gather
 _EACH_MEMBERS: Final = frozenset({Op.ALL_GATHER, Op.REDUCE_SCATTER})  # the payload is one member's part
 

@@ -112,7 +112,7 @@ def _of_varying_sizes(calls: Calls) -> Period | None:
 def _exact(calls: Calls) -> Period | None:
     """Find the period of an unbroken run that reaches to the newest call."""
     tokens = calls.tokens
-    same = _newest_run(tokens, 1) + 1  # newest calls that are all the same: a lag within them says nothing
+    same = _newest_run(tokens, 1) + 1  # newest calls that are all the same: a lag within them proves nothing
     primitive: list[tuple[int, int]] = []  # lags that recur, but not for long enough, and their runs
     for lag in _candidates(tokens):
         if 1 < lag < same or _is_multiple(lag, primitive):

@@ -67,7 +67,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     healthy_compute_ns: float | None = None
     stall_share: float | None = None  # of its own excess: how much is in one gap alone (``attribution``)
     waits: tuple[Wait, ...] = ()
-    unseen: tuple[tuple[int, ...], ...] = ()  # members of its communicators whose calls nobody sees (captured graphs)
+    unseen: tuple[tuple[int, ...], ...] = ()  # members of its communicators with invisible calls (captured graphs)
 
 
 Kind = Literal["Computation", "Communication", "Suspected", "Imbalance"]
@@ -352,7 +352,7 @@ def _sinks(views: Sequence[RankView], growth: dict[str, float], floor: float) ->
     by_rank = {view.rank: view for view in views}
     if any(rank not in by_rank or by_rank[rank].compute_ns is None for rank in sinks):
         return [Verdict(kind="Computation", ranks=tuple(sinks), excess_ns=worst, ratio=ratio)]
-    # They compute as they did: what lies between them and those who wait is slow. In a collective that cannot be.
+    # They compute as before, so the link between them and the waiting ranks is slow. In a collective that cannot be.
     ends = {
         rank
         for sink in sinks

@@ -119,7 +119,7 @@ class RankChain:
             Measurer(self.shares, memory.expected, memory.expected_compute) if memory else Measurer(self.shares)
         )
         if memory is not None:
-            if memory.anchor is not None:  # without it iterations are numbered anew, and its first one means nothing
+            if memory.anchor is not None:  # without it the iteration numbers restart, and the onset's number is void
                 self._detector.slowdown = memory.slowdown
             if memory.healthy_compute_ns:
                 reference = Reference(math.log(memory.healthy_compute_ns), memory.compute_noise, _REMEMBERED_SAMPLES)

@@ -18,7 +18,7 @@ class Notes(NamedTuple):
     """What a process notes of itself."""
 
     collected_seconds: float  # for which Python's garbage collector has stopped it
-    uncaught: bool  # its program has ended with an exception that nobody caught
+    uncaught: bool  # its program has ended with an uncaught exception
     ended: bool  # its program is over
 
 

@@ -32,7 +32,7 @@ class RankOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     printed: Annotated[list[Printed], Meta(max_length=MOST_PRINTED)] = []
     more: Count = 0  # errors beyond these, and repetitions
     unread_bytes: Count = 0  # of output that came faster than it could be read
-    uncaught_unix_ns: Count = 0  # when an exception that nobody caught was printed, by its node's clock; 0: none
+    uncaught_unix_ns: Count = 0  # when an uncaught exception was printed, by its node's clock; 0: none
 
 
 def bounded(output: Sequence[RankOutput]) -> list[RankOutput]:

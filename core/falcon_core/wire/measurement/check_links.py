@@ -32,7 +32,7 @@ class LinksOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The order to measure the links of a ring of pods. Each link is measured in both directions, one by one."""
 
     number: int  # of the check
-    token: str  # of this round alone: who does not know it is not let in
+    token: str  # of this round alone: a peer that does not know it is refused
     milliseconds: int  # of transfer in each direction
     ring: list[tuple[int, str, int]]  # replica, address and port of each pod that takes part
     machine_milliseconds: int = 0  # before the links, for which each machine computes; 0: it does not

@@ -23,7 +23,7 @@ from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.check_links import MAX_TEXT, LinksOrder, LinksReport
 
 MOST_RANKS: Final = 1024  # of a pod
-MOST_CHANNELS: Final = 64  # of a rank: who calls in more ways is not paused
+MOST_CHANNELS: Final = 64  # of a rank: a rank with more channels is not paused
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Whole = Annotated[int, Meta(ge=0, le=1 << 53)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]

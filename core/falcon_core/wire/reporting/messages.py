@@ -31,7 +31,7 @@ MAX_SENDS = 8  # likewise, peers that it sends to
 MAX_FRAMES = 6  # of a stack in a report
 MAX_DETAILED = 512  # ranks of a job whose detail the operator asks for at a time
 
-Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # whoever reports more is not read
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # a report with more is not read
 MOST_BYTES = 1 << 60  # of an iteration
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]  # likewise
 # What is seen of a rank's calls: all; or only when they are made, and why not how long they take on the device; or not
@@ -72,13 +72,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str
     master_port: int
     retries: int = 0  # of a communicator's set-up call, in place
-    standby: Standby = "None"  # what waits beside each rank for the next generation
+    standby: Standby = "None"  # the standby process that waits next to each rank for the next generation
     next_master_port: int = 0  # where the next generation meets if all goes well: for standbys; 0: not known
     check: int = 0  # Stop only: the number of the measurement that every pod is to make; 0: none
     check_ms: int = 0  # under load
     check_links: bool = False  # the pods are to be ready for their peers after the measurement
     links: LinksOrder | None = None  # and now they measure the links between them
-    smoke: int = 0  # the number of the smoke test that every pod makes beside its restart; 0: none
+    smoke: int = 0  # the number of the smoke test that every pod makes during its restart; 0: none
     checkpoint: int = 0  # Run only: the number of the checkpoint that all ranks are to save now; 0: none
     exit_code: int = 0
     members: list[PlanMember]
@@ -224,7 +224,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     loaded: list[Loaded] = []  # from what the ranks of this generation have begun
     check: CheckReport | None = None  # of the machine, before the ranks start
     copies: CopiesReport | None = None  # of other pods' checkpoints; None: none are wanted
-    smoke: CheckReport | None = None  # of the machine, beside the start of the ranks
+    smoke: CheckReport | None = None  # of the machine, during the start of the ranks
     network: NetworkSignals | None = None  # while a rank is slow
     imported: bytes = b""  # what its ranks import (``wire.launcher.imports``), while the plan asks for it
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none

@@ -104,7 +104,7 @@ class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
     healthy_compute_us: KnownUs = -1
     healthy_noise_permille: Known = -1
     quiet_ms: KnownMs = -1  # from its newest call's end to the report, rounded up; -1: no call yet
-    # Of a second, rounded down: who is silent for too long remains so when decoded.
+    # Of a second, rounded down: a rank that is silent for too long remains so when decoded.
     hang_deadline_tenths: KnownTenths = -1
     cpu_permille: Known = -1
     run_delay_permille: Known = -1

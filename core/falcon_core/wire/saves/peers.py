@@ -29,7 +29,7 @@ class PeerPod(msgspec.Struct, frozen=True, array_like=True):
     host: str = ""
     port: Port = 0  # 0: not known yet
     holder: str = ""  # uid of the pod that is to keep its copies; "": none
-    # Uids of the pods that have said that they keep copies of its ranks; its own, where roles were exchanged.
+    # Uids of the pods that have reported copies of its ranks; its own, where roles were exchanged.
     sources: list[str] = []
 
 
@@ -39,7 +39,7 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
     version: int = PEERS_VERSION
     epoch: int  # the leader that wrote it
     generation: int
-    phase: Phase  # with Run all that the generation's pods have said is known
+    phase: Phase  # with Run, the reports of all the generation's pods are known
     procs: int  # ranks of a pod
     bytes_per_second: int = 0  # that a pod sends at most; 0: no limit
     pods: list[PeerPod]

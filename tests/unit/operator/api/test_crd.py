@@ -104,7 +104,7 @@ def test_the_names_in_a_run_follow_the_api() -> None:
 def test_the_comment_of_a_field_is_what_explain_shows() -> None:
     fields = schema_of(TrainingRunSpec)["properties"]
     assert fields["phase"]["description"].startswith("what the operator wants of this life: Run, Stop or Finish")
-    assert fields["exclusions"]["items"]["properties"]["fenced"]["description"].startswith("the node is fenced for all jobs")
+    assert fields["exclusions"]["items"]["properties"]["fenced"]["description"].startswith("the node is fenced")
     assert [name for name in fields if "description" not in fields[name]] == []
 
 
