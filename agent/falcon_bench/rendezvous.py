@@ -1,4 +1,4 @@
-"""The port at which peers are let in: who says the round's token, and for which turn it comes, and nobody else."""
+"""Let a round's peers in at a port: only a peer that sends the round's token and a turn gets a connection."""
 
 import hmac
 import select

@@ -1,4 +1,4 @@
-"""Which rank this is, and what all ranks agree on."""
+"""Find which rank this is, and what all ranks agree on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls to a holder: hand it a copy of a rank's checkpoint, or fetch what it has of a rank."""
+"""Call a holder of copies: give it a copy of a rank's checkpoint, or fetch the copies that it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address of a network interface that a job names for its copies, such as the second one of a pod."""
+"""Find the address of the network interface that a job names for its copies."""
 
 from __future__ import annotations
 

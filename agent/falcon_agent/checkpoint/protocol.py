@@ -1,4 +1,4 @@
-"""The exchange of checkpoints between the agents of a job's pods, over mutual TLS.
+"""Exchange checkpoints between the agents of a job's pods, over mutual TLS.
 
 A connection carries one request. It begins with ``FALCONCP``, the version, what is wanted and the rank::
 

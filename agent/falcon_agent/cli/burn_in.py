@@ -1,4 +1,4 @@
-"""A test of this machine alone: how fast it multiplies matrices and copies memory, and whether its disk works."""
+"""Test this machine alone: how fast it multiplies matrices and copies memory, and whether its disk works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws a replay: iteration times with onset, relief, reference and verdicts; below, compute and wait of each rank.
+"""Draw a replay: iteration times with onset, relief, reference and verdicts; below, compute and wait of each rank.
 
 A few very long iterations may lie above the picture's top edge: the scale fits the other iterations.
 """

@@ -1,4 +1,4 @@
-"""Opens files in folders where training processes may write: they may have put anything in a file's place."""
+"""Open files in folders where training processes may write: they may have put anything in a file's place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the job's plan on the bus to this pod's plan for its launcher. Pure; the agent does the I/O."""
+"""Turn the job's plan on the bus into this pod's plan for its launcher. Pure; the agent does the I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two calls of the API server that the daemon needs, with the pod's own ServiceAccount."""
+"""Make the two calls to the API server that the daemon needs, with the pod's own ServiceAccount."""
 
 from __future__ import annotations
 

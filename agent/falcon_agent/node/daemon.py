@@ -1,4 +1,4 @@
-"""The daemon's process: it waits for the kernel's log, reads links and GPUs in between, and keeps the conditions."""
+"""Run the node's daemon: wait for the kernel's log, read links and GPUs in between, and keep the conditions."""
 
 from __future__ import annotations
 

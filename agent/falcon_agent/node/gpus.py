@@ -1,4 +1,4 @@
-"""What is wrong with the node's GPUs, by two or more readings of them. Pure; ``nvml`` reads."""
+"""Find what is wrong with the node's GPUs, from two or more readings. Pure; ``nvml`` reads."""
 
 from __future__ import annotations
 

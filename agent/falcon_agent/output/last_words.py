@@ -1,4 +1,4 @@
-"""What the pod's processes printed before they failed: read once, when the launcher reports their end."""
+"""Read what the pod's processes printed before they failed, once the launcher reports their end."""
 
 from __future__ import annotations
 

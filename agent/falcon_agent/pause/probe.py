@@ -1,4 +1,4 @@
-"""Carries out the operator's probes in this pod: its ranks stand still at a cut, machine and links are measured.
+"""Carry out the operator's probes in this pod: pause its ranks at a cut while machine and links are measured.
 
 What is ordered, and that everything opens by itself, is in ``wire.measurement.probe``. Here the orders become the
 gates' targets and the executor's order, and what the rings, the launcher and the executor say becomes the pod's answer.

@@ -1,4 +1,4 @@
-"""When the pod's agent reports, and with the detail of which ranks: little while nothing is wrong. Pure.
+"""Decide when the agent reports, and which ranks it reports in full.
 
 - At once, when something has changed: a process or its launcher, a slowdown's begin or end, a rank that falls silent
   for longer than its deadline or moves again, the first iteration, a checkpoint that Falcon asked for.

@@ -1,4 +1,4 @@
-"""What a rank's shim does not see, by what it says itself in its ring's header."""
+"""Report what a rank's shim does not see, from its ring's header."""
 
 from __future__ import annotations
 

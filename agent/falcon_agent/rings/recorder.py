@@ -1,4 +1,4 @@
-"""Records what runs through a ring, in the ring's own format, with as many slots as there were calls.
+"""Record what runs through a ring, in the ring's own format, with as many slots as there were calls.
 
 A ring overwrites its oldest records; a recording keeps all, so that a user's complaint can be replayed (``replay``) and
 become a test. The copy is whole at any instant: records are written first, then the header's head. What the recorder

@@ -1,4 +1,4 @@
-"""The pod's ranks: follows their rings, feeds each rank's chain, and collects what the summary reports of them.
+"""Follow the rings of the pod's ranks, feed each rank's chain, and collect what the summary reports of them.
 
 The launcher says which rings are the ranks' own (``wire.launcher.launch``). What a training process writes into them is
 not to be trusted: a ring that cannot be read is logged once and left, and the others are followed.

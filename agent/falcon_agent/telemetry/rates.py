@@ -1,4 +1,4 @@
-"""The launcher's counters as rates over a sliding window, and each rate while training was healthy."""
+"""Turn the launcher's counters into rates over a sliding window, and keep each rate of healthy training."""
 
 from __future__ import annotations
 

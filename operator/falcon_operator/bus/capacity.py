@@ -1,4 +1,4 @@
-"""How much etcd has to hold: quota, retention and rate of writes belong together. Pure.
+"""Compute how much etcd has to hold: its quota, the retention and the rate of writes.
 
 Each overwrite of a key leaves the old value in etcd's history until it is compacted. So the size of the database
 follows from the rate of writes and from how long history is kept, not from how much is current.

@@ -1,4 +1,4 @@
-"""Which gateways there are, by two sources. Pure.
+"""Determine which gateways exist, from two sources.
 
 etcd names a gateway as long as its lease lasts; while etcd is away its last word holds. The API server names the
 gateways' pods, and says which of them are ready. Their names are the gateways' ids. So an operator that starts while

@@ -1,4 +1,4 @@
-"""Whether the operator hears the bus. Pure.
+"""Determine whether the operator receives reports from the bus.
 
 A read that is answered proves nothing about the watch. So the leader writes a heartbeat to etcd each second and waits
 for it in its own watch. Events arrive in the order of their revisions: when a heartbeat arrives, all earlier events

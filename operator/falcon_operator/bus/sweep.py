@@ -1,4 +1,4 @@
-"""What is left in etcd by jobs and gateways that are gone."""
+"""Delete what jobs and gateways that are gone have left in etcd."""
 
 from __future__ import annotations
 

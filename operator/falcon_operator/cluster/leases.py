@@ -1,4 +1,4 @@
-"""The election's Lease in the API server."""
+"""Read and write the election's Lease in the API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubernetes Events, for ``kubectl describe``."""
+"""Record Kubernetes Events, for ``kubectl describe``."""
 
 from __future__ import annotations
 

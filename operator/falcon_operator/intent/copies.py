@@ -1,4 +1,4 @@
-"""Who keeps copies of whose checkpoints, by the job's spec, its nodes and what its pods report."""
+"""Choose which pod keeps copies of whose checkpoints, by the job's spec, its nodes and its pods' reports."""
 
 from __future__ import annotations
 

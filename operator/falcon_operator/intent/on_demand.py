@@ -1,4 +1,4 @@
-"""A planned restart waits until the ranks have saved the checkpoint that is asked of them for it."""
+"""Delay a planned restart until the ranks have saved the checkpoint that is requested for it."""
 
 from __future__ import annotations
 

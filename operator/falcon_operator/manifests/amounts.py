@@ -1,4 +1,4 @@
-"""Amounts of bytes that a job's spec asks for, and whether a pod has room for them."""
+"""Compute the bytes that a job's spec requests, and check whether a pod has room for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What burn-ins say of a node: their pods are read, and their scores compared with the scores of its peers. Pure.
+"""Read the results of burn-in pods, and compare a node's scores with those of its peers.
 
 A test is slow beside its peers for two reasons: the node is slow, or others used its CPUs during the test. A test that
 others slowed says nothing about the node (``Disturbed``). A node is called slow only after ``SLOW_TESTS`` slow tests,

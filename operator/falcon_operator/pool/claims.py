@@ -1,4 +1,4 @@
-"""Who holds a spare, and what its test measured. Pure."""
+"""Find who holds a spare, and what its test measured."""
 
 from __future__ import annotations
 

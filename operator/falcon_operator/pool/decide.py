@@ -1,4 +1,4 @@
-"""The warm pool: which nodes are kept free, tested and ready. Pure.
+"""Decide which nodes a warm pool keeps free, tested and ready.
 
 A spare's life::
 

@@ -1,4 +1,4 @@
-"""What a pool remembers of its nodes' tests, and what a new test is compared with. Pure.
+"""Remember the results of a pool's node tests, and choose what a new test is compared with.
 
 A node of a pool is compared with its peers, which are nodes of the same kind of machine, and with itself: a pool of one
 spare has no peers. A peer's newest score counts, also after the peer has been claimed or let go. A new machine of the

@@ -1,4 +1,4 @@
-"""Which nodes a pool may use, and who else uses them. Pure."""
+"""Select the nodes that a pool may use, and find who else uses them."""
 
 from __future__ import annotations
 

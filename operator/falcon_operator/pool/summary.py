@@ -1,4 +1,4 @@
-"""What people read of a pool: how many spares are ready, what is missing, and what to do about it. Pure."""
+"""Write a pool's status for people: how many spares are ready, what is missing, and what to do about it."""
 
 from __future__ import annotations
 

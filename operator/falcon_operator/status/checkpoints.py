@@ -1,4 +1,4 @@
-"""Which checkpoint the job's ranks hold in memory, and whether other pods have it, too.
+"""Report which checkpoint the job's ranks hold in memory, and whether other pods also hold it.
 
 The conditions ``CheckpointInMemory`` and ``DegradedProtection``.
 """

@@ -1,4 +1,4 @@
-"""What the check of the machines before the start has found: the condition ``MachinesChecked``."""
+"""Describe what the check of the machines before the start has found: the condition ``MachinesChecked``."""
 
 from __future__ import annotations
 

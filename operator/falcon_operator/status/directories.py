@@ -1,4 +1,4 @@
-"""What of the pods' folders in memory is durable: the condition ``CheckpointsDurable``."""
+"""Report which files of the pods' folders in memory are durable: the condition ``CheckpointsDurable``."""
 
 from __future__ import annotations
 

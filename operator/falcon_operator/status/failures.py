@@ -1,4 +1,4 @@
-"""What a look at an object could not carry out: in words, and when these words are shown.
+"""Put into words what a look at an object could not carry out, and decide when these words are shown.
 
 The condition ReconcileFailed quotes the failure while it lasts; all else of the status stays as the last good look has
 left it. A failure that often passes by itself is shown only after a while, and one that repeats with other figures is

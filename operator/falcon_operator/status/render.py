@@ -1,4 +1,4 @@
-"""The job's status for people: state, summary, conditions, printer columns. Nothing is decided here."""
+"""Build the job's status for people: state, summary, conditions and printer columns."""
 
 from __future__ import annotations
 

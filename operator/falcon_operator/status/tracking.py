@@ -1,4 +1,4 @@
-"""How much is seen of a job's calls: the condition ``Tracking``."""
+"""Report how much Falcon sees of a job's calls: the condition ``Tracking``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes on which another pod of the job might find room; only the scheduler knows for certain."""
+"""List the nodes on which another pod of the job might find room; only the scheduler knows for certain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order to measure the links between a job's pods before a start, as the plan carries it."""
+"""Build the order to measure the links between a job's pods before a start, as the plan carries it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was done about an incident, line by line."""
+"""List what was done about an incident, one line per step."""
 
 from __future__ import annotations
 

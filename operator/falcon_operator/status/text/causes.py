@@ -1,4 +1,4 @@
-"""Why a rank computes slowly, in the words of ``kubectl describe``."""
+"""Explain why a rank computes slowly, in the words of ``kubectl describe``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exchange of roles against a slow link or slow nodes, in the words of ``kubectl describe``."""
+"""Describe exchanges of roles against a slow link or slow nodes, in the words of ``kubectl describe``."""
 
 from __future__ import annotations
 

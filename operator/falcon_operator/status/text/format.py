@@ -1,4 +1,4 @@
-"""Figures, ranks and places in words; shared by all modules that make text for people."""
+"""Put figures, ranks and places into words, for all modules that write text for people."""
 
 from __future__ import annotations
 

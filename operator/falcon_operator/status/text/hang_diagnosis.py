@@ -1,4 +1,4 @@
-"""A hang in words: which rank never arrived, at which call, what its process does during the hang."""
+"""Describe a hang: which rank never arrived, at which call, and what its process does meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a named node is not taken, and what would change that; nothing is decided here (``falcon_core`` does)."""
+"""Explain why a named node is not replaced, and what would change that."""
 
 from __future__ import annotations
 

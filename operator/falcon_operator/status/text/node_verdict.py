@@ -1,4 +1,4 @@
-"""What is known of a node that the job has left, in words."""
+"""Describe what is known of a node that was evicted from the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planned moves in words: the diagnosis, the condition, the line of the summary."""
+"""Describe planned moves: the diagnosis, the condition, and the line of the summary."""
 
 from __future__ import annotations
 

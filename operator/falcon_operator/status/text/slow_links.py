@@ -1,4 +1,4 @@
-"""Slow links in the words of ``kubectl describe``."""
+"""Describe slow links in the words of ``kubectl describe``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was done about a slow node, and what is next, in the words of ``kubectl describe``."""
+"""Describe what was done about a slow node, and what is next, in the words of ``kubectl describe``."""
 
 from __future__ import annotations
 
