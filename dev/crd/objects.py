@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from dev.crd.schema import Schema, UnsupportedTypeError, description, field_docstrings
+from dev.crd.schema import PRESERVED, Schema, UnsupportedTypeError, description, field_docstrings
 from falcon_operator.api.markers import marks_of
 
 _SCALARS: dict[Any, Schema] = {
@@ -26,7 +26,6 @@ _INT_OR_STRING: Schema = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "x-kubernetes-int-or-string": True,
 }
-_PASSED: Schema = {"x-kubernetes-preserve-unknown-fields": True}
 _NAME: Schema = {"type": "string", "maxLength": 253}
 
 
@@ -57,7 +56,7 @@ def object_of(struct: type[msgspec.Struct], *, defaults: bool) -> Schema:
         defaults: whether the API server is to fill in the fields' defaults.
     """
     marks = marks_of(struct)
-    properties = dict.fromkeys(marks.passed, _PASSED) | _properties(struct, defaults)
+    properties = dict.fromkeys(marks.passed, PRESERVED) | _properties(struct, defaults)
     if marks.refused is not None:
         properties |= _properties(marks.refused, defaults=False)
     required = [field.encode_name for field in msgspec.structs.fields(struct) if field.required]

@@ -21,6 +21,7 @@ from msgspec import inspect
 
 Schema = dict[str, Any]
 
+PRESERVED: Schema = {"x-kubernetes-preserve-unknown-fields": True}
 MAX_LENGTH = 4096  # characters of a string whose type gives no bound
 MAX_ITEMS = 4096  # entries of a list or a map likewise: as many as a job may have members
 
@@ -41,6 +42,8 @@ def schema_of(struct: type[msgspec.Struct]) -> Schema:
 
 def _schema(kind: inspect.Type, at: str) -> Schema:
     match kind:
+        case inspect.Metadata() if (kind.extra or {}).get("opaque"):
+            return _opaque(kind.type, at)
         case inspect.Metadata():
             return {**(kind.extra_json_schema or {}), **_schema(kind.type, at)}
         case inspect.UnionType():
@@ -65,6 +68,20 @@ def _schema(kind: inspect.Type, at: str) -> Schema:
             }
         case _:
             return _scalar(kind, at)
+
+
+def _opaque(kind: inspect.Type, at: str) -> Schema:
+    """Return the schema of a value that is stored whole as it is written: no part of it has a schema or an owner."""
+    match kind:
+        case inspect.StructType():
+            text = {"description": description(kind.cls)}
+            return {**text, "type": "object", **PRESERVED, "x-kubernetes-map-type": "atomic"}
+        case inspect.ListType(item_type=inspect.StructType()):
+            item = {"type": "object", **PRESERVED}
+            bound = kind.max_length or MAX_ITEMS
+            return {"type": "array", "maxItems": bound, "x-kubernetes-list-type": "atomic", "items": item}
+        case _:
+            raise UnsupportedTypeError(f"{at}: only a struct and a list of structs can be opaque")
 
 
 def _scalar(kind: inspect.Type, at: str) -> Schema:

@@ -58,6 +58,11 @@ def schema(
     return msgspec.Meta(extra_json_schema=given | keywords, extra={"shape": shape} if shape is not None else None)
 
 
+def opaque() -> msgspec.Meta:
+    """Mark a field that the API server stores as it is written, and of which the definition has no schema."""
+    return msgspec.Meta(extra={"opaque": True})
+
+
 def object_schema(
     *rules: Keywords,
     keeps_unknown: bool = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -21,9 +21,8 @@ from falcon_core.recovery import (
 from falcon_core.recovery.preflight.machine_test import Preflight
 from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_operator.api.common import ApiStruct, ObjectMeta
-from falcon_operator.api.trainingjob import (
-    Counters,
-)
+from falcon_operator.api.markers import opaque
+from falcon_operator.api.trainingjob import Counters
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -134,12 +133,12 @@ class TrainingRunSpec(ApiStruct, frozen=True, kw_only=True):
     pods_made: int = 0  # number of pod names given so far; the next pod's name derives from it
     counters: Counters = Counters()
     gang: Gang = Gang()
-    recovery: RecoveryState = RecoveryState()
+    recovery: Annotated[RecoveryState, opaque()] = RecoveryState()  # the incident at hand, and what is learned
     preflight: Preflight = Preflight()  # the checks of the machines before the ranks start
     smoke: Smoke = Smoke()  # the newest smoke test of the machines beside a restart
     demand: Demand = Demand()  # the checkpoint that was asked for before a planned restart
     verdicts: list[NodeVerdict] = []  # what is known of nodes that the job has left, the newest last
-    history: list[ClosedIncident] = []  # incidents that are over, the newest first
+    history: Annotated[list[ClosedIncident], opaque()] = []  # incidents that are over, the newest first
     started_at: float = 0.0  # when the ranks ran for the first time
     end: End | None = None
 

@@ -51,6 +51,10 @@ class Foreign(Rejected):
         super().__init__(message, transient=True)
 
 
+class Oversize(Exception):  # noqa: N818 - like the other refusals
+    """The error of a part of a TrainingRun that is too large to be stored; the message names it and the remedy."""
+
+
 class Unavailable(OSError):  # noqa: N818 - gRPC's and HTTP's word
     """The error of a call without a sensible answer of the API server: whether the call was carried out is unknown.
 

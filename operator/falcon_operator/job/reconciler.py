@@ -31,6 +31,7 @@ from falcon_operator.base.ports import (
     Kube,
     LeadershipLost,
     NotFound,
+    Oversize,
     PodSettings,
     Rejected,
     Unavailable,
@@ -151,7 +152,7 @@ class JobReconciler:
         """Look, decide and act. What could not be carried out stands in ``memory.failure`` or is raised."""
         try:
             again = await self._decide_and_act(job, memory, is_urgent)
-        except Foreign as error:
+        except (Foreign, Oversize) as error:
             memory.failure = failure_of(error)
             again = REFUSED_SECONDS
         except (Conflict, NotFound) as error:  # somebody else wrote first, or deleted: look again

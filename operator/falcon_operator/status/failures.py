@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from falcon_operator.api.common import Condition
-from falcon_operator.base.ports import Conflict, Foreign, NotFound, Rejected, Unavailable
+from falcon_operator.base.ports import Conflict, Foreign, NotFound, Oversize, Rejected, Unavailable
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.limits import CONDITION, fit_text, undigited
 
@@ -25,6 +25,7 @@ EVENT_SECONDS = 300.0  # at least, between two Events of one reason
 Reason = Literal[
     "NameTaken",
     "Refused",
+    "TooLarge",
     "Conflict",
     "NotFound",
     "ApiServerError",
@@ -57,6 +58,8 @@ def failure_of(error: Exception, what: str = "") -> Failure:
     match error:
         case Foreign():
             return Failure("NameTaken", str(error))
+        case Oversize():
+            return Failure("TooLarge", str(error))
         case Rejected():
             return Failure("Refused", f"{doing}the API server refused it: {error}")
         case Conflict():

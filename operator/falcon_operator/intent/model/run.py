@@ -17,16 +17,25 @@ from falcon_core.recovery import Culprit, Member, Membership, RecoveryState, Slo
 from falcon_operator.api.common import API_VERSION, LABEL_JOB, LABEL_JOB_UID, ObjectMeta
 from falcon_operator.api.trainingjob import Counters, TrainingJob
 from falcon_operator.api.trainingrun import RunMember, TrainingRun, TrainingRunSpec
-from falcon_operator.base.ports import Manifest
+from falcon_operator.base.ports import Manifest, Oversize
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.manifests.pods import owner_reference
 
+# The definition has no schema for these two, so their size is bounded here (ADR 124). The run must stay well below the
+# 1.5 MiB that etcd takes.
+MOST_BYTES = {"recovery": 256 * 1024, "history": 256 * 1024}
 _PHASES = ("Stop", "Run", "Finish")
 replace = msgspec.structs.replace
 
 
 def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
-    """Return the intent as it is stored."""
+    """Return the intent as it is stored.
+
+    Raises:
+        Oversize: where a part without a schema has more than ``MOST_BYTES``. Nothing is stored then.
+    """
+    _check_size(job, "recovery", intent.recovery)
+    _check_size(job, "history", intent.history)
     membership = intent.membership
     start = len(job.metadata.name) + 1
     return TrainingRunSpec(
@@ -62,6 +71,17 @@ def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
         started_at=intent.started_at,
         end=intent.end,
     )
+
+
+def _check_size(job: TrainingJob, field: str, value: Any) -> None:
+    size, most = len(msgspec.json.encode(value)), MOST_BYTES[field]
+    if size > most:
+        namespace, name = job.metadata.namespace, job.metadata.name
+        raise Oversize(
+            f"spec.{field} of TrainingRun {namespace}/{name} would have {size} bytes, at most {most} are stored: run"
+            f" kubectl delete trainingrun {name} -n {namespace}. The operator makes it again from the pods, training"
+            " goes on, and the incidents so far are forgotten. Report it with kubectl falcon bundle"
+        )
 
 
 def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from dev.crd.definition import definition
-from dev.crd.schema import MAX_ITEMS, MAX_LENGTH, UnsupportedTypeError, schema_of
+from dev.crd.schema import MAX_ITEMS, MAX_LENGTH, PRESERVED, UnsupportedTypeError, schema_of
 from dev.crd.trainingrun import TRAINING_RUN
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_operator.api.markers import opaque
 from falcon_operator.api.trainingrun import TrainingRunSpec
 
 
@@ -45,6 +46,8 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parts: list[Part] = []
     few: Annotated[list[int], msgspec.Meta(max_length=8)] = []
     by_name: dict[str, float] = {}
+    memory: Annotated[Part, opaque()] = Part(pod_name="")
+    past: Annotated[list[Part], opaque()] = []
 
 
 def word(length: int = MAX_LENGTH) -> dict[str, Any]:
@@ -52,7 +55,8 @@ def word(length: int = MAX_LENGTH) -> dict[str, Any]:
 
 
 WHOLE_NUMBER = {"type": "integer", "format": "int64"}
-PART = {"description": "A part of the `whole`.", "type": "object", "properties": {"podName": word(253)}}
+TEXT = {"description": "A part of the `whole`."}
+PART = {**TEXT, "type": "object", "properties": {"podName": word(253)}}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,16 @@ PART = {"description": "A part of the `whole`.", "type": "object", "properties":
         ("firstPart", {**PART, "nullable": True}),
         ("parts", {"type": "array", "maxItems": MAX_ITEMS, "x-kubernetes-list-type": "atomic", "items": PART}),
         ("few", {"type": "array", "maxItems": 8, "x-kubernetes-list-type": "atomic", "items": WHOLE_NUMBER}),
+        ("memory", {**TEXT, "type": "object", **PRESERVED, "x-kubernetes-map-type": "atomic"}),
+        (
+            "past",
+            {
+                "type": "array",
+                "maxItems": MAX_ITEMS,
+                "x-kubernetes-list-type": "atomic",
+                "items": {"type": "object", **PRESERVED},
+            },
+        ),
         ("byName", {"type": "object", "maxProperties": MAX_ITEMS, "additionalProperties": {"type": "number"}}),
     ],
 )
