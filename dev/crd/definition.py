@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from dev.crd.schema import Schema
-from falcon_operator.api.common import GROUP, VERSION
+from falcon_operator.api.common import ANNOTATION_STORED_FIELDS, GROUP, VERSION
 
 FOLDER = Path(__file__).resolve().parents[2] / "crds"
 
@@ -33,6 +33,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     has_status: bool = True
     schema: Schema
+    stored_fields: str = ""  # the hash of the fields that the operator stores in it (``stored_fields``)
     header: str  # the comment at the file's beginning
 
     @property
@@ -49,10 +50,11 @@ AGE = Column("Age", "date", ".metadata.creationTimestamp")
 
 def definition(kind: Kind) -> dict[str, Any]:
     """Return the CustomResourceDefinition of the kind."""
+    annotations = {"annotations": {ANNOTATION_STORED_FIELDS: kind.stored_fields}} if kind.stored_fields else {}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "metadata": {"name": f"{kind.plural}.{GROUP}", **annotations},
         "spec": {
             "group": GROUP,
             "scope": kind.scope,

@@ -25,6 +25,7 @@ ROLE_TRAINER = "trainer"
 LABEL_POOL = "falcon.dev/pool"  # on burn-in pods: the pool they test for
 ANNOTATION_CHECK = "falcon.dev/check"  # on a TrainingJob: a new value asks for a check of machines and links
 ANNOTATION_TEMPLATE_HASH = "falcon.dev/template-hash"
+ANNOTATION_STORED_FIELDS = "falcon.dev/stored-fields-sha256"  # on a definition: which fields it keeps
 TAINT_FENCED = "falcon.dev/fenced"  # NoSchedule; the value is the job's name, shortened, and its uid
 TAINT_SPARE = "falcon.dev/spare"  # NoSchedule; the value is the pool's name
 

@@ -25,7 +25,7 @@ from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.pace import Paces
 from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import Transport, load_configuration
-from falcon_operator.runtime import garbage_collector, health
+from falcon_operator.runtime import definition_check, garbage_collector, health
 from falcon_operator.runtime.election import Election
 from falcon_operator.runtime.leader import Leader
 
@@ -60,6 +60,8 @@ async def operate(settings: Settings) -> None:
     )
 
     async def lead(aside: Aside, folder: Path) -> None:
+        # Before the election: an operator that may not run must not take the lease from one that runs well.
+        await definition_check.require_current(transport)
         await aside.run(election.acquire())
         metrics.leading = True
         store = CertificateStore(
@@ -135,6 +137,9 @@ def live() -> int:
     garbage_collector.settle()
     try:
         asyncio.run(operate(settings))
+    except definition_check.DefinitionError as error:
+        log.error("the definition of TrainingRun does not fit", error=str(error))
+        return EXIT_CONFIG
     except Exception as error:
         lost = lost_leadership(error)
         if lost is None:

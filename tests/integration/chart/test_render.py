@@ -262,7 +262,9 @@ def test_crds_are_the_files_at_the_top(keep: str, policy: str | None) -> None:
         source = yaml.safe_load(path.read_text())
         rendered = chart("CustomResourceDefinition", source["metadata"]["name"])
         assert rendered["spec"] == source["spec"]
-        assert rendered["metadata"]["annotations"].get("helm.sh/resource-policy") == policy
+        annotations = rendered["metadata"]["annotations"]
+        assert annotations.get("helm.sh/resource-policy") == policy
+        assert source["metadata"].get("annotations", {}).items() <= annotations.items()
 
 
 def test_the_packaged_chart_renders_the_same(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import datetime as dt
+import json
 import signal
 import subprocess
 import sys
@@ -283,3 +284,34 @@ def test_bad_settings_end_it_with_all_their_names() -> None:
     assert done.returncode == EXIT_CONFIG
     assert "FALCON_NAMESPACE is not set" in done.stderr
     assert "FALCON_ETCD_MANAGED='maybe': write true or false" in done.stderr
+
+
+@contextlib.contextmanager
+def an_older_definition(installation: Installation) -> Iterator[None]:
+    """Let the cluster have a definition of TrainingRun that does not know a field yet."""
+    api, name = installation.api, "trainingruns.falcon.dev"
+    changes = [
+        {"op": "remove", "path": "/metadata/annotations/falcon.dev~1stored-fields-sha256"},
+        {
+            "op": "remove",
+            "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/demand",
+        },
+    ]
+    api.ok("kubectl", "patch", "crd", name, "--type=json", "-p", json.dumps(changes))
+    try:
+        yield
+    finally:
+        api.ok("kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(CRDS / f"{name}.yaml"))
+
+
+def test_an_operator_newer_than_the_definition_ends_and_the_named_command_helps(installation: Installation) -> None:
+    with an_older_definition(installation):
+        operator = installation.operator("op-a")
+        assert operator.process is not None
+        assert operator.process.wait(60) == EXIT_CONFIG
+        (refusal,) = operator.logged("the definition of TrainingRun does not fit")
+        assert "would drop spec.demand" in refusal["error"]
+        assert "kubectl apply --server-side --force-conflicts -f crds/trainingruns.falcon.dev.yaml" in refusal["error"]
+        assert installation.get("lease", "falcon-operator") is None
+    operator.start()
+    until(lambda: leads(operator))
