@@ -17,7 +17,7 @@ import numpy as np
 
 from falcon_core.planning.goodput import Activity
 from falcon_core.recovery import (
-    Action,
+    Command,
     Exposure,
     GiveUp,
     Observation,
@@ -28,6 +28,7 @@ from falcon_core.recovery import (
     Switch,
     machine,
 )
+from falcon_core.recovery import Step as RecoveryStep
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.recovery.views import prices
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
@@ -314,23 +315,25 @@ class Engine:
         started = self._generation == cluster.generation
         obs = self._observe(started=started)
         before = self.state.slow
-        self.state, actions = machine.step(self.state, obs, self.policy)
-        self._note(before, actions)
+        decided = machine.step(self.state, obs, self.policy)
+        self.state, commands = decided.state, decided.commands
+        self._note(before, decided)
         if self.state.stop is not None and self.state.stop.acts_at is not None:
             cluster.wake(self.state.stop.acts_at)
-        cluster.carry_out(actions, self.now)
+        cluster.carry_out(commands, self.now)
         cluster.advance(self.now)
-        if _any(actions, Switch | Swap | Replace):
+        if _any(commands, Switch | Swap | Replace):
             self.counts = self.model.even
-        if not self.cluster.running and actions:
-            self._planned = _any(actions, Switch | Swap)
-        if _any(actions, GiveUp):
+        if not self.cluster.running and not decided.is_empty:
+            self._planned = _any(commands, Switch | Swap)
+        if _any(commands, GiveUp):
             self._begin_again()
         elif started and self._training:
             for step in self._desired.steps(self.state, obs, self.counts):
                 self._take(step)
-            if self._published is not None and not actions and (decided := self._climbed(self._published)):
-                self._take(decided)
+            # An event, as a command, changes what the published policy would judge: it climbs at the next look.
+            if self._published is not None and decided.is_empty and (climbed := self._climbed(self._published)):
+                self._take(climbed)
 
     def _observe(self, *, started: bool = True) -> Observation:
         """Return the job as its operator sees it. ``started``: the generation has begun to train."""
@@ -389,7 +392,7 @@ class Engine:
         links: Floats = self.machines.conditions(self.now, self.counts).links
         return probe(links, role, peer, self._rng)
 
-    def _note(self, before: SlowIncident | None, actions: list[Action]) -> None:
+    def _note(self, before: SlowIncident | None, decided: RecoveryStep) -> None:
         slow, note = self.state.slow, self.timeline.note
         if slow is not None:
             if before is None and slow.slow_ns > slow.healthy_ns * (1 + self.policy.verify):
@@ -397,9 +400,9 @@ class Engine:
             named = slow.culprit
             if named is not None and (before is None or before.culprit is None or before.culprit.rank != named.rank):
                 note(self.now, "located", f"rank {named.rank} is the culprit")
-        for action in actions:
-            self.timeline.note_action(self.now, action)
+        for each in decided.in_order():
+            self.timeline.note_decision(self.now, each)
 
 
-def _any(actions: list[Action], kind: type[Action] | UnionType) -> bool:
-    return any(isinstance(action, kind) for action in actions)
+def _any(commands: list[Command], kind: type[Command] | UnionType) -> bool:
+    return any(isinstance(command, kind) for command in commands)

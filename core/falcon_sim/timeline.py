@@ -7,7 +7,8 @@ import msgspec
 from falcon_core.planning.goodput import Activity, Goodput, Segment, account
 from falcon_core.recovery import (
     Abandon,
-    Action,
+    Command,
+    Event,
     GiveUp,
     Prepare,
     Recreate,
@@ -64,9 +65,9 @@ class Timeline:
     def note(self, at_seconds: float, kind: str, text: str) -> None:
         self.notes.append(Note(round(at_seconds, 3), kind, text))
 
-    def note_action(self, at_seconds: float, action: Action) -> None:
+    def note_decision(self, at_seconds: float, decided: Command | Event) -> None:
         """Note what the recovery did, or which incident it closed."""
-        match action:
+        match decided:
             case SlowClosed(outcome=outcome, incident=incident):
                 self.note(at_seconds, "closed", f"slowdown {incident.id or 'unlocated'}: {outcome}")
             case StopClosed(seconds=seconds, incident=incident):
@@ -79,7 +80,7 @@ class Timeline:
                 moved = [str(role) for role, of in enumerate(pods_of) if role != of]
                 self.note(at_seconds, "action", f"nodes exchanged: roles {', '.join(moved)}")
             case Restart() | Recreate() | Switch() | Abandon() | GiveUp():
-                self.note(at_seconds, "action", type(action).__name__)
+                self.note(at_seconds, "action", type(decided).__name__)
             case _:
                 pass  # a hang's end: the simulator has none
 

@@ -1,4 +1,4 @@
-"""Record each look of a simulation: the actions in full, and the state that would be stored, as a digest."""
+"""Record each look of a simulation: commands and events in full, and the state that would be stored, as a digest."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.model.actions import Action
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_sim.engine import Engine
 from falcon_sim.job.scenario import load
 from falcon_sim.report import report
@@ -30,11 +30,13 @@ def record(path: Path, seed: int, folder: Path) -> None:
     lines: list[str] = []
     step = machine.step
 
-    def recorded(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-        state, actions = step(state, obs, policy)
-        described = [f"{type(action).__name__} {msgspec.json.encode(action).decode()}" for action in actions]
-        lines.append(" ".join([hashlib.sha256(msgspec.json.encode(state)).hexdigest()[:16], *described]))
-        return state, actions
+    def recorded(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+        taken = step(state, obs, policy)
+        described = [
+            f"{type(each).__name__} {msgspec.json.encode(each).decode()}" for each in (*taken.commands, *taken.events)
+        ]
+        lines.append(" ".join([hashlib.sha256(msgspec.json.encode(taken.state)).hexdigest()[:16], *described]))
+        return taken
 
     machine.step = recorded
     try:

@@ -21,11 +21,12 @@ class Present:
         self._policy = Policy(**fields.of_policy(facts))
 
     def look(self, seen: Seen) -> list[Order]:
-        self._state, actions = machine.step(self._state, self._observation(seen), self._policy)
+        step = machine.step(self._state, self._observation(seen), self._policy)
+        self._state = step.state
         return [
-            Order(type(action).__name__, action.replica)  # type: ignore[arg-type]
-            for action in actions
-            if isinstance(action, Prepare | Switch | Abandon | Replace)
+            Order(type(command).__name__, command.replica)  # type: ignore[arg-type]
+            for command in step.commands
+            if isinstance(command, Prepare | Switch | Abandon | Replace)
         ]
 
     def _observation(self, seen: Seen) -> Observation:

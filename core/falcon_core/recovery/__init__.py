@@ -11,20 +11,16 @@ from __future__ import annotations
 from falcon_core.recovery.checkpoint_on_demand import Demand
 from falcon_core.recovery.model.actions import (
     Abandon,
-    Action,
+    Command,
     GiveUp,
-    HangClosed,
-    MoveClosed,
     Prepare,
     Recreate,
     Replace,
     Restart,
-    RetriesClosed,
-    SlowClosed,
-    StopClosed,
     Swap,
     Switch,
 )
+from falcon_core.recovery.model.events import Event, HangClosed, MoveClosed, RetriesClosed, SlowClosed, StopClosed
 from falcon_core.recovery.model.evidence import NetworkSeen, Sampled
 from falcon_core.recovery.model.failure import (
     Awaited,
@@ -33,7 +29,7 @@ from falcon_core.recovery.model.failure import (
     HangFinding,
     HangIncident,
     RetryIncident,
-    Step,
+    StepTaken,
     StopIncident,
 )
 from falcon_core.recovery.model.membership import Exclusion, Member, Membership, Replacement, StandbyPod, apply_actions
@@ -57,6 +53,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Check, Measured, Probe, Probed
 from falcon_core.recovery.model.slowdown import Applied, Culprit, JobChange, SlowIncident, SlowLink
 from falcon_core.recovery.model.state import Exposure, RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.recovery.model.treatments import Swapped
@@ -64,14 +61,15 @@ from falcon_core.recovery.model.treatments import Swapped
 __all__ = [
     "NOTHING_SENT",
     "Abandon",
-    "Action",
     "Applied",
     "Awaited",
     "Check",
     "ClaimLimit",
+    "Command",
     "Culprit",
     "Demand",
     "Departure",
+    "Event",
     "Exclusion",
     "Exposure",
     "Fault",
@@ -117,6 +115,7 @@ __all__ = [
     "StandbyPod",
     "StartWait",
     "Step",
+    "StepTaken",
     "StopClosed",
     "StopIncident",
     "Swap",

@@ -18,12 +18,13 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.failstop.node_health import leaving
-from falcon_core.recovery.model.actions import Abandon, Action, MoveClosed, Prepare, Switch
-from falcon_core.recovery.model.observation import MemberSeen, Observation
+from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
+from falcon_core.recovery.model.events import MoveClosed
+from falcon_core.recovery.model.observation import MemberSeen, Observation, resumed_at, training
 from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.resumption import resumed_at, training
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.text import clip
 
@@ -37,28 +38,28 @@ UNDER_WAY = "a planned move is being prepared"
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Look at the job once, after the ladder for fail-stop has found nothing to do."""
-    state, closed = _concluded(state, obs)
-    state, actions = _followed(state, obs)
-    if not obs.running or state.stop is not None:
-        return state, [*closed, *actions]
-    state, prepared = _prepared(state, obs, policy)
-    state, switched = _switched(state, obs)
-    return _forgotten(state), [*closed, *actions, *prepared, *switched]
+    taken = _concluded(state, obs)
+    taken = taken.then(_followed(taken.state, obs))
+    if not obs.running or taken.state.stop is not None:
+        return taken
+    taken = taken.then(_prepared(taken.state, obs, policy))
+    taken = taken.then(_switched(taken.state, obs))
+    return replace(taken, state=_forgotten(taken.state))
 
 
-def join(state: RecoveryState, obs: Observation, busy: set[int]) -> tuple[RecoveryState, list[Action]]:
+def join(state: RecoveryState, obs: Observation, busy: set[int]) -> Step:
     """Let the pods that are ready, or have their node, take over in a restart that begins anyway.
 
     The rest of a pod's start is shorter than another restart. ``busy``: replicas that the restart is for.
     """
     if not obs.running or state.move is None or state.move.restarts:
-        return state, []
+        return Step(state)
     joining = [entry for entry in state.leaving if entry.replica not in busy and _has_place(entry, obs)]
     if not joining:
-        return state, []
-    return _moving(state, state.move, joining, obs), [Switch(entry.replica) for entry in joining]
+        return Step(state)
+    return Step(_moving(state, state.move, joining, obs), [Switch(entry.replica) for entry in joining])
 
 
 def is_under_way(state: RecoveryState) -> bool:
@@ -78,21 +79,21 @@ def gives_way(state: RecoveryState, now: float) -> bool:
     return any(now - entry.since > GIVE_WAY_SECONDS for entry in state.leaving)
 
 
-def _followed(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+def _followed(state: RecoveryState, obs: Observation) -> Step:
     """Take over the present notices; give pods back whose notice is withdrawn, or that failed before."""
     known = {(entry.replica, entry.node): entry for entry in state.leaving}
     kept: list[LeavingNode] = []
-    actions: list[Action] = []
+    given_back: list[Command] = []
     for member in obs.members:
         before = known.get((member.replica, member.node)) if member.node else None
         entry = _noticed(before, member, obs) if member.node else None
         was_preparing = before is not None and before.preparing and member.replica in obs.prepared
         if was_preparing and (entry is None or not entry.preparing):
-            actions.append(Abandon(member.replica))
+            given_back.append(Abandon(member.replica))
         if entry is not None:
             kept.append(entry)
     kept.sort(key=lambda entry: (not entry.preparing, not entry.urgent, entry.since, entry.replica))
-    return _forgotten(replace(state, leaving=kept[:MOST_LEAVING])), actions
+    return Step(_forgotten(replace(state, leaving=kept[:MOST_LEAVING])), given_back)
 
 
 def _noticed(before: LeavingNode | None, member: MemberSeen, obs: Observation) -> LeavingNode | None:
@@ -118,13 +119,13 @@ def _forgotten(state: RecoveryState) -> RecoveryState:
     return replace(state, move=replace(state.move, leaving=preparing) if preparing else None)
 
 
-def _prepared(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def _prepared(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Prepare a pod for each replica that is to move now and for which there is room."""
     if state.move is not None and state.move.restarts:
-        return state, []
+        return Step(state)
     taken = sum(entry.preparing and _is_unplaced(entry, obs) for entry in state.leaving)
     entries: list[LeavingNode] = []
-    actions: list[Action] = []
+    prepared: list[Command] = []
     for entry in state.leaving:
         if entry.preparing:
             state = _opened(state, entry, obs, policy)  # it was left over by a restart that is over
@@ -134,10 +135,10 @@ def _prepared(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[R
                 state = _opened(state, entry, obs, policy)
                 assert state.move is not None  # opened just now
                 entry = replace(entry, preparing=True)
-                actions.append(Prepare(entry.replica, entry.why, state.move.id, exclude=False))
+                prepared.append(Prepare(entry.replica, entry.why, state.move.id, exclude=False))
                 taken += 1
         entries.append(entry)
-    return replace(state, leaving=entries), actions
+    return Step(replace(state, leaving=entries), prepared)
 
 
 def _is_unplaced(entry: LeavingNode, obs: Observation) -> bool:
@@ -176,11 +177,11 @@ def _has_place(entry: LeavingNode, obs: Observation) -> bool:
     return prepared is not None and bool(prepared.claimed_node) and not replace_node.failed(prepared)
 
 
-def _switched(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+def _switched(state: RecoveryState, obs: Observation) -> Step:
     """Restart when every pod that is on its way is ready; an urgent one waits for urgent ones alone."""
     ready = _ready(state, obs)
     if not ready or state.move is None or state.move.restarts:
-        return state, []
+        return Step(state)
     in_haste = any(entry.urgent for entry in ready)
     awaited = [
         entry
@@ -188,11 +189,11 @@ def _switched(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, li
         if entry.preparing and entry not in ready and (entry.urgent or not in_haste) and _is_awaited(entry, obs)
     ]
     if awaited:
-        return state, []
+        return Step(state)
     busy = {entry.replica for entry in state.leaving if entry.preparing and _is_unplaced(entry, obs)}
-    actions = [Switch(entry.replica) for entry in ready]
+    switches = [Switch(entry.replica) for entry in ready]
     besides = leaving(obs, busy, state.move.id)
-    return _moving(state, state.move, ready, obs), [*actions, *besides]
+    return Step(_moving(state, state.move, ready, obs), [*switches, *besides])
 
 
 def _is_awaited(entry: LeavingNode, obs: Observation) -> bool:
@@ -208,14 +209,15 @@ def _moving(state: RecoveryState, move: PlannedMove, moved: list[LeavingNode], o
     return replace(state, leaving=left, move=move, moved_at=obs.now)
 
 
-def _concluded(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+def _concluded(state: RecoveryState, obs: Observation) -> Step:
     """Close the move when training goes on, and learn what its restart has cost."""
     move = state.move
     if move is None or move.switched_at is None or state.stop is not None or obs.generation <= move.generation:
-        return state, []
+        return Step(state)
     if not training(obs, seen_before=move.iterations > 0 or state.healthy_ns is not None):
-        return state, []
+        return Step(state)
     seconds = max(0.0, resumed_at(obs) - move.switched_at)
     learned = ski_rental.learn(state.overheads.get(replace_node.TYPE), seconds)
     overheads = {**state.overheads, replace_node.TYPE: round(learned, 2)}
-    return replace(state, move=None, overheads=overheads), [MoveClosed(incident=move, seconds=seconds)]
+    closed = MoveClosed(incident=move, seconds=seconds)
+    return Step(replace(state, move=None, overheads=overheads), events=[closed])

@@ -1,7 +1,7 @@
-"""Compute the next state and the actions from the state and one observation: (state, observation) → (state, actions).
+"""Compute the next step from the state and one observation: (state, observation) → (state, commands, events).
 
-The ladder for fail-stop goes first, because a dead rank cannot be slow. If its action removes the culprit's node, the
-slowdown is over; otherwise the slowdown is carried over into the next generation. Each of its actions ends a hang.
+The ladder for fail-stop goes first, because a dead rank cannot be slow. If its command removes the culprit's node, the
+slowdown is over; otherwise the slowdown is carried over into the next generation. Each of its commands ends a hang.
 Nodes that report grave trouble, or that have to be left, are left in a restart of any ladder.
 """
 
@@ -15,61 +15,60 @@ from falcon_core.recovery.failslow import incidents, mitigation_ladder, rebalanc
 from falcon_core.recovery.failstop import hangs, restart_ladder, setup_retries
 from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.actions import RESTARTS, Action, GiveUp, Recreate, Replace, Switch, left_replicas
+from falcon_core.recovery.model.actions import RESTARTS, Command, GiveUp, Recreate, Replace, Switch, left_replicas
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.probe import probe_controller
 
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-    """Look at the job once. The caller stores the state before it carries out the actions."""
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+    """Look at the job once. The caller stores the state before it carries out the commands."""
     obs = microbatch_normalization.evened(obs, policy)
-    state, actions = _ladders(state, obs, policy)
-    state = rebalance.carried(state, actions, obs, policy)
+    taken = _ladders(state, obs, policy)
+    state = rebalance.carried(taken.state, taken.commands, obs, policy)
     state = rebalance.step(state, obs, policy)
     state = probe_controller.step(state, obs, policy)
-    state, closed = setup_retries.step(state, obs, policy)
-    actions = [*actions, *closed]
-    return left_nodes.record(state, actions, obs), actions
+    taken = taken.then(setup_retries.step(state, obs, policy))
+    return replace(taken, state=left_nodes.record(taken.state, taken.commands, obs))
 
 
-def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-    state, actions = restart_ladder.step(state, obs, policy)
-    if any(isinstance(action, GiveUp) for action in actions):
-        return state, actions
-    if any(isinstance(action, RESTARTS) for action in actions):
-        state, moved = drain.join(state, obs, _moving(actions))
+def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+    taken = restart_ladder.step(state, obs, policy)
+    if any(isinstance(command, GiveUp) for command in taken.commands):
+        return taken
+    if any(isinstance(command, RESTARTS) for command in taken.commands):
+        taken = taken.then(drain.join(taken.state, obs, _moving(taken.commands)))
     else:
-        state, moved = drain.step(state, obs, policy)
-    actions = [*actions, *moved]
-    state, superseded = incidents.superseded(state, left_replicas(actions), obs)
-    actions = [*actions, *superseded]
+        taken = taken.then(drain.step(taken.state, obs, policy))
+    taken = taken.then(incidents.superseded(taken.state, left_replicas(taken.commands), obs))
     if not policy.watch:
-        return replace(state, slow=None, beside=[], link_beside=None, hang=None), actions
-    state, closed = hangs.step(state, obs, policy)
-    if actions:
-        return state, [*actions, *closed]  # much changes: look again before judging speed
-    state, actions = _slow(state, obs, policy)
-    return state, [*closed, *actions]
+        return replace(taken, state=replace(taken.state, slow=None, beside=[], link_beside=None, hang=None))
+    after_hangs = taken.then(hangs.step(taken.state, obs, policy))
+    # A command changes much. So does an event: training goes on again, or a slow node has been left. Speed is judged
+    # at the next look then. The end of a hang is no such event.
+    if not taken.is_empty:
+        return after_hangs
+    return after_hangs.then(_slow(after_hangs.state, obs, policy))
 
 
-def _slow(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def _slow(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Climb the ladder for fail-slow, and leave other nodes in its restart."""
     slow, seen = state.slow, obs
     if drain.is_under_way(state):
         seen = replace(obs, spares=replace(obs.spares, available=False, message=drain.UNDER_WAY))
-    state, actions = mitigation_ladder.step(state, seen, policy)
-    if slow is None or not any(isinstance(action, Switch) for action in actions):
-        return state, actions
-    state, besides = drain.join(state, obs, _moving(actions))
-    besides = [*besides, *leaving(obs, set(), slow.id)]  # a switch has its spare already
-    state, superseded = incidents.superseded(state, left_replicas(besides), obs)
-    return state, [*actions, *besides, *superseded]
+    taken = mitigation_ladder.step(state, seen, policy)
+    if slow is None or not any(isinstance(command, Switch) for command in taken.commands):
+        return taken
+    joined = drain.join(taken.state, obs, _moving(taken.commands))
+    besides = joined.then(Step(joined.state, leaving(obs, set(), slow.id)))  # a switch has its spare already
+    taken = taken.then(besides)
+    return taken.then(incidents.superseded(taken.state, left_replicas(besides.commands), obs))
 
 
-def _moving(actions: list[Action]) -> set[int]:
-    """Return the replicas that get another pod by these actions."""
-    return {action.replica for action in actions if isinstance(action, Recreate | Replace | Switch)}
+def _moving(commands: list[Command]) -> set[int]:
+    """Return the replicas that get another pod by these commands."""
+    return {command.replica for command in commands if isinstance(command, Recreate | Replace | Switch)}

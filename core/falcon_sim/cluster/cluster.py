@@ -13,7 +13,7 @@ from collections.abc import Collection
 import msgspec
 
 from falcon_core.recovery import (
-    Action,
+    Command,
     MemberSeen,
     Membership,
     Observation,
@@ -173,10 +173,10 @@ class Cluster:
 
     # -- what the recovery orders ------------------------------------------------------------------------------------
 
-    def carry_out(self, actions: list[Action], now: float) -> None:
-        """Carry out the recovery's actions."""
+    def carry_out(self, commands: list[Command], now: float) -> None:
+        """Carry out the recovery's commands."""
         before = self._seen_membership()
-        after = apply_actions(before, actions, self._names, now)
+        after = apply_actions(before, commands, self._names, now)
         self._membership = after
         for node in set(after.excluded_nodes) - set(before.excluded_nodes):
             self._machines.leave(_number(node))

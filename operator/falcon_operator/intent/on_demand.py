@@ -8,12 +8,11 @@ from collections.abc import Iterable
 import msgspec
 
 from falcon_core.recovery import (
-    Action,
     Member,
     Membership,
     Observation,
     Policy,
-    RecoveryState,
+    Step,
     Swap,
     Switch,
     checkpoint_on_demand,
@@ -28,28 +27,27 @@ WAITING = "ready; all ranks save a checkpoint first"
 replace = msgspec.structs.replace
 
 
-def recover(
-    snap: Snapshot, intent: Intent, obs: Observation, policy: Policy
-) -> tuple[Intent, RecoveryState, list[Action]]:
+def recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -> tuple[Intent, Step]:
     """Run one step of the recovery's ladders; a switch, or an exchange of roles, waits for a checkpoint.
 
     While it waits, the ladders see that ranks save, and the prepared pods as not ready yet. So everything else is
     decided as ever.
     """
-    recovery, actions = machine.step(intent.recovery, obs, policy)
-    planned = obs.running and recovery.stop is None and any(isinstance(action, Switch | Swap) for action in actions)
-    if not planned:
-        return intent, recovery, actions
+    step = machine.step(intent.recovery, obs, policy)
+    restarts = any(isinstance(command, Switch | Swap) for command in step.commands)
+    if not obs.running or step.state.stop is not None or not restarts:
+        return intent, step
     urgent = any(member.notice is not None and member.notice.urgent for member in obs.members)
-    moving = sum(role != of for action in actions if isinstance(action, Swap) for role, of in enumerate(action.pods_of))
+    swaps = [command for command in step.commands if isinstance(command, Swap)]
+    moving = sum(role != of for swap in swaps for role, of in enumerate(swap.pods_of))
     intent, waits = before_restart(snap, intent, urgent=urgent, leaving=len(obs.prepared), moving=moving)
     if not waits:
-        return intent, recovery, actions
+        return intent, step
     prepared = {
         replica: replace(seen, ready=False, message=WAITING) if seen.ready else seen
         for replica, seen in obs.prepared.items()
     }
-    return intent, *machine.step(intent.recovery, replace(obs, prepared=prepared, saving=True), policy)
+    return intent, machine.step(intent.recovery, replace(obs, prepared=prepared, saving=True), policy)
 
 
 def with_checkpoints(obs: Observation, snap: Snapshot, membership: Membership) -> Observation:

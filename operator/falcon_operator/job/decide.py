@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.recovery import (
-    Action,
+    Command,
     GiveUp,
     HangClosed,
     Member,
@@ -29,6 +29,7 @@ from falcon_core.recovery import (
     apply_actions,
     drain,
 )
+from falcon_core.recovery import Event as RecoveryEvent
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.idle import is_quiet
 from falcon_core.recovery.views import assess_liveness, next_step, probe_controller
@@ -119,12 +120,12 @@ def decide(snap: Snapshot) -> Decision:
     return decision
 
 
-def _conclude(snap: Snapshot, before: Intent, rest: inactive.Inactive, actions: Sequence[Action] = ()) -> Decision:
+def _conclude(snap: Snapshot, before: Intent, rest: inactive.Inactive, commands: Sequence[Command] = ()) -> Decision:
     return Decision(
         intent=rest.intent,
         status=rest.status,
         effects=rest.effects,
-        events=turning_points(Look(before, snap.job.status), Look(rest.intent, rest.status), actions),
+        events=turning_points(Look(before, snap.job.status), Look(rest.intent, rest.status), commands),
         again_seconds=rest.again_seconds,
     )
 
@@ -140,20 +141,20 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
     intent = finish.remember_done(snap, intent)  # first: the end of a pod whose ranks are done is no failure
     policy = policy_of(snap.job, snap.settings)
     obs = on_demand.with_checkpoints(job_observation.observe(snap, intent.membership), snap, intent.membership)
-    intent, actions = _recover(snap, intent, obs, policy)
-    given_up = next((action for action in actions if isinstance(action, GiveUp)), None)
+    intent, commands = _recover(snap, intent, obs, policy)
+    given_up = next((command for command in commands if isinstance(command, GiveUp)), None)
     if given_up is not None:
         rest = inactive.failed(snap, intent, "RecoveryExhausted", given_up.message)
-        return _conclude(snap, before, rest, actions)
+        return _conclude(snap, before, rest, commands)
     intent = _exclude(snap, intent, policy)
     if finish.finished(intent.membership):
-        return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
+        return _conclude(snap, before, inactive.succeeded(snap, intent), commands)
     gathering = gang.gather(snap, intent)
     intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)
     intent, gathering = smoke_test.check(snap, intent, gathering, obs.spares, policy.judge)
     intent = gang.advance(snap, intent, gathering)
     if not intent.membership.members:
-        return _conclude(snap, before, inactive.released(snap, intent), actions)
+        return _conclude(snap, before, inactive.released(snap, intent), commands)
     obs = _after(obs, intent)
     view = View(
         snap=snap,
@@ -164,7 +165,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         gathering=gathering,
     )
     status = render(view, next_step(intent.recovery, obs, policy))
-    events = turning_points(Look(before, snap.job.status), Look(intent, status), actions)
+    events = turning_points(Look(before, snap.job.status), Look(intent, status), commands)
     return Decision(
         intent=intent,
         status=status,
@@ -192,25 +193,26 @@ def _again_seconds(intent: Intent, obs: Observation) -> float:
 # -- recover ---------------------------------------------------------------------------------------------------------
 
 
-def _recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -> tuple[Intent, list[Action]]:
-    """Run one step of the recovery's ladders, and apply their actions to the intent."""
-    intent, recovery, actions = on_demand.recover(snap, intent, obs, policy)
-    closed = [incident for action in actions if (incident := _closed(action, snap.now)) is not None]
+def _recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -> tuple[Intent, list[Command]]:
+    """Run one step of the recovery's ladders, and apply their commands to the intent."""
+    intent, step = on_demand.recover(snap, intent, obs, policy)
+    closed = [incident for event in step.events if (incident := _closed(event, snap.now)) is not None]
     restore = restored_ranks.restored(snap, intent.membership)
     closed = [
         replace(each, restore=restore) if each.outcome == "Resumed" and each.retry is None else each for each in closed
     ]
-    intent = remember(replace(intent, recovery=recovery), closed)
+    intent = remember(replace(intent, recovery=step.state), closed)
     seats = intent.membership.members
-    membership = apply_actions(intent.membership, actions, JobNames(snap.job), snap.now)
+    membership = apply_actions(intent.membership, step.commands, JobNames(snap.job), snap.now)
     if membership.generation != intent.membership.generation:
         intent = replace(intent, master_addr="", master_port=0)
     intent = replace(intent, membership=membership)
-    return exclusion.fence_lost_nodes(intent, actions, seats, snap.now), actions
+    return exclusion.fence_lost_nodes(intent, step.commands, seats, snap.now), step.commands
 
 
-def _closed(action: Action, now: float) -> ClosedIncident | None:
-    match action:
+def _closed(event: RecoveryEvent, now: float) -> ClosedIncident | None:
+    """Return the incident that the event closes; None for a slowdown without a number."""
+    match event:
         case StopClosed(incident=stop, resumed=resumed, seconds=seconds):
             return ClosedIncident(at=now, outcome="Resumed" if resumed else "GivenUp", stop=stop, seconds=seconds)
         case HangClosed(incident=hang, moved=moved, seconds=seconds):
@@ -222,12 +224,12 @@ def _closed(action: Action, now: float) -> ClosedIncident | None:
         case SlowClosed(incident=slow) if slow.id:
             return ClosedIncident(
                 at=now,
-                outcome=action.outcome,
+                outcome=event.outcome,
                 slow=slow,
-                iteration_ns=action.iteration_ns,
-                cost_seconds=action.cost_seconds,
+                iteration_ns=event.iteration_ns,
+                cost_seconds=event.cost_seconds,
             )
-        case _:
+        case SlowClosed():
             return None
 
 

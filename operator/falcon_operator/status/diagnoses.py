@@ -21,7 +21,7 @@ from falcon_core.recovery import (
     RetryIncident,
     Sampled,
     SlowIncident,
-    Step,
+    StepTaken,
     StopIncident,
 )
 from falcon_core.recovery.views import named_for_ns, setup_retries
@@ -363,5 +363,5 @@ def _inline(sentence: str) -> str:
     return sentence.rstrip(".")
 
 
-def _done_step(step: Step) -> DoneStep:
+def _done_step(step: StepTaken) -> DoneStep:
     return done_step(step.at, f"{_DONE[step.what].format(node=step.node)} (generation {step.generation})")

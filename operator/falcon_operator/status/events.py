@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.model import Cause
-from falcon_core.recovery import Abandon, Action, Demand, Swap
+from falcon_core.recovery import Abandon, Command, Demand, Swap
 from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.base.effects import Event
 from falcon_operator.intent.model.intent import Intent
@@ -45,14 +45,14 @@ class Look(msgspec.Struct, frozen=True):
     status: TrainingJobStatus
 
 
-def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) -> list[Event]:
+def turning_points(before: Look, after: Look, commands: Sequence[Command] = ()) -> list[Event]:
     """Return an Event for each turning point between two looks, the most interesting first."""
     found: list[Event] = []
     known = {note.id: note for note in before.status.diagnoses}
-    exchanged = any(isinstance(action, Swap) for action in actions)
+    exchanged = any(isinstance(command, Swap) for command in commands)
     for note in reversed(after.status.diagnoses):
         found += _of_diagnosis(known.get(note.id), note, exchanged=exchanged)
-    if any(isinstance(action, Abandon) for action in actions):
+    if any(isinstance(command, Abandon) for command in commands):
         found.append(Event("Warning", "ReplacementAbandoned", "the prepared pod did not take over; see Diagnoses"))
     found += _of_verdicts(before.intent, after.intent)
     found += _of_change(before.intent, after.intent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falcon_core.recovery.model.detail_schedule import OWN_JUDGEMENT_SECONDS
+from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS
 from tests.world.running import operator, run, trained
 from tests.world.world import World
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.actions import Action
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.suspects import Stay
 from falcon_core.signals.changepoint.generation_level import Level
 from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, replace, seen
@@ -46,9 +46,7 @@ def located(rank: int = 2, **fields: Any) -> SlowIncident:
     return replace(base, **fields)
 
 
-def step(
-    obs: Observation, slow: SlowIncident | None = None, policy: Policy = POLICY, **state: Any
-) -> tuple[RecoveryState, list[Action]]:
+def step(obs: Observation, slow: SlowIncident | None = None, policy: Policy = POLICY, **state: Any) -> Step:
     return mitigation_ladder.step(RecoveryState(healthy_ns=250 * MS, slow=slow, **state), obs, policy)
 
 

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.model.actions import Abandon, Action, Prepare, SlowClosed, Switch
+from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Observation, PreparedSeen, RankSeen, Spares
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import JobChange, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.signals.changepoint.detector import ChangeDetector, Reference
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals, Work
 from tests.unit.recovery.seen import MS, NOW, member, replace
@@ -90,10 +92,10 @@ class Agent:
 
 
 class Look:
-    """One look of the operator: after which iteration, the state, and the actions."""
+    """One look of the operator: after which iteration, and the step that it took."""
 
-    def __init__(self, iteration: int, state: RecoveryState, actions: list[Action]) -> None:
-        self.iteration, self.state, self.actions = iteration, state, actions
+    def __init__(self, iteration: int, step: Step) -> None:
+        self.iteration, self.state, self.commands, self.events = iteration, step.state, step.commands, step.events
 
 
 class Job:
@@ -155,23 +157,24 @@ class Job:
         for _ in range(iterations):
             self._train()
             if self._iteration % LOOK_ITERATIONS == 0:
-                self._state, actions = machine.step(self._state, self.observation(), self.policy)
-                self.looks.append(Look(self._iteration, self._state, actions))
-                self._carry_out(actions)
+                taken = machine.step(self._state, self.observation(), self.policy)
+                self._state = taken.state
+                self.looks.append(Look(self._iteration, taken))
+                self._carry_out(taken.commands)
         return self
 
-    def _carry_out(self, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Prepare):
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Prepare):
                 given = self._take_spare()
-                node = f"spare-{self._generation}-{action.replica}" if given else ""
-                self._prepared[action.replica] = PreparedSeen(pod_name="new", claimed_node=node)
-                self._asked[action.replica] = self.now
-            elif isinstance(action, Abandon):
-                pod = self._prepared.pop(action.replica)
+                node = f"spare-{self._generation}-{command.replica}" if given else ""
+                self._prepared[command.replica] = PreparedSeen(pod_name="new", claimed_node=node)
+                self._asked[command.replica] = self.now
+            elif isinstance(command, Abandon):
+                pod = self._prepared.pop(command.replica)
                 if self._spares is not None:
                     self._spares += bool(pod.claimed_node)
-        moved = [action.replica for action in actions if isinstance(action, Switch)]
+        moved = [command.replica for command in commands if isinstance(command, Switch)]
         if moved:
             self._begin_anew(moved)
 
@@ -188,7 +191,7 @@ class Job:
             self._nodes[replica] = self._prepared.pop(replica).claimed_node
         self._mended += [rank for rank in range(len(self._agents)) if rank // self._procs in moved]
         stopped = replace(self.observation(), generation=self._generation + 1, running=False, ranks=[])
-        self._state, _ = machine.step(self._state, stopped, self.policy)
+        self._state = machine.step(self._state, stopped, self.policy).state
         self._agents = [Agent() for _ in self._agents]
         self._generation, self._made = self._generation + 1, 0
         self._now_ns += int(STANDSTILL_SECONDS * 1e9)
@@ -286,15 +289,15 @@ class Job:
     def prepared(self) -> list[tuple[int, int]]:
         """Return whose node was to be replaced, and at which iteration."""
         return [
-            (action.replica, look.iteration)
+            (command.replica, look.iteration)
             for look in self.looks
-            for action in look.actions
-            if isinstance(action, Prepare)
+            for command in look.commands
+            if isinstance(command, Prepare)
         ]
 
     @property
     def closed(self) -> list[SlowClosed]:
-        return [action for look in self.looks for action in look.actions if isinstance(action, SlowClosed)]
+        return [event for look in self.looks for event in look.events if isinstance(event, SlowClosed)]
 
     def _incidents(self) -> Iterator[tuple[Look, SlowIncident]]:
         for look in self.looks:
@@ -306,7 +309,7 @@ class Job:
     def switched(self) -> list[tuple[list[int], int]]:
         """Return the replicas that each restart moved to new nodes, and at which iteration."""
         moves = [
-            ([action.replica for action in look.actions if isinstance(action, Switch)], look.iteration)
+            ([command.replica for command in look.commands if isinstance(command, Switch)], look.iteration)
             for look in self.looks
         ]
         return [(sorted(replicas), iteration) for replicas, iteration in moves if replicas]

@@ -9,7 +9,7 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.detail_requests import wanted_detail
-from falcon_core.recovery.model.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS
+from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident

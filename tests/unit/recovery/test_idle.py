@@ -43,6 +43,6 @@ def test_a_job_that_does_not_run_or_is_not_heard_is_watched(fields: dict[str, An
 
 
 def test_a_job_with_an_open_incident_is_watched() -> None:
-    slow, _ = machine.step(RecoveryState(), seen(ranks=STRAGGLER), POLICY)
+    slow = machine.step(RecoveryState(), seen(ranks=STRAGGLER), POLICY).state
     assert slow.slow is not None
     assert not is_quiet(slow, seen())

@@ -39,9 +39,8 @@ from falcon_core.recovery.diagnosis.peer_groups import (
     settled_groups,
 )
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Observation, RankSeen, resumed_at
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.resumption import resumed_at
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import SinceStart

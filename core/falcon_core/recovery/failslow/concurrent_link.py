@@ -28,11 +28,12 @@ from falcon_core.recovery.diagnosis.culprit_timing import excess_ns, named_for_n
 from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.failslow import incidents
 from falcon_core.recovery.history import durations
-from falcon_core.recovery.model.actions import Action, SlowClosed
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident, SlowLink, only, without
 from falcon_core.recovery.model.state import RecoveryState, numbered
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import adjust_microbatches
 
 EXCHANGED_WINDOWS = 2  # of C iterations since an exchange of roles, before it counts as not enough
@@ -44,20 +45,18 @@ NOT_ENOUGH = "iterations take longer than their ranks explain"
 replace = msgspec.structs.replace
 
 
-def look(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def look(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Name a link beside the open incident ``slow``, count what it costs, or close its incident."""
     if state.link_beside is not None:
         return _followed(state, state.link_beside, slow, obs, policy)
     if not is_suspected(state, obs, policy):
-        return state, []
+        return Step(state)
     link = slow_link(obs, policy, slow, beside=frozenset(culprit.rank for culprit in state.culprits))
     own_ns = _own_ns(state, slow, obs, policy)
     is_named = link is not None
     if link is None:
         if not obs.shared_unevenly:
-            return state, []
+            return Step(state)
         link = _somewhere(own_ns, obs)
     width = policy.consecutive
     iterations = (JUDGEMENT.lasting_windows if is_named else moved_windows(obs, width)) * width
@@ -78,7 +77,7 @@ def look(
     )
     if is_named:
         state, found = numbered(state, found, policy)
-    return replace(state, link_beside=found), []
+    return Step(replace(state, link_beside=found))
 
 
 def _somewhere(own_ns: int, obs: Observation) -> SlowLink:
@@ -97,9 +96,7 @@ def _own_ns(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: 
     return max(0, lost_ns - round(max(0.0, *each, 0.0)))
 
 
-def _followed(
-    state: RecoveryState, link: SlowIncident, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def _followed(state: RecoveryState, link: SlowIncident, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Count the loss of the iterations since the last look; close the incident once ranks explain all of it again."""
     own_ns = _own_ns(state, slow, obs, policy)
     well_ns = link.healthy_ns
@@ -109,18 +106,18 @@ def _followed(
     named_ns = link.named_ns or link.slow_ns
     link = replace(link, loss=loss, slow_ns=well_ns + own_ns)
     if own_ns > JUDGEMENT.action_share * (named_ns - well_ns):
-        return replace(state, link_beside=_exchange_judged(replace(link, well_since=None), obs, policy)), []
+        return Step(replace(state, link_beside=_exchange_judged(replace(link, well_since=None), obs, policy)))
     since = obs.now if link.well_since is None else link.well_since
     if obs.now - since < JUDGEMENT.lasting_windows * policy.consecutive * slow.slow_ns / 1e9:
-        return replace(state, link_beside=replace(link, well_since=since)), []
+        return Step(replace(state, link_beside=replace(link, well_since=since)))
     state = replace(state, link_beside=None)
     if not link.is_incident:
-        return state, []
+        return Step(state)
     if link.swapped is None or link.switched_at is None:
         return incidents.passed(state, replace(link, well_since=since), obs, policy)
     state = durations.cut_short(state, link, link.switched_at)
     link = replace(link, slow_ns=link.named_ns, swapped=replace(link.swapped, after_ns=slow.slow_ns))
-    return state, [SlowClosed(incident=link, outcome="Helped", iteration_ns=slow.slow_ns)]
+    return Step(state, events=[SlowClosed(incident=link, outcome="Helped", iteration_ns=slow.slow_ns)])
 
 
 def _exchange_judged(link: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:

@@ -16,45 +16,46 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import link_swap
-from falcon_core.recovery.model.actions import Action, Swap
+from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink, was_applied
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import known_slow_links, swap_for_link, swap_for_nodes
 
 replace = msgspec.structs.replace
 
 
-def climb(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def climb(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Let pods exchange their roles against the link beside slow ranks, once that has paid for itself."""
     link = state.link_beside
     where = None if link is None else link.link
     if link is None or where is None or not link.is_incident or state.probe is not None:
-        return state, []
+        return Step(state)
     if not policy.names(swap_for_link.TYPE) or any(slow.phase != "Located" for slow in _ranks(state)):
-        return state, []
+        return Step(state)
     if link_swap.is_old(link.outlook, obs):
         link = _planned(state, link, where, obs, policy)[0]
         state = replace(state, link_beside=link)
     strategy = prices.next_candidate(state, link, obs, policy)
     if strategy is None or not ski_rental.due(strategy, link.loss):
-        return state, []
+        return Step(state)
     applied = [*link.applied, prices.applied(strategy, link, obs, policy)]
     if strategy.name != swap_for_link.TYPE:
-        return replace(state, link_beside=replace(link, applied=applied)), []
+        return Step(replace(state, link_beside=replace(link, applied=applied)))
     if policy.enforce and obs.saving:
-        return replace(state, link_beside=replace(link, blocked=link_swap.SAVING)), []
+        return Step(replace(state, link_beside=replace(link, blocked=link_swap.SAVING)))
     link, plan = _planned(state, link, where, obs, policy)
     if plan is None:
-        return replace(state, link_beside=link), []
+        return Step(replace(state, link_beside=link))
     link = replace(link, applied=applied, blocked="", swapped=swap_for_link.described(plan, obs))
     if not policy.enforce:
-        return replace(state, link_beside=link), []
+        return Step(replace(state, link_beside=link))
     state = known_slow_links.remembered(
         replace(state, link_beside=replace(link, switched_at=obs.now)), where, obs, policy
     )
-    return swap_for_nodes.all_seated(state, plan.pods_of, obs, policy), [Swap(plan.pods_of)]
+    return Step(swap_for_nodes.all_seated(state, plan.pods_of, obs, policy), [Swap(plan.pods_of)])
 
 
 def _ranks(state: RecoveryState) -> list[SlowIncident]:

@@ -36,11 +36,13 @@ from falcon_core.recovery.diagnosis.culprit_timing import (
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprits_of, each_straggler, no_longer_slow
 from falcon_core.recovery.history import durations, flapping, left_nodes, node_fault
-from falcon_core.recovery.model.actions import Abandon, Action, Prepare, SlowClosed, Switch
+from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
+from falcon_core.recovery.model.events import Event, SlowClosed
 from falcon_core.recovery.model.observation import Observation, PreparedSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident, in_force, newest, without
 from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState, numbered
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
@@ -79,24 +81,21 @@ def find(state: RecoveryState, obs: Observation, policy: Policy, shared: Common 
     return sorted([*since_start, *found], key=lambda current: -current.slowdown) if since_start else found
 
 
-def follow(
-    state: RecoveryState, found: Collection[Culprit], obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def follow(state: RecoveryState, found: Collection[Culprit], obs: Observation, policy: Policy) -> Step:
     """Count the losses of the further slow nodes, and close the incidents of those that have recovered."""
     first = first_of(state)
     beside: list[SlowIncident] = []
-    actions: list[Action] = []
+    taken = Step(state)
     for slow in state.beside:
         slow = _counted(slow, first, obs, policy)
         now_there = next((current for current in found if current.node == culprit(slow).node), None)
-        slow = node_fault.judged(state, with_newest_figures(slow, now_there, obs.now), now_there, obs, policy)
+        slow = node_fault.judged(taken.state, with_newest_figures(slow, now_there, obs.now), now_there, obs, policy)
         slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
         if flapping.is_over(slow, obs.now):
-            state, closed = passed(state, slow, obs, policy)
-            actions += closed
+            taken = taken.then(passed(taken.state, slow, obs, policy))
         else:
             beside.append(slow)
-    return replace(state, beside=beside), actions
+    return replace(taken, state=replace(taken.state, beside=beside))
 
 
 def _counted(slow: SlowIncident, first: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
@@ -190,13 +189,13 @@ def led_by_the_slowest(state: RecoveryState, obs: Observation, policy: Policy) -
     return state
 
 
-def join(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def join(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Prepare pods for the further nodes that have paid for a spare, while the first is being prepared.
 
     In mode Observe that is only written down.
     """
     beside: list[SlowIncident] = []
-    actions: list[Action] = []
+    joined: list[Command] = []
     taken = sum(_is_unplaced(slow, obs) for slow in (first_of(state), *state.beside))
     for slow in state.beside:
         spare = left_nodes.spare_seconds(state, obs, taken)
@@ -205,10 +204,10 @@ def join(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
             if not slow.blocked:
                 slow = _joined(slow, spare, first_of(state), obs, policy)
             if slow.phase == "Mitigating":
-                actions.append(Prepare(culprit(slow).replica, replace_node.reason(culprit(slow)), slow.id))
+                joined.append(Prepare(culprit(slow).replica, replace_node.reason(culprit(slow)), slow.id))
                 taken += 1
         beside.append(slow)
-    return replace(state, beside=beside), actions
+    return Step(replace(state, beside=beside), joined)
 
 
 def _is_unplaced(slow: SlowIncident, obs: Observation) -> bool:
@@ -267,20 +266,20 @@ def awaited(state: RecoveryState, obs: Observation) -> bool:
     )
 
 
-def switch(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+def switch(state: RecoveryState, obs: Observation) -> Step:
     """Let the pods that are ready take over in the first node's restart; give the other pods back."""
     beside: list[SlowIncident] = []
-    actions: list[Action] = []
+    switches: list[Command] = []
     for slow in state.beside:
         replica = culprit(slow).replica
         prepared = obs.prepared.get(replica) if slow.phase == "Mitigating" else None
         stopped = obs.running or obs.members[replica].acknowledged
         if prepared is not None and prepared.ready and slow.well_since is None and stopped:
             slow = switched(slow, prepared, obs.now)
-            actions.append(Switch(replica))
+            switches.append(Switch(replica))
         beside.append(slow)
-    state, others = give_back(replace(state, beside=beside))
-    return state, [*actions, *others]
+    state = replace(state, beside=beside)
+    return Step(state, switches).then(give_back(state))
 
 
 def switched(slow: SlowIncident, prepared: PreparedSeen, now: float) -> SlowIncident:
@@ -288,11 +287,11 @@ def switched(slow: SlowIncident, prepared: PreparedSeen, now: float) -> SlowInci
     return replace(slow, phase="Checking", switched_at=now, replaced_by=prepared.claimed_node)
 
 
-def give_back(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
+def give_back(state: RecoveryState) -> Step:
     """Give back all pods that are prepared for further nodes: there is no restart that they could share."""
-    left: list[Action] = [Abandon(culprit(slow).replica) for slow in state.beside if slow.phase == "Mitigating"]
+    left: list[Command] = [Abandon(culprit(slow).replica) for slow in state.beside if slow.phase == "Mitigating"]
     beside = [given_back(slow) if slow.phase == "Mitigating" else slow for slow in state.beside]
-    return replace(state, beside=beside), left
+    return Step(replace(state, beside=beside), left)
 
 
 def given_back(slow: SlowIncident, failure: str = "", now: float = 0.0) -> SlowIncident:
@@ -306,37 +305,32 @@ def given_back(slow: SlowIncident, failure: str = "", now: float = 0.0) -> SlowI
     )
 
 
-def without_failed(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+def without_failed(state: RecoveryState, obs: Observation) -> Step:
     """Give back the pods of further nodes that failed before they could take over."""
     beside: list[SlowIncident] = []
-    actions: list[Action] = []
+    failed: list[Command] = []
     for slow in state.beside:
         prepared = obs.prepared.get(culprit(slow).replica) if slow.phase == "Mitigating" else None
         why = replace_node.failed(prepared) if prepared is not None and not prepared.ready else ""
         if why:
             slow = given_back(slow, why, obs.now)
-            actions.append(Abandon(culprit(slow).replica))
+            failed.append(Abandon(culprit(slow).replica))
         beside.append(slow)
-    return replace(state, beside=beside), actions
+    return Step(replace(state, beside=beside), failed)
 
 
-def passed(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def passed(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Close an incident that passed by itself; the caller takes it out of the state."""
     level = obs.iteration_ns(8)
     slow = replace(slow, slow_ns=max(slow.slow_ns, slow.named_ns))  # the newest iterations are fast again
-    actions: list[Action] = [
-        SlowClosed(incident=slow, outcome="Relieved", iteration_ns=None if level is None else int(level))
-    ]
-    if slow.phase == "Mitigating":
-        actions.insert(0, Abandon(culprit(slow).replica))
+    closed = SlowClosed(incident=slow, outcome="Relieved", iteration_ns=None if level is None else int(level))
+    given: list[Command] = [Abandon(culprit(slow).replica)] if slow.phase == "Mitigating" else []
     state = slow_from_start.forget(node_fault.passed(state, slow, obs), slow, obs)
-    state = durations.passed(state, slow, obs.now)
-    return flapping.remember(state, slow, obs.now, policy), actions
+    state = flapping.remember(durations.passed(state, slow, obs.now), slow, obs.now, policy)
+    return Step(state, given).then(Step(state, events=[closed]))
 
 
-def promoted(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
+def promoted(state: RecoveryState) -> Step:
     """Replace a first incident that is over by the open one with the greatest loss; a link's comes last.
 
     Pods that were prepared to share the first one's restart are given back: each incident has to pay for its own now.
@@ -347,13 +341,15 @@ def promoted(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
             # A suspicion goes on without a link: the job is slow, and measuring may just be showing why.
             named = link.link if link.is_incident else None
             state = replace(state, slow=replace(link, well_since=None, link=named), link_beside=None)
-        return state, []
-    state, actions = give_back(state)
-    first = max(state.beside, key=lambda slow: slow.loss.seconds)
-    return replace(state, slow=first, beside=[slow for slow in state.beside if slow is not first]), actions
+        return Step(state)
+    taken = give_back(state)
+    beside = taken.state.beside
+    first = max(beside, key=lambda slow: slow.loss.seconds)
+    rest = [slow for slow in beside if slow is not first]
+    return replace(taken, state=replace(taken.state, slow=first, beside=rest))
 
 
-def superseded(state: RecoveryState, left: Collection[int], obs: Observation) -> tuple[RecoveryState, list[Action]]:
+def superseded(state: RecoveryState, left: Collection[int], obs: Observation) -> Step:
     """Close the incidents of nodes that the ladder for fail-stop leaves. ``left``: their replicas."""
     gone = [
         slow
@@ -363,6 +359,6 @@ def superseded(state: RecoveryState, left: Collection[int], obs: Observation) ->
     beside = [slow for slow in state.beside if slow not in gone]
     for slow in gone:
         state = durations.cut_short(node_fault.left(state, slow, obs), slow, obs.now)
-    closed: list[Action] = [SlowClosed(incident=slow, outcome="Superseded") for slow in gone]
-    state, actions = promoted(replace(state, slow=None if state.slow in gone else state.slow, beside=beside))
-    return state, [*closed, *actions]
+    closed: list[Event] = [SlowClosed(incident=slow, outcome="Superseded") for slow in gone]
+    state = replace(state, slow=None if state.slow in gone else state.slow, beside=beside)
+    return Step(state, events=closed).then(promoted(state))

@@ -19,11 +19,13 @@ from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis import slow_links
 from falcon_core.recovery.failslow import rebalance, replacement_check
 from falcon_core.recovery.history import durations
-from falcon_core.recovery.model.actions import Action, SlowClosed, Swap
+from falcon_core.recovery.model.actions import Command, Swap
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink, was_applied
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.treatments import Outlook
 from falcon_core.recovery.strategies import adjust_microbatches, known_slow_links, swap_for_link
 
@@ -35,18 +37,16 @@ SAVING = "all ranks save a checkpoint first"
 replace = msgspec.structs.replace
 
 
-def climb(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def climb(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Apply each strategy against the incident's link that is due. Unchanged where the spec does not name S3."""
     link = slow.link
     if link is None or not _may_act(state, policy):
-        return replace(state, slow=slow), []
+        return Step(replace(state, slow=slow))
     slow = replace(slow, blocked="")
     if is_old(slow.outlook, obs):
         link = slow_links.refreshed(link, obs, policy, slow)
         slow, _ = _planned(state, replace(slow, link=link), link, obs, policy)
-    actions: list[Action] = []
+    given: list[Command] = []
     while (strategy := prices.next_candidate(state, slow, obs, policy)) is not None:
         if not ski_rental.due(strategy, slow.loss):
             break
@@ -58,9 +58,9 @@ def climb(
             if plan is None:
                 break
             state, slow, swap = _exchanged(state, slow, link, plan, obs, policy)
-            actions += swap
+            given += swap
         slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
-    return replace(state, slow=slow), actions
+    return Step(replace(state, slow=slow), given)
 
 
 def _may_act(state: RecoveryState, policy: Policy) -> bool:
@@ -97,7 +97,7 @@ def outlook_on(plan: swap_for_link.Plan | None, why: str, now: float) -> Outlook
 
 def _exchanged(
     state: RecoveryState, slow: SlowIncident, link: SlowLink, plan: swap_for_link.Plan, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, SlowIncident, list[Action]]:
+) -> tuple[RecoveryState, SlowIncident, list[Command]]:
     """Return the state and the incident with the exchange that is made, or in mode Observe would be made."""
     slow = replace(slow, swapped=swap_for_link.described(plan, obs))
     if not policy.enforce:
@@ -111,18 +111,16 @@ def is_checked(slow: SlowIncident) -> bool:
     return slow.phase == "Checking" and bool(slow.applied) and slow.applied[-1].strategy == swap_for_link.TYPE
 
 
-def check(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def check(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Judge by the iteration time whether the exchange helped, and measure what it cost."""
     state, level = level_after(state, slow, obs, policy)
     slow = state.slow or slow
     swapped = slow.swapped
     if level is None or swapped is None:
-        return state, []
+        return Step(state)
     still_long = _is_still_long(slow, level, obs, policy)
     if still_long and _is_early(slow, obs):
-        return state, []
+        return Step(state)
     state, cost = replacement_check.learned_cost(state, slow, swap_for_link.TYPE)
     state = durations.cut_short(state, slow, slow.switched_at or obs.now)
     measured = replace(swapped, after_ns=int(level))
@@ -134,8 +132,8 @@ def check(
     else:
         slow = replace(slow, swapped=measured)
         closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
-        return rebalance.kept(replace(state, slow=None), slow, obs, policy), [closed]
-    return replace(state, slow=replace(slow, phase="Detected", swapped=measured)), []
+        return Step(rebalance.kept(replace(state, slow=None), slow, obs, policy), events=[closed])
+    return Step(replace(state, slow=replace(slow, phase="Detected", swapped=measured)))
 
 
 def _is_still_long(slow: SlowIncident, level_ns: float, obs: Observation, policy: Policy) -> bool:

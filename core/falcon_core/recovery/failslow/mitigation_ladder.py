@@ -49,11 +49,12 @@ from falcon_core.recovery.failslow import (
     replacement_check,
 )
 from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold
-from falcon_core.recovery.model.actions import Abandon, Action, Prepare, Switch
+from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, was_applied
 from falcon_core.recovery.model.state import RecoveryState, numbered
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.probe import group_comparison, probe_controller, probe_targets
 from falcon_core.recovery.strategies import adjust_microbatches, replace_node, swap_for_link
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, same_work
@@ -61,12 +62,12 @@ from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS,
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Look at the job once and climb the ladder; called after the ladder for fail-stop, which goes first."""
     state, disturbed = standby_interference.look(state, obs)
     # A node that is being replaced is replaced all the same.
     if disturbed and (state.slow is None or state.slow.phase != "Mitigating"):
-        return state, []
+        return Step(state)
     # Do this first: after a change of the job itself, all that follows compares with the job's new level.
     state, obs, shared = job_change.held_against(state, obs, policy)
     state = _learn_healthy(state, obs, policy)
@@ -87,12 +88,10 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _act(replace(state, slow=slow), obs, policy, shared)
     if slow.phase == "Mitigating":
         return _mitigate(state, slow, obs, policy)
-    return state, []
+    return Step(state)
 
 
-def _checked(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def _checked(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Judge the action that the generation began with."""
     if not link_swap.is_checked(slow):
         return replacement_check.step(state, slow, obs, policy)
@@ -102,28 +101,23 @@ def _checked(
     return link_swap.check(replace(state, slow=slow), slow, obs, policy)
 
 
-def _act(
-    state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None
-) -> tuple[RecoveryState, list[Action]]:
+def _act(state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None) -> Step:
     """Update all named incidents, name further nodes that stand out, and apply the ladder."""
     found = incidents.find(state, obs, policy, shared)
-    state, closed = incidents.follow(state, found, obs, policy)
-    slow = incidents.first_of(state)
-    state, passed = concurrent_link.look(state, slow, obs, policy)
-    closed = [*closed, *passed]
-    state, exchanged = concurrent_link_swap.climb(state, obs, policy)
-    if exchanged:  # all ranks restart for it: look again
-        return state, [*closed, *exchanged]
+    taken = incidents.follow(state, found, obs, policy)
+    slow = incidents.first_of(taken.state)
+    taken = taken.then(concurrent_link.look(taken.state, slow, obs, policy))
+    exchanged = concurrent_link_swap.climb(taken.state, obs, policy)
+    taken = taken.then(exchanged)
+    if exchanged.commands:  # all ranks restart for it: look again
+        return taken
     slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
-    if flapping.is_over(slow, obs.now, rebalance.hold_seconds(state)):
-        state, actions = _relieved(state, slow, obs, policy)
-        return state, [*closed, *actions]
-    state = incidents.name(replace(state, slow=slow), found, obs, policy)
+    if flapping.is_over(slow, obs.now, rebalance.hold_seconds(taken.state)):
+        return taken.then(_relieved(taken.state, slow, obs, policy))
+    state = incidents.name(replace(taken.state, slow=slow), found, obs, policy)
     if slow.phase == "Mitigating":
-        state, actions = _mitigate(state, slow, obs, policy)
-    else:
-        state, actions = _ladder(state, obs, policy, found)
-    return state, [*closed, *actions]
+        return taken.then(_mitigate(state, slow, obs, policy))
+    return taken.then(_ladder(state, obs, policy, found))
 
 
 def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
@@ -145,27 +139,23 @@ def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> Re
     return replace(state, healthy_ns=level.iteration_ns, level=level if settled else state.level)
 
 
-def _open(
-    state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None
-) -> tuple[RecoveryState, list[Action]]:
+def _open(state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None) -> Step:
     """Open an incident for ranks that are slow though no agent reports an onset, if there is no incident."""
     if state.slow is not None:
-        return state, []
+        return Step(state)
     found = slow_from_start.incident(state, obs, policy) or slow_without_onset.incident(state, obs, policy)
     if found is None or found.culprit is None:
-        return replace(state, slow=group_comparison.suspicion(state, obs, policy)), []
+        return Step(replace(state, slow=group_comparison.suspicion(state, obs, policy)))
     return _blame(replace(state, grown=None), found, found.culprit, obs, policy, shared)
 
 
-def _watch(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None
-) -> tuple[RecoveryState, list[Action]]:
+def _watch(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None) -> Step:
     """Handle a slowdown without a culprit: forget it if it passes, else name the culprit, the slow link or the job.
 
     The link is looked for only where no rank stands out as the culprit, and the job is at fault where neither is.
     """
     if probe_targets.is_suspected_group(slow):
-        return group_comparison.follow(state, slow, obs, policy), []
+        return Step(group_comparison.follow(state, slow, obs, policy))
     found = stragglers(compared_ranks(obs), policy, slow)
     culprit = culprit_of(found, obs, policy, shared)
     if not found:
@@ -196,7 +186,7 @@ def _watch(
     link = slow.link or slow_link(obs, policy, slow)
     # The job itself has changed only if neither a rank nor a link explains the slowdown.
     if not found and link is None and not slow.id and (change := job_change.found(state, slow, obs, policy, shared)):
-        return replace(state, slow=None, change=change, healthy_ns=change.after_ns), []
+        return Step(replace(state, slow=None, change=change, healthy_ns=change.after_ns))
     # A named link makes the suspicion an incident.
     if link is not None and not slow.id:
         state, slow = numbered(state, replace(slow, phase="Detected"), policy)
@@ -212,17 +202,15 @@ def _is_well(state: RecoveryState, slow: SlowIncident, obs: Observation, policy:
     return no_longer_slow(slow, obs, policy)
 
 
-def _passed(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def _passed(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Forget a slowdown without a name, and remember it: for the node that alone stood out, or as the job's habit."""
     if slow.usual is not None:
-        return replace(moving_work.passed(state, slow, obs), slow=None), []
+        return Step(replace(moving_work.passed(state, slow, obs), slow=None))
     node = "" if slow.id else intermittent.of_spell(state, slow)
     if node:
-        return replace(flapping.remember(state, slow, obs.now, policy, node=node), slow=None), []
+        return Step(replace(flapping.remember(state, slow, obs.now, policy, node=node), slow=None))
     state = reporting_threshold.remember(state, slow, obs, policy)
-    return _relieved(state, slow, obs, policy) if slow.id else (replace(state, slow=None), [])
+    return _relieved(state, slow, obs, policy) if slow.id else Step(replace(state, slow=None))
 
 
 def _blame(
@@ -234,7 +222,7 @@ def _blame(
     shared: Common | None,
     *,
     in_pieces: bool = False,
-) -> tuple[RecoveryState, list[Action]]:
+) -> Step:
     """Name the culprit and further slow nodes, and apply the ladder."""
     state, slow = concurrent_link.put_beside(state, slow, culprit)
     slow = flapping.resume(state, loss.of_named(slow, culprit), culprit, obs.now, policy)
@@ -251,9 +239,8 @@ def _blame(
     state = replace(state, slow=replace(incidents.first_of(state), culprit=by_itself))
     state = incidents.name(state, each, obs, policy, at_once=True)
     # Run this in the same look: otherwise the link measurement started for the unnamed suspicion would be cancelled.
-    state, named = concurrent_link.look(state, incidents.first_of(state), obs, policy)
-    state, actions = _ladder(state, obs, policy, each)
-    return state, [*named, *actions]
+    named = concurrent_link.look(state, incidents.first_of(state), obs, policy)
+    return named.then(_ladder(named.state, obs, policy, each))
 
 
 def _dated(
@@ -272,9 +259,7 @@ def _dated(
     return state, loss.since_own_onset(slow, own, obs)
 
 
-def _ladder(
-    state: RecoveryState, obs: Observation, policy: Policy, found: Collection[Culprit]
-) -> tuple[RecoveryState, list[Action]]:
+def _ladder(state: RecoveryState, obs: Observation, policy: Policy, found: Collection[Culprit]) -> Step:
     """Handle the phase ``Located``: apply each strategy that is due.
 
     ``found``: who stands out at this look.
@@ -286,28 +271,25 @@ def _ladder(
     state = node_swap.look(state, obs, policy)
     slow = incidents.first_of(state)
     slow = replace(slow, passed_over=why_not_moved(slow, obs, policy))
-    actions: list[Action] = []
+    given: list[Command] = []
     # Several strategies may be due at one look. Stop at the first that is not due, or cannot be carried out.
     while (strategy := next_candidate(state, slow, obs, policy)) is not None and _is_due(strategy, slow, policy):
         state, slow, carried_out = _carried_out(strategy, state, slow, obs, policy)
         if carried_out is None:
             break
-        actions += carried_out
+        given += carried_out
         slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
         if slow.phase == "Checking":  # all ranks restart for it: look again
-            return replace(state, slow=slow), actions
-    state = replace(state, slow=slow)
+            return Step(replace(state, slow=slow), given)
+    taken = Step(replace(state, slow=slow), given)
     # One restart can leave several nodes: further nodes whose loss has paid for a spare join it.
-    if was_applied(slow, replace_node.TYPE):
-        state, joined = incidents.join(state, obs, policy)
-        actions += joined
-    return state, actions
+    return taken.then(incidents.join(taken.state, obs, policy)) if was_applied(slow, replace_node.TYPE) else taken
 
 
 def _carried_out(
     strategy: ski_rental.Candidate, state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, SlowIncident, list[Action] | None]:
-    """Return the actions of a strategy that is due; None where it has to wait."""
+) -> tuple[RecoveryState, SlowIncident, list[Command] | None]:
+    """Return the commands of a strategy that is due; None where it has to wait."""
     if strategy.name == swap_for_link.TYPE:
         return node_swap.exchange(state, slow, obs, policy)
     if strategy.name == replace_node.TYPE and policy.enforce:
@@ -337,41 +319,35 @@ def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) 
     return ski_rental.due(strategy, slow.loss)
 
 
-def _mitigate(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Wait until the prepared pods can take over; training goes on meanwhile."""
     replica = incidents.culprit(slow).replica
     prepared = obs.prepared.get(replica)
     if prepared is None:  # the ladder for fail-stop took it, or the intent was withdrawn
-        return replace(state, slow=replace(slow, phase="Checking", switched_at=obs.now)), []
+        return Step(replace(state, slow=replace(slow, phase="Checking", switched_at=obs.now)))
     if not obs.running and not obs.members[replica].acknowledged:
-        return state, []  # a failure is being met: first see whether the culprit's pod still lives
+        return Step(state)  # a failure is being met: first see whether the culprit's pod still lives
     failure = "" if prepared.ready else replace_node.failed(prepared)
     if failure:
         state = replace(state, slow=incidents.given_back(slow, failure, obs.now))
         # Without the first node's pod there is no restart that the other pods could share.
-        state, others = incidents.give_back(state)
-        return state, [Abandon(replica), *others]
-    state, actions = incidents.without_failed(state, obs)
+        return Step(state, [Abandon(replica)]).then(incidents.give_back(state))
+    taken = incidents.without_failed(state, obs)
     training = obs.running and state.stop is None
-    joined: list[Action] = []
+    joined = Step(taken.state)
     if training and incidents.may_wait(slow):
-        state, joined = incidents.join(state, obs, policy)
-        actions += joined
+        joined = incidents.join(taken.state, obs, policy)
+        taken = taken.then(joined)
     if not prepared.ready or slow.well_since is not None:  # it may have recovered for good: see ``flapping``
-        return state, actions
+        return taken
     # A shared restart is cheaper than a second one: wait for the pods of further nodes while that pays.
-    if training and (joined or incidents.awaited(state, obs)):
-        return state, actions
-    state = replace(state, slow=incidents.switched(slow, prepared, obs.now))
-    state, others = incidents.switch(state, obs)
-    return state, [*actions, Switch(replica), *others]
+    if training and (joined.commands or incidents.awaited(taken.state, obs)):
+        return taken
+    state = replace(taken.state, slow=incidents.switched(slow, prepared, obs.now))
+    return taken.then(Step(state, [Switch(replica)])).then(incidents.switch(state, obs))
 
 
-def _relieved(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
-    state, actions = incidents.passed(state, slow, obs, policy)
-    state, others = incidents.promoted(replace(state, slow=None))
-    return rebalance.kept(state, slow, obs, policy), [*actions, *others]
+def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+    taken = incidents.passed(state, slow, obs, policy)
+    taken = taken.then(incidents.promoted(replace(taken.state, slow=None)))
+    return replace(taken, state=rebalance.kept(taken.state, slow, obs, policy))

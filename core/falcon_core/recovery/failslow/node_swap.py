@@ -16,11 +16,13 @@ import msgspec
 from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before
 from falcon_core.recovery.failslow import incidents, link_swap, replacement_check
 from falcon_core.recovery.history import durations, node_fault
-from falcon_core.recovery.model.actions import Action, SlowClosed, Swap
+from falcon_core.recovery.model.actions import Command, Swap
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident, in_force
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.treatments import Outlook, Swapped
 from falcon_core.recovery.strategies import known_slow_links, swap_for_link, swap_for_nodes
 
@@ -58,7 +60,7 @@ def needs_traffic(state: RecoveryState, obs: Observation, policy: Policy) -> boo
 
 def exchange(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, SlowIncident, list[Action] | None]:
+) -> tuple[RecoveryState, SlowIncident, list[Command] | None]:
     """Let pods exchange their roles, or in mode Observe write down that they would. None: that has to wait.
 
     The incidents beside the first follow their nodes, too.
@@ -76,29 +78,27 @@ def exchange(
     return state, incidents.first_of(state), [Swap(plan.pods_of)]
 
 
-def check(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def check(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Judge by the iteration time whether the exchange helped, and measure what it cost."""
     state, level = link_swap.level_after(state, slow, obs, policy)
     slow = incidents.first_of(state)
     swapped = slow.swapped
     if level is None or swapped is None:
-        return state, []
+        return Step(state)
     state, cost = replacement_check.learned_cost(state, slow, swap_for_link.TYPE)
     measured = replace(swapped, after_ns=int(level))
     if level <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify):
         state = durations.cut_short(state, slow, slow.switched_at or obs.now)
         slow = replace(slow, swapped=measured)
-        state, given_back = incidents.promoted(replace(state, slow=None))
+        state = replace(state, slow=None)
         closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
-        return state, [closed, *given_back]
+        return Step(state, events=[closed]).then(incidents.promoted(state))
     if swap_for_link.did_not_help(swapped, level):
         followed = [found for each in (slow, *state.beside) if (found := _left_behind(each, swapped, obs, policy))]
         for incident in followed:
             state = node_fault.stayed_with_role(state, incident, obs)
         measured = replace(measured, failed=FOLLOWED if followed else NOT_FASTER, failed_at=obs.now)
-    return replace(state, slow=replace(slow, phase="Located", swapped=measured, switched_at=None)), []
+    return Step(replace(state, slow=replace(slow, phase="Located", swapped=measured, switched_at=None)))
 
 
 def _left_behind(slow: SlowIncident, swapped: Swapped, obs: Observation, policy: Policy) -> SlowIncident | None:

@@ -35,10 +35,9 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
-from falcon_core.recovery.model.actions import RESTARTS, Action, Swap, left_replicas
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.actions import RESTARTS, Command, Swap, left_replicas
+from falcon_core.recovery.model.observation import Observation, resumed_at
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.resumption import resumed_at
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, only, without
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import Moved, Sharing
@@ -133,10 +132,10 @@ def kept(state: RecoveryState, over: SlowIncident, obs: Observation, policy: Pol
     return replace(state, slow=suspicion)
 
 
-def carried(state: RecoveryState, actions: Sequence[Action], obs: Observation, policy: Policy) -> RecoveryState:
-    """Ask for the best split of the next generation, where the actions end one with moved micro-batches."""
+def carried(state: RecoveryState, commands: Sequence[Command], obs: Observation, policy: Policy) -> RecoveryState:
+    """Ask for the best split of the next generation, where the commands end one with moved micro-batches."""
     sharing = state.sharing
-    restarts = [action for action in actions if isinstance(action, RESTARTS)]
+    restarts = [command for command in commands if isinstance(command, RESTARTS)]
     if sharing is None or sharing.generation != obs.generation or not restarts:
         return state
     new = left_replicas(restarts)

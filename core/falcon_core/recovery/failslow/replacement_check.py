@@ -11,12 +11,12 @@ from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, is
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, each_straggler
 from falcon_core.recovery.failslow import incidents as together
 from falcon_core.recovery.history import durations, flapping, node_fault
-from falcon_core.recovery.model.actions import Action, SlowClosed
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.events import Event, SlowClosed
+from falcon_core.recovery.model.observation import Observation, resumed_at
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.resumption import resumed_at
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
 
 CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged
@@ -24,9 +24,7 @@ CHECK_SECONDS = 60.0  # of training, after which a replacement that has not brou
 replace = msgspec.structs.replace
 
 
-def step(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+def step(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
     """Judge whether the replacement helped, and measure what it cost.
 
     The time that loading a checkpoint takes says nothing of the node, so the judgement begins when training goes on.
@@ -35,19 +33,19 @@ def step(
     is judged by its own computation.
     """
     if not obs.running or state.stop is not None:
-        return state, []
+        return Step(state)
     slow = trains_again(slow, obs)
     if slow.trained_at is None:
-        return state, []
+        return Step(state)
     state = replace(state, slow=slow)
     level = level_after(obs, policy, CHECK_ITERATIONS)
     if level is None:
-        return state, []
+        return Step(state)
     if level <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify):
         return _judged(state, level, _checked(state), obs, policy)
     well = _well_beside_another(state, obs, policy)
     over = len(well) == len(_checked(state)) or obs.now - slow.trained_at > CHECK_SECONDS
-    return _judged(state, level, well, obs, policy) if over else (state, [])
+    return _judged(state, level, well, obs, policy) if over else Step(state)
 
 
 def trains_again(slow: SlowIncident, obs: Observation) -> SlowIncident:
@@ -78,11 +76,11 @@ def learned_cost(state: RecoveryState, slow: SlowIncident, strategy: str) -> tup
 
 def _judged(
     state: RecoveryState, level: float, helped: Collection[SlowIncident], obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Action]]:
+) -> Step:
     """Close the incidents whose nodes were replaced, and learn what the restart cost. ``helped``: these did."""
     slow, checked = together.first_of(state), _checked(state)
     state, cost = learned_cost(state, slow, replace_node.TYPE)
-    closed: list[Action] = [
+    closed: list[Event] = [
         SlowClosed(
             incident=incident,
             outcome="Helped" if incident in helped else "NotHelped",
@@ -99,8 +97,8 @@ def _judged(
         else:
             state = node_fault.did_not_help(state, incident, obs, policy)
     left = [incident for incident in state.beside if incident not in checked]
-    state, given_back = together.promoted(replace(state, slow=None, beside=left))
-    return state, [*closed, *given_back]
+    state = replace(state, slow=None, beside=left)
+    return Step(state, events=closed).then(together.promoted(state))
 
 
 def _another_is_slow(state: RecoveryState, obs: Observation, policy: Policy) -> bool:

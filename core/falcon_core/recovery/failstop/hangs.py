@@ -24,12 +24,13 @@ from falcon_core.planning.restart_price import RestartPrice, restart_price
 from falcon_core.recovery.diagnosis.communicator_progress import Counts, nobody_waits, place, progress
 from falcon_core.recovery.failstop import restart_budget
 from falcon_core.recovery.failstop.output_evidence import could_answer, raised, said_last
-from falcon_core.recovery.model.actions import Action, HangClosed
+from falcon_core.recovery.model.events import HangClosed
 from falcon_core.recovery.model.failure import Awaited, Fault, HangFinding, HangIncident, StackGroup
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.signals.job.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 
@@ -130,20 +131,20 @@ class _Evidence:
         )
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Look at the job once, after the ladder for fail-stop."""
     since = stalled_since(obs)
     if state.hang is not None:
         return _follow(state, state.hang, obs, policy, stalled=since is not None)
     if since is None or state.stop is not None:
-        return state, []
+        return Step(state)
     # A raised error explains the stall at once. Any other stall may be a checkpoint or an evaluation.
     patience = 0.0 if raised(obs, policy.judge) else IDLE_SECONDS
     if obs.now - since < patience:
-        return state, []  # too early, whomever they wait for
+        return Step(state)  # too early, whomever they wait for
     findings = explain(obs, policy)
     if patience and obs.now - since < _patience(findings):
-        return state, []
+        return Step(state)
     cost = price(state, obs, policy)
     found = HangIncident(
         id=f"{policy.job}-{state.incidents + 1}",
@@ -156,18 +157,16 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         stacks=stacks(obs, findings),
         said=said(obs, findings, policy.judge),
     )
-    return replace(state, incidents=state.incidents + 1, hang=found), []
+    return Step(replace(state, incidents=state.incidents + 1, hang=found))
 
 
-def _follow(
-    state: RecoveryState, hang: HangIncident, obs: Observation, policy: Policy, *, stalled: bool
-) -> tuple[RecoveryState, list[Action]]:
+def _follow(state: RecoveryState, hang: HangIncident, obs: Observation, policy: Policy, *, stalled: bool) -> Step:
     """Close an open hang, or keep what it shows."""
     if state.stop is not None or obs.generation != hang.generation:
         return _closed(state, hang, obs, moved=False)
     if not stalled:
         moving = any(rank.fresh and rank.sent.iterations and not rank.stalled for rank in obs.ranks)
-        return _closed(state, hang, obs, moved=True) if moving else (state, [])
+        return _closed(state, hang, obs, moved=True) if moving else Step(state)
     findings = explain(obs, policy)
     if findings and _key(findings) != _key(hang.findings):
         hang = replace(hang, findings=findings)
@@ -177,7 +176,7 @@ def _follow(
     told = said(obs, hang.findings, policy.judge)
     if told and told != hang.said:
         hang = replace(hang, said=told)
-    return replace(state, hang=hang), []
+    return Step(replace(state, hang=hang))
 
 
 def stacks(obs: Observation, findings: list[HangFinding]) -> list[StackGroup]:
@@ -288,8 +287,6 @@ def _key(findings: list[HangFinding]) -> list[tuple[object, ...]]:
     return [(finding.kind, finding.comm, finding.number, who(finding)) for finding in findings]
 
 
-def _closed(
-    state: RecoveryState, hang: HangIncident, obs: Observation, *, moved: bool
-) -> tuple[RecoveryState, list[Action]]:
+def _closed(state: RecoveryState, hang: HangIncident, obs: Observation, *, moved: bool) -> Step:
     closed = HangClosed(incident=hang, moved=moved, seconds=max(0.0, obs.now - hang.since))
-    return replace(state, hang=None), [closed]
+    return Step(replace(state, hang=None), events=[closed])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.model import Cause, Severity
-from falcon_core.recovery.model.actions import Action, Recreate, Replace
+from falcon_core.recovery.model.actions import Command, Recreate, Replace
 from falcon_core.recovery.model.failure import Fault
 from falcon_core.recovery.model.observation import MemberSeen, Observation
 
@@ -32,24 +32,24 @@ def explained(fault: Fault, member: MemberSeen) -> Fault:
     return replace(fault, severity=Severity.SEV1, error_class=trouble.error_class, node_reports=reports)
 
 
-def leaving(obs: Observation, busy: set[int], incident: str) -> list[Action]:
-    """Return the actions that leave nodes in a restart that comes anyway, at most one per ready spare.
+def leaving(obs: Observation, busy: set[int], incident: str) -> list[Command]:
+    """Return the commands that leave nodes in a restart that comes anyway, at most one per ready spare.
 
     First those that report grave trouble, which are excluded; then those with a notice. Where no pool says how many
     wait, only the node of the failure itself is left. ``busy``: replicas that the restart is for, each of which may
     need a spare; ``incident``: the id of what asks for the restart.
     """
     stays = [member for member in obs.members if member.replica not in busy and not _is_moving(obs, member)]
-    actions: list[Action] = [
+    commands: list[Command] = [
         Replace(member.replica, f"its node reports {member.trouble.text}", False, False, incident)
         for member in stays
         if _is_grave(member) and member.trouble is not None
     ]
-    actions += [
+    commands += [
         Recreate(member.replica, stay=False) for member in stays if member.notice is not None and not _is_grave(member)
     ]
     spare = max(0, (obs.spares.ready or 0) - len(busy)) if obs.spares.available else 0
-    return actions[:spare]
+    return commands[:spare]
 
 
 def _is_grave(member: MemberSeen) -> bool:

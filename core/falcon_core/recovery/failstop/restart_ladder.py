@@ -32,12 +32,13 @@ from falcon_core.recovery.failstop.faults import (
 from falcon_core.recovery.failstop.liveness import assess_liveness
 from falcon_core.recovery.failstop.node_health import explained, leaving
 from falcon_core.recovery.failstop.pod_faults import member_faults
-from falcon_core.recovery.model.actions import Action, GiveUp, Recreate, Replace, Restart, StopClosed, Switch
-from falcon_core.recovery.model.failure import Attempt, Fault, Step, StopIncident
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart, Switch
+from falcon_core.recovery.model.events import StopClosed
+from falcon_core.recovery.model.failure import Attempt, Fault, StepTaken, StopIncident
+from falcon_core.recovery.model.observation import Observation, resumed_at, training
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.resumption import resumed_at, training
 from falcon_core.recovery.model.state import Awaiting, RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.times import OBSTINATE_SECONDS, RAISED_SECONDS
 
 TRANSIENT_SECONDS = 900.0  # for so long, failures of a storage or network that is away do not count
@@ -47,7 +48,7 @@ OTHERS_SECONDS = 5.0
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Look at the job once, and answer the failures that the look shows."""
     if state.stop is not None and training(obs, seen_before=_seen_before(state, state.stop)):
         return _close(state, obs)
@@ -57,11 +58,11 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     members = [fault for fault in faults if obs.running or not _under_way(obs, fault)]
     if members:
         if _is_held(state, obs) and not any(fault.is_lost for fault in members):
-            return _refine(state, obs, policy), []
+            return Step(_refine(state, obs, policy))
         return _act(state, obs, policy, members)
     # The old generation is still being stopped: later signs may correct the diagnosis.
     if not obs.running:
-        return _refine(state, obs, policy), []
+        return Step(_refine(state, obs, policy))
     if state.stop is not None and state.stop.acts_at is not None:
         return _held_back(_refine(state, obs, policy), obs, state.stop.acts_at)
     failure = (
@@ -71,9 +72,9 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         or hangs.due(state, obs, policy)
     )
     if failure is None:
-        return state, []
+        return Step(state)
     state, waits = _wait(state, obs, policy, failure)
-    return (state, []) if waits else _act(replace(state, awaiting=None), obs, policy, [failure])
+    return Step(state) if waits else _act(replace(state, awaiting=None), obs, policy, [failure])
 
 
 def _wait(state: RecoveryState, obs: Observation, policy: Policy, failure: Fault) -> tuple[RecoveryState, bool]:
@@ -123,9 +124,7 @@ def _under_way(obs: Observation, fault: Fault) -> bool:
     return member.pod == "Awaited" and not fault.is_lost
 
 
-def _act(
-    state: RecoveryState, obs: Observation, policy: Policy, faults: list[Fault]
-) -> tuple[RecoveryState, list[Action]]:
+def _act(state: RecoveryState, obs: Observation, policy: Policy, faults: list[Fault]) -> Step:
     first = explained(faults[0], obs.members[faults[0].replica])
     culprit = obs.members[first.replica]
     recent = restart_budget.recent(state.attempts, obs.now, policy.window_seconds)
@@ -142,28 +141,28 @@ def _act(
     incident = replace(incident, ends=ends if counts else sorted({*incident.ends, *ends}))
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
-        return replace(state, stop=None), [closed, GiveUp(farewell(incident, policy))]
+        return Step(replace(state, stop=None), [GiveUp(farewell(incident, policy))], [closed])
     faults = [first, *faults[1:]]
-    wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
-    actions = [action for action in wanted if action is not None]
+    wanted = (_command(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
+    commands = [command for command in wanted if command is not None]
     # Nodes that report trouble or have a notice are left in this restart, because that costs no further restart.
     besides = leaving(obs, {fault.replica for fault in faults}, incident.id)
     held_seconds = restart_budget.back_off_seconds(recent, obs.now) if kind else 0.0
-    # Repeated restarts wait longer each time, but an action that leaves a node is not delayed.
-    if held_seconds and _may_wait(first, actions, besides):
-        return replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)), []
-    actions = [*actions, *besides] or [Restart()]
-    return replace(state, stop=_with_steps(incident, actions, obs, culprit.node)), actions
+    # Repeated restarts wait longer each time, but a command that leaves a node is not delayed.
+    if held_seconds and _may_wait(first, commands, besides):
+        return Step(replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)))
+    commands = [*commands, *besides] or [Restart()]
+    return Step(replace(state, stop=_with_steps(incident, commands, obs, culprit.node)), commands)
 
 
-def _may_wait(fault: Fault, actions: Sequence[Action], besides: Sequence[Action]) -> bool:
+def _may_wait(fault: Fault, commands: Sequence[Command], besides: Sequence[Command]) -> bool:
     """Check whether the answer to a failure is one that a back-off may hold: no node is left for it.
 
     ``besides``: what leaves nodes in the same restart; it does so at once where only processes are restarted.
     """
-    if fault.cause is Cause.HANG or not all(isinstance(action, Recreate) for action in actions):
+    if fault.cause is Cause.HANG or not all(isinstance(command, Recreate) for command in commands):
         return False
-    return bool(actions) or not besides
+    return bool(commands) or not besides
 
 
 def _is_held(state: RecoveryState, obs: Observation) -> bool:
@@ -181,24 +180,25 @@ def _is_counted(state: RecoveryState, obs: Observation, ends: Collection[int]) -
     return stop.acts_at is not None or not (obs.running or any(replica in stop.ends for replica in ends))
 
 
-def _held_back(state: RecoveryState, obs: Observation, until: float) -> tuple[RecoveryState, list[Action]]:
+def _held_back(state: RecoveryState, obs: Observation, until: float) -> Step:
     """Restart the processes when their back-off is over. Nothing that happens meanwhile is another failure."""
     if state.stop is None or obs.now < until:
-        return state, []
-    actions = leaving(obs, set(), state.stop.id) or [Restart()]
-    return replace(state, stop=_with_steps(state.stop, actions, obs, state.stop.fault.node)), actions
+        return Step(state)
+    commands = leaving(obs, set(), state.stop.id) or [Restart()]
+    return Step(replace(state, stop=_with_steps(state.stop, commands, obs, state.stop.fault.node)), commands)
 
 
-def _with_steps(incident: StopIncident, actions: Sequence[Action], obs: Observation, node: str) -> StopIncident:
+def _with_steps(incident: StopIncident, commands: Sequence[Command], obs: Observation, node: str) -> StopIncident:
     """Return the incident with what is being done. ``node``: the failure's own.
 
-    Of several actions against the failures themselves the first is shown, and each node that is left besides.
+    Of several commands against the failures themselves the first is shown, and each node that is left besides.
     """
     generation = obs.generation + 1 if obs.running else obs.generation
-    left = [obs.members[action.replica].node for action in actions[1:] if isinstance(action, Replace)]
-    at = obs.members[actions[0].replica].node if isinstance(actions[0], Replace) else node
-    steps = [Step(at=obs.now, what=_step_name(actions[0]), generation=generation, node=at)]
-    steps += [Step(at=obs.now, what="Replace", generation=generation, node=other) for other in left]
+    left = [obs.members[command.replica].node for command in commands[1:] if isinstance(command, Replace)]
+    first = commands[0]
+    at = obs.members[first.replica].node if isinstance(first, Replace) else node
+    steps = [StepTaken(at=obs.now, what=_step_name(first), generation=generation, node=at)]
+    steps += [StepTaken(at=obs.now, what="Replace", generation=generation, node=other) for other in left]
     return replace(incident, done=[*incident.done, *steps][-8:], acts_at=None)
 
 
@@ -259,8 +259,8 @@ def _comes_back(kind: ErrorClass, fault: Fault, attempts: list[Attempt]) -> bool
     return kind.blames_hardware and nodes == {fault.node}
 
 
-def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:
-    """Return the action that a fault needs; None where restarting the processes is enough."""
+def _command(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Command | None:
+    """Return the command that a fault needs; None where restarting the processes is enough."""
     lost = fault.is_lost
     if fault.replica in obs.prepared and _pod_fault(obs, fault):
         return Switch(fault.replica, lost=lost)
@@ -271,10 +271,10 @@ def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced:
     return None
 
 
-def _step_name(action: Action) -> Literal["Restart", "Recreate", "Replace"]:
-    if isinstance(action, Restart):
+def _step_name(command: Command) -> Literal["Restart", "Recreate", "Replace"]:
+    if isinstance(command, Restart):
         return "Restart"
-    return "Recreate" if isinstance(action, Recreate) else "Replace"
+    return "Recreate" if isinstance(command, Recreate) else "Replace"
 
 
 def _pod_fault(obs: Observation, fault: Fault) -> bool:
@@ -357,7 +357,7 @@ def _refine(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
     return replace(state, stop=replace(incident, fault=fault, since=min(incident.since, fault.ended_at)))
 
 
-def _close(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+def _close(state: RecoveryState, obs: Observation) -> Step:
     assert state.stop is not None
     incident = state.stop
     at = resumed_at(obs)
@@ -366,4 +366,4 @@ def _close(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[
     if [step.what for step in incident.done] == ["Restart"]:
         learned = ski_rental.learn(overheads.get(restart_budget.TYPE), max(0.0, at - incident.done[0].at))
         overheads = {**overheads, restart_budget.TYPE: round(learned, 2)}
-    return replace(state, stop=None, overheads=overheads), [closed]
+    return Step(replace(state, stop=None, overheads=overheads), events=[closed])

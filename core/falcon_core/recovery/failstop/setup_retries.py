@@ -9,12 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery.diagnosis.communicator_progress import place
-from falcon_core.recovery.model.actions import Action, RetriesClosed
+from falcon_core.recovery.model.events import RetriesClosed
 from falcon_core.recovery.model.failure import Retried, RetryIncident
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 
 ERROR_CLASS = "OtherNetworkError"  # (``errors.table``) an address was not reached; the records do not say why
 GATHER_SECONDS = 5.0  # ranks that failed together are in one incident
@@ -22,16 +23,16 @@ APART_SECONDS = 60.0  # between two incidents, however often ranks try again
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
     """Look at the job once, after the ladders. While a failure is open, what its ranks try again is not over."""
     ranks = [rank for rank in obs.ranks if rank.sent.retries] if obs.running else []
     if not ranks or state.stop is not None:
-        return state, []
+        return Step(state)
     seen = _counted(state.retried, sum(rank.sent.retries for rank in ranks), obs)
     state = replace(state, retried=seen)
     waited = min(obs.now - seen.since - GATHER_SECONDS, obs.now - seen.shown_at - APART_SECONDS)
     if seen.retries == seen.shown or waited < 0 or not all(_went_on(rank, obs.now - seen.since) for rank in ranks):
-        return state, []
+        return Step(state)
     number = state.incidents + 1
     incident = RetryIncident(
         id=f"{policy.job}-{number}",
@@ -42,7 +43,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         retries=seen.retries - seen.shown,
     )
     seen = replace(seen, shown=seen.retries, shown_at=obs.now)
-    return replace(state, incidents=number, retried=seen), [RetriesClosed(incident=incident)]
+    return Step(replace(state, incidents=number, retried=seen), events=[RetriesClosed(incident=incident)])
 
 
 def _counted(before: Retried | None, retries: int, obs: Observation) -> Retried:

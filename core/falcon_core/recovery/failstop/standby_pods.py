@@ -1,7 +1,7 @@
 """Keep pods without a replica ready, so that a lost node's replica gets its next pod at once.
 
 A standby pod holds a claimed spare (or any free node, where the job names no pool), runs its agent and launcher, and
-waits for a plan. The recovery's actions take a ready standby pod before they name a new pod
+waits for a plan. The recovery's commands take a ready standby pod before they name a new pod
 (``model.membership.apply_actions``). Then another standby pod replaces it.
 """
 

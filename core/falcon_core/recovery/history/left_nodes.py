@@ -19,7 +19,7 @@ import msgspec
 
 from falcon_core.planning.capacity import spare_price
 from falcon_core.planning.ski_rental import Choice, wait_or_drop
-from falcon_core.recovery.model.actions import Abandon, Action, Prepare, Recreate, Replace, Switch
+from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Recreate, Replace, Switch
 from falcon_core.recovery.model.failure import Departure
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.state import RecoveryState
@@ -40,13 +40,13 @@ def find(state: RecoveryState, node: str) -> Departure | None:
     return next((departure for departure in reversed(state.departures) if departure.node == node), None)
 
 
-def record(state: RecoveryState, actions: Collection[Action], obs: Observation) -> RecoveryState:
-    """Remember the nodes that these actions leave, and count those that were lost."""
+def record(state: RecoveryState, commands: Collection[Command], obs: Observation) -> RecoveryState:
+    """Remember the nodes that these commands leave, and count those that were lost."""
     exposure = state.exposure
     if exposure.since is None:
         exposure = replace(exposure, since=obs.now)
-    for action in actions:
-        match action:
+    for command in commands:
+        match command:
             case Replace(replica=replica):
                 state = left(state, obs.members[replica].node, 0.0, obs.now)
                 exposure = replace(exposure, lost=exposure.lost + 1)

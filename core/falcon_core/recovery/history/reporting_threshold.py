@@ -26,7 +26,7 @@ import msgspec
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.diagnosis.job_change import same_size
 from falcon_core.recovery.history import node_fault
-from falcon_core.recovery.model.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
+from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident, Spell

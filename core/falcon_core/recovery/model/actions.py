@@ -1,15 +1,11 @@
-"""Name what the recovery orders (commands) and what it has closed (notices)."""
+"""Name the commands that the recovery gives, such as to restart a job or to prepare a pod."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
-
-from falcon_core.recovery.model.failure import HangIncident, RetryIncident, StopIncident
-from falcon_core.recovery.model.planned_move import PlannedMove
-from falcon_core.recovery.model.slowdown import SlowIncident
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -73,64 +69,12 @@ class GiveUp(msgspec.Struct, frozen=True):
     message: str
 
 
-class SlowClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """A slowdown is over."""
-
-    incident: SlowIncident
-    outcome: Literal["Relieved", "Helped", "NotHelped", "Superseded"]
-    iteration_ns: int | None = None
-    cost_seconds: float | None = None
-
-
-class StopClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure is over: training goes on, or the job was given up."""
-
-    incident: StopIncident
-    resumed: bool
-    seconds: float  # since the first sign
-
-
-class HangClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """A hang is over: training moves again, or all ranks were restarted."""
-
-    incident: HangIncident
-    moved: bool
-    seconds: float
-
-
-class RetriesClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """Set-up calls were repeated in place, and the ranks went on."""
-
-    incident: RetryIncident
-
-
-class MoveClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """Training goes on after a planned move."""
-
-    incident: PlannedMove
-    seconds: float  # time for which training stood still
-
-
-Action = (
-    Restart
-    | Recreate
-    | Replace
-    | Prepare
-    | Switch
-    | Swap
-    | Abandon
-    | GiveUp
-    | SlowClosed
-    | StopClosed
-    | HangClosed
-    | RetriesClosed
-    | MoveClosed
-)
+Command = Restart | Recreate | Replace | Prepare | Switch | Swap | Abandon | GiveUp
 
 
 RESTARTS: Final = (Restart, Recreate, Replace, Switch, Swap)  # they end the generation
 
 
-def left_replicas(actions: Iterable[Action]) -> set[int]:
-    """Return the replicas whose nodes these actions leave."""
-    return {action.replica for action in actions if isinstance(action, Replace | Switch)}
+def left_replicas(commands: Iterable[Command]) -> set[int]:
+    """Return the replicas whose nodes these commands leave."""
+    return {command.replica for command in commands if isinstance(command, Replace | Switch)}

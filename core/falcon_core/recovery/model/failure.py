@@ -8,7 +8,7 @@ from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.model.stored import Place, Stored
 
 
-class Step(Stored, frozen=True, kw_only=True):
+class StepTaken(Stored, frozen=True, kw_only=True):
     """One step of the repair of a failure."""
 
     at: float
@@ -106,7 +106,7 @@ class StopIncident(Stored, frozen=True, kw_only=True):
     detected_at: float
     hang: HangIncident | None = None  # the hang that was ended, if the failure is one
     recurrences: int = 0
-    done: list[Step] = []  # oldest first
+    done: list[StepTaken] = []  # oldest first
     moves: int = 0  # number of pods that were moved because they did not start
     ends: list[int] = []  # replicas whose pods' ends belong to the newest failure that was counted
     undecided: bool = False  # the failed process is about to end: the repair is chosen when it has ended

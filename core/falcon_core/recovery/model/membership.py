@@ -1,8 +1,8 @@
-"""Derive which pods make up a job from the recovery's actions: one pure function.
+"""Derive which pods make up a job from the recovery's commands: one pure function.
 
 The operator stores the membership before it acts and derives every effect from it. The simulator calls the same
 function to place its pods. A generation is one life of the job's process group. Its number grows by one each time that
-a running generation is stopped, however many actions request this at once. Times are unix seconds.
+a running generation is stopped, however many commands request this at once. Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from falcon_core.recovery.model.actions import RESTARTS, Abandon, Action, Prepare, Recreate, Replace, Swap, Switch
+from falcon_core.recovery.model.actions import (
+    RESTARTS,
+    Abandon,
+    Command,
+    GiveUp,
+    Prepare,
+    Recreate,
+    Replace,
+    Restart,
+    Swap,
+    Switch,
+)
 
 replace = msgspec.structs.replace
 
@@ -123,16 +134,16 @@ class Names(Protocol):
     def claim(self, number: int) -> str: ...
 
 
-def apply_actions(membership: Membership, actions: Sequence[Action], names: Names, now: float) -> Membership:
-    """Return the membership after the recovery's actions: at most one new generation, however many the actions are."""
-    for action in actions:
-        membership = _applied(membership, action, names, now)
-    stops = any(isinstance(action, RESTARTS) for action in actions)
+def apply_actions(membership: Membership, commands: Sequence[Command], names: Names, now: float) -> Membership:
+    """Return the membership after the recovery's commands: at most one new generation, however many they are."""
+    for command in commands:
+        membership = _applied(membership, command, names, now)
+    stops = any(isinstance(command, RESTARTS) for command in commands)
     return _next_generation(membership, now) if stops else membership
 
 
-def _applied(membership: Membership, action: Action, names: Names, now: float) -> Membership:
-    match action:
+def _applied(membership: Membership, command: Command, names: Names, now: float) -> Membership:
+    match command:
         case Recreate(replica=replica, stay=stay):
             return _take_over(_move(membership, names, replica, now, prepared=False, stay=stay), replica)
         case Replace(replica=replica, reason=reason, lost=lost, incident=incident):
@@ -150,8 +161,8 @@ def _applied(membership: Membership, action: Action, names: Names, now: float) -
             return _exchange(membership, pods_of)
         case Abandon(replica=replica):
             return _abandon(membership, replica)
-        case _:
-            return membership  # an incident's end, or a restart: no pod moves
+        case Restart() | GiveUp():
+            return membership  # every replica keeps its pod
 
 
 def begin(membership: Membership, names: Names, *, replicas: int, procs: int, now: float) -> Membership:

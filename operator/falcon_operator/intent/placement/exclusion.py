@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery import Action, Departure, Exclusion, Member, Replace
+from falcon_core.recovery import Command, Departure, Exclusion, Member, Replace
 from falcon_core.recovery.views import left_nodes
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.api.trainingjob import TrainingJob
@@ -43,12 +43,12 @@ def fence_owner(job: TrainingJob) -> str:
     return f"{job.metadata.name[: VALUE_LENGTH - len(uid) - 1]}.{uid}"
 
 
-def fence_lost_nodes(intent: Intent, actions: Sequence[Action], members: Sequence[Member], now: float) -> Intent:
-    """Fence a lost node at once if it is NotReady. ``members`` are the members before the actions."""
-    for action in actions:
-        if not isinstance(action, Replace) or not action.node_not_ready:
+def fence_lost_nodes(intent: Intent, commands: Sequence[Command], members: Sequence[Member], now: float) -> Intent:
+    """Fence a lost node at once if it is NotReady. ``members`` are the members before the commands."""
+    for command in commands:
+        if not isinstance(command, Replace) or not command.node_not_ready:
             continue
-        exclusion = find(intent, members[action.replica].node)
+        exclusion = find(intent, members[command.replica].node)
         if exclusion is not None:
             intent = _conclude(intent, replace(exclusion, fenced=True), "NotReady", now)
     return intent

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import Exclusion, Member, Policy, Recreate, Replacement, Step, apply_actions
+from falcon_core.recovery import Exclusion, Member, Policy, Recreate, Replacement, StepTaken, apply_actions
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.recovery.views import left_nodes, prices
 from falcon_operator.api.common import TAINT_SPARE
@@ -137,7 +137,7 @@ def _taken(snap: Snapshot, intent: Intent, move: Replacement, node: str, since: 
     if node not in _ready(snap):
         intent = _moved(intent, move, replace(move, node=node, claim_key=""))
     if recovery.stop is not None:
-        step = Step(at=snap.now, what="Recall", generation=intent.membership.generation, node=node)
+        step = StepTaken(at=snap.now, what="Recall", generation=intent.membership.generation, node=node)
         recovery = replace(recovery, stop=replace(recovery.stop, done=[*recovery.stop.done, step][-8:]))
     return replace(intent, recovery=recovery)
 

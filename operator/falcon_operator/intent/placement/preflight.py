@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.recovery import Replace, Spares, Step, StopIncident, apply_actions
+from falcon_core.recovery import Replace, Spares, StepTaken, StopIncident, apply_actions
 from falcon_core.recovery.preflight.link_test import BANDWIDTH
 from falcon_core.recovery.preflight.machine_test import (
     Found,
@@ -78,7 +78,7 @@ def with_steps(stop: StopIncident | None, bad: list[Found], generation: int, now
     """Return the open failure with what a check has added to its repair."""
     if stop is None:
         return None
-    steps = [Step(at=now, what="Replace", generation=generation, node=found.node) for found in bad]
+    steps = [StepTaken(at=now, what="Replace", generation=generation, node=found.node) for found in bad]
     return replace(stop, done=[*stop.done, *steps][-8:])
 
 

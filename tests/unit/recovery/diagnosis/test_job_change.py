@@ -146,7 +146,7 @@ def learned_anew(before: Level, **fields: Any) -> list[RecoveryState]:
         sent = {"iterations": iterations, "period_calls": 4, "healthy_iteration_ns": 320 * MS, **fields}
         ranks = {number: {"iteration_ns": [320 * MS] * 16, **sent} for number in range(3)}
         obs = seen(ranks=ranks, now=NOW + iterations / 4)
-        state, _ = mitigation_ladder.step(state, obs, POLICY)
+        state = mitigation_ladder.step(state, obs, POLICY).state
         states.append(state)
     return states
 
@@ -289,7 +289,7 @@ def test_the_next_generation_learns_the_level_by_itself() -> None:
         differing(rank, healthy_iteration_ns=350 * MS, healthy_compute_ns=300 * MS, onset=None)
         for rank in job.observation().ranks
     ]
-    state, _ = mitigation_ladder.step(job.state, replace(job.observation(), generation=2, ranks=ranks), job.policy)
+    state = mitigation_ladder.step(job.state, replace(job.observation(), generation=2, ranks=ranks), job.policy).state
     assert (state.change, state.slow, state.healthy_ns) == (None, None, 350 * MS)
 
 
@@ -300,7 +300,7 @@ def test_iterations_of_more_calls_have_another_healthy_time() -> None:
         differing(rank, period_calls=8, healthy_iteration_ns=500 * MS, iterations=60)
         for rank in job.observation().ranks
     ]
-    state, _ = mitigation_ladder.step(job.state, replace(job.observation(), ranks=ranks), job.policy)
+    state = mitigation_ladder.step(job.state, replace(job.observation(), ranks=ranks), job.policy).state
     assert state.healthy_ns == 500 * MS
 
 
@@ -310,5 +310,5 @@ def test_within_one_node_nothing_tells_the_job_from_the_node() -> None:
     members = [replace(member, node="node-0") for member in obs.members]
     assert job.state.change is not None
     before = next(look.state for look in reversed(job.looks) if look.state.change is None)
-    assert mitigation_ladder.step(before, replace(obs, members=members), job.policy)[0].change is None
-    assert mitigation_ladder.step(before, obs, job.policy)[0].change is not None
+    assert mitigation_ladder.step(before, replace(obs, members=members), job.policy).state.change is None
+    assert mitigation_ladder.step(before, obs, job.policy).state.change is not None

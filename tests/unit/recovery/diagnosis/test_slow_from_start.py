@@ -171,7 +171,7 @@ def followed(played: Job, state: RecoveryState, iterations: int) -> tuple[Recove
     obs = brief(played.run(LOOK_ITERATIONS).observation())
     for _ in range(iterations // LOOK_ITERATIONS):
         obs = brief(played.run(LOOK_ITERATIONS).observation())
-        state, _ = mitigation_ladder.step(state, obs, played.policy)
+        state = mitigation_ladder.step(state, obs, played.policy).state
     return state, obs
 
 
@@ -184,7 +184,7 @@ def test_detail_is_asked_before_a_rank_is_named() -> None:
     state, obs = followed(played, state, 80)
     assert state.slow is None
     assert wanted_detail(state, obs, played.policy) == [5]
-    state, _ = mitigation_ladder.step(state, played.run(LOOK_ITERATIONS).observation(), played.policy)
+    state = mitigation_ladder.step(state, played.run(LOOK_ITERATIONS).observation(), played.policy).state
     assert state.slow is not None
     assert state.slow.culprit is not None
     assert state.slow.culprit.rank == 5
@@ -194,7 +194,7 @@ def test_the_same_report_counts_once() -> None:
     played = job(lambda iteration: only(5, 1.4, RANKS)).run(100)
     obs, state = played.observation(), RecoveryState()
     for _ in range(20):
-        state, _ = mitigation_ladder.step(state, obs, played.policy)
+        state = mitigation_ladder.step(state, obs, played.policy).state
     assert state.since_start == SinceStart(generation=1, iteration=100, ranks=[5], reports=1, counted_iteration=100), (
         "twenty looks at one report"
     )
@@ -207,7 +207,7 @@ def test_a_job_whose_start_is_slow_against_an_earlier_generation_is_explained_by
     played = job(lambda iteration: only(5, 1.4, RANKS))
     state = RecoveryState(level=earlier, healthy_ns=250 * MS)
     for _ in range(60):
-        state, _ = mitigation_ladder.step(state, played.run(LOOK_ITERATIONS).observation(), played.policy)
+        state = mitigation_ladder.step(state, played.run(LOOK_ITERATIONS).observation(), played.policy).state
     assert state.slow is not None
     assert state.slow.culprit is not None
     assert (state.slow.culprit.rank, state.slow.healthy_ns, state.incidents) == (5, 250 * MS, 1)

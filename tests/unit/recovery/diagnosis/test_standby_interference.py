@@ -22,7 +22,7 @@ def named(state: RecoveryState) -> list[int]:
 
 def after(state: RecoveryState, *looks: Observation) -> RecoveryState:
     for obs in looks:
-        state, _ = mitigation_ladder.step(state, obs, POLICY)
+        state = mitigation_ladder.step(state, obs, POLICY).state
     return state
 
 

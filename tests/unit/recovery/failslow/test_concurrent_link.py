@@ -108,8 +108,9 @@ def test_an_exchange_is_not_enough_where_ranks_do_not_explain_the_new_generation
     beside = replace(unnamed(550 * MS), **fields)
     first = located(moved=MOVED, slow_ns=600 * MS)
     obs = job(600, iterations=iterations)
-    state, closed = concurrent_link.look(RecoveryState(slow=first, link_beside=beside), first, obs, LADDER)
-    assert closed == []
+    taken = concurrent_link.look(RecoveryState(slow=first, link_beside=beside), first, obs, LADDER)
+    state = taken.state
+    assert taken.is_empty
     assert state.link_beside is not None
     swapped = state.link_beside.swapped
     assert (None if swapped is None else swapped.failed) == failed

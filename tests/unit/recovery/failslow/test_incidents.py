@@ -11,10 +11,12 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.failslow import incidents, mitigation_ladder
 from falcon_core.recovery.history import left_nodes
-from falcon_core.recovery.model.actions import Abandon, Action, Prepare, Replace, SlowClosed, Switch
+from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Replace, Switch
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import NodeTrouble, Observation, PreparedSeen, Spares
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
 from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState
+from falcon_core.recovery.model.step import Step
 from tests.unit.recovery.incidents import located, named
 from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, member, rank, replace, unnamed
 
@@ -58,9 +60,7 @@ def second(**fields: Any) -> SlowIncident:
     )
 
 
-def step(
-    obs: Observation, slow: SlowIncident, *beside: SlowIncident, **state: Any
-) -> tuple[RecoveryState, list[Action]]:
+def step(obs: Observation, slow: SlowIncident, *beside: SlowIncident, **state: Any) -> Step:
     before = RecoveryState(incidents=2, healthy_ns=250 * MS, slow=slow, beside=list(beside), **state)
     return mitigation_ladder.step(before, obs, WIDE)
 
@@ -76,7 +76,7 @@ def ready(*replicas: int, waiting: dict[int, PreparedSeen] | None = None) -> dic
 def test_two_that_become_slow_at_once_are_named_at_the_same_look() -> None:
     state = RecoveryState(healthy_ns=250 * MS)
     for _ in range(2):
-        state, _ = mitigation_ladder.step(state, wide(BOTH), WIDE)
+        state = mitigation_ladder.step(state, wide(BOTH), WIDE).state
     assert [(culprit.rank, culprit.node, culprit.also) for culprit in state.culprits] == [
         (2, "node-2", []),
         (4, "node-4", []),
@@ -90,7 +90,7 @@ def test_two_that_become_slow_at_once_are_named_at_the_same_look() -> None:
 
 def test_a_second_slow_node_is_named_beside_the_first_one_since_its_own_onset() -> None:
     late = {2: SLOW, 4: {**SLOW, "compute_ns": [200 * MS] * 9 + [500 * MS] * 7}}
-    state, _ = step(wide(late), located(loss=Loss(seconds=4.4, generation=1, counted_iterations=100)))
+    state = step(wide(late), located(loss=Loss(seconds=4.4, generation=1, counted_iterations=100))).state
     (beside,) = state.beside
     assert (beside.onset_iteration, beside.reported_iteration) == (94, 100)
     assert beside.onset_at == pytest.approx(NOW - 7 * 0.65)
@@ -100,18 +100,18 @@ def test_a_second_slow_node_is_named_beside_the_first_one_since_its_own_onset() 
 def test_a_second_below_the_median_rules_factor_is_named_beside_a_far_slower_one() -> None:
     """Check a rank of 1.25 x beside one of 3 x: an eighth of the loss, and all that is left when the other is gone."""
     mild = {2: SLOW, 4: {**FAST, "compute_ns": [250 * MS] * 16}}
-    state, _ = step(wide(mild), located())
+    state = step(wide(mild), located()).state
     assert [culprit.rank for culprit in state.culprits] == [2, 4]
     brief = {2: SLOW, 4: {**FAST, "compute_ns": [200 * MS] * 3 + [250 * MS] * 13}}
-    assert step(wide(brief), located())[0].beside == [], "not in all of three windows"
+    assert step(wide(brief), located()).state.beside == [], "not in all of three windows"
     slight = {2: SLOW, 4: {**FAST, "compute_ns": [215 * MS] * 16}}
-    assert step(wide(slight), located())[0].beside == [], "alone it would be no slowdown"
+    assert step(wide(slight), located()).state.beside == [], "alone it would be no slowdown"
 
 
 def test_slow_ranks_of_one_node_are_one_finding() -> None:
     both = wide(BOTH)
     ranks = [replace(entry, replica=2) if entry.rank == 4 else entry for entry in both.ranks]
-    state, _ = step(replace(both, ranks=ranks), located(refreshed_at=NOW - 5))
+    state = step(replace(both, ranks=ranks), located(refreshed_at=NOW - 5)).state
     assert state.slow is not None
     assert (named(state.slow).also, state.beside) == ([4], [])
 
@@ -126,7 +126,7 @@ def test_those_beside_the_first_are_bounded_and_the_others_counted() -> None:
     policy = replace(POLICY, world_size=count)
     state = RecoveryState(healthy_ns=250 * MS)
     for _ in range(2):
-        state, _ = mitigation_ladder.step(state, obs, policy)
+        state = mitigation_ladder.step(state, obs, policy).state
     assert len(state.beside) == MOST_BESIDE
     assert state.slow is not None
     assert named(state.slow).also_total == 15 - 1 - MOST_BESIDE
@@ -138,13 +138,14 @@ def test_the_job_is_charged_with_no_more_than_it_lost() -> None:
     first = located(loss=Loss(seconds=4.4, generation=1, counted_iterations=96))
     pipelined = {number: {**fields, "iteration_ns": [450 * MS] * 16} for number, fields in BOTH.items()}
     others = {number: {**FAST, "iteration_ns": [450 * MS] * 16} for number in (0, 1, 3)}
-    state, _ = step(wide({**pipelined, **others}), first, beside)
+    state = step(wide({**pipelined, **others}), first, beside).state
     assert state.beside[0].loss.seconds == pytest.approx(1.0 + 4 * 0.2)
 
 
 def test_a_second_that_recovers_is_closed_by_itself() -> None:
-    state, actions = step(wide({2: SLOW, 4: FAST}), located(), second())
-    assert [(type(action), action.incident.id) for action in actions if isinstance(action, SlowClosed)] == [
+    taken = step(wide({2: SLOW, 4: FAST}), located(), second())
+    state = taken.state
+    assert [(type(action), action.incident.id) for action in taken.events if isinstance(action, SlowClosed)] == [
         (SlowClosed, "gpt2-2")
     ]
     assert (state.beside, [known.node for known in state.relieved]) == ([], ["node-4"])
@@ -152,8 +153,9 @@ def test_a_second_that_recovers_is_closed_by_itself() -> None:
 
 
 def test_when_the_first_recovers_the_second_takes_its_place_with_its_own_loss() -> None:
-    state, actions = step(wide({2: FAST, 4: BOTH[4]}), located(), second(loss=Loss(seconds=5.0, generation=1)))
-    (closed,) = actions
+    taken = step(wide({2: FAST, 4: BOTH[4]}), located(), second(loss=Loss(seconds=5.0, generation=1)))
+    state = taken.state
+    (closed,) = taken.in_order()
     assert isinstance(closed, SlowClosed)
     assert (closed.incident.id, closed.outcome) == ("gpt2-1", "Relieved")
     assert state.slow is not None
@@ -165,20 +167,21 @@ def test_when_the_first_recovers_the_second_takes_its_place_with_its_own_loss() 
 
 
 def test_both_are_prepared_when_the_first_has_paid_for_the_restart() -> None:
-    state, actions = step(wide(BOTH), FIRST, second())
-    assert actions == [
+    taken = step(wide(BOTH), FIRST, second())
+    state = taken.state
+    assert taken.in_order() == [
         Prepare(2, "rank 2 computes 3.0x slower", "gpt2-1"),
         Prepare(4, "rank 4 computes 2.5x slower", "gpt2-2"),
     ]
     (beside,) = state.beside
     assert (beside.phase, beside.applied[-1].shares) == ("Mitigating", "gpt2-1")
-    left = left_nodes.record(state, actions, wide(BOTH))
+    left = left_nodes.record(state, taken.commands, wide(BOTH))
     assert [(departure.node, departure.slowdown) for departure in left.departures] == [("node-2", 3.0), ("node-4", 2.5)]
 
 
 def test_the_second_alone_prepares_nothing() -> None:
     poor = located(loss=Loss(seconds=5.0, generation=1, counted_iterations=100))
-    assert step(wide(BOTH), poor, second())[1] == []
+    assert step(wide(BOTH), poor, second()).is_empty
 
 
 @pytest.mark.parametrize(
@@ -191,11 +194,11 @@ def test_the_second_alone_prepares_nothing() -> None:
     ids=["slow for fewer than three windows", "its preparation has just failed", "not slow right now"],
 )
 def test_a_second_that_is_not_prepared_with_the_first(fields: dict[str, Any], ranks: dict[int, Any]) -> None:
-    assert [action.replica for action in prepares(step(wide(ranks), FIRST, second(**fields))[1])] == [2]
+    assert [action.replica for action in prepares(step(wide(ranks), FIRST, second(**fields)).commands)] == [2]
 
 
-def prepares(actions: list[Action]) -> list[Prepare]:
-    return [action for action in actions if isinstance(action, Prepare)]
+def prepares(commands: list[Command]) -> list[Prepare]:
+    return [command for command in commands if isinstance(command, Prepare)]
 
 
 def test_a_second_has_to_pay_for_the_spare_that_it_takes() -> None:
@@ -203,34 +206,36 @@ def test_a_second_has_to_pay_for_the_spare_that_it_takes() -> None:
     price = left_nodes.spare_seconds(RecoveryState(), wide(BOTH, spares=scarce), 1)
     assert price > 0
     poor = second(loss=replace(RICH, seconds=0.9 * price), onset_iteration=60)
-    assert [action.replica for action in prepares(step(wide(BOTH, spares=scarce), FIRST, poor)[1])] == [2]
+    assert [action.replica for action in prepares(step(wide(BOTH, spares=scarce), FIRST, poor).commands)] == [2]
     rich = replace(poor, loss=replace(RICH, seconds=1.1 * price))
-    assert [action.replica for action in prepares(step(wide(BOTH, spares=scarce), FIRST, rich)[1])] == [2, 4]
+    assert [action.replica for action in prepares(step(wide(BOTH, spares=scarce), FIRST, rich).commands)] == [2, 4]
 
 
 def test_a_second_without_a_spare_waits_and_holds_up_nobody() -> None:
     first = replace(FIRST, onset_iteration=60)
-    state, actions = step(wide(BOTH, spares=Spares(pool="spares", ready=1)), first, second(onset_iteration=60))
-    assert [action.replica for action in prepares(actions)] == [2]
+    taken = step(wide(BOTH, spares=Spares(pool="spares", ready=1)), first, second(onset_iteration=60))
+    state = taken.state
+    assert [action.replica for action in prepares(taken.commands)] == [2]
     (beside,) = state.beside
     assert beside.phase == "Located"
     assert "no spare besides those that are being prepared" in beside.blocked
     assert state.slow is not None
     none = Spares(pool="spares", available=False, message="WarmPool spares has no ready spare", ready=0)
-    _, actions = step(wide(BOTH, spares=none, prepared=ready(2)), state.slow, beside)
-    assert actions == [Switch(2)]
+    taken = step(wide(BOTH, spares=none, prepared=ready(2)), state.slow, beside)
+    assert taken.in_order() == [Switch(2)]
 
 
 def test_mode_observe_writes_both_down() -> None:
     watching = replace(WIDE, enforce=False)
     before = RecoveryState(incidents=2, healthy_ns=250 * MS, slow=FIRST, beside=[second(onset_iteration=60)])
-    state, actions = mitigation_ladder.step(before, wide(BOTH), watching)
-    assert actions == []
+    taken = mitigation_ladder.step(before, wide(BOTH), watching)
+    state = taken.state
+    assert taken.is_empty
     assert [(entry.strategy, entry.observed_only) for entry in state.beside[0].applied] == [("ReplaceNode", True)]
-    again, _ = mitigation_ladder.step(state, wide(BOTH), watching)
+    again = mitigation_ladder.step(state, wide(BOTH), watching).state
     assert again.beside == state.beside, "written down once"
-    _, actions = mitigation_ladder.step(state, wide(BOTH), WIDE)
-    assert [action.replica for action in prepares(actions)] == [2, 4], "a mode that becomes Enforce acts"
+    taken = mitigation_ladder.step(state, wide(BOTH), WIDE)
+    assert [action.replica for action in prepares(taken.commands)] == [2, 4], "a mode that becomes Enforce acts"
 
 
 MITIGATING = located(phase="Mitigating", loss=RICH, applied=[PAID])
@@ -239,11 +244,12 @@ SHARED = second(phase="Mitigating", applied=[replace(PAID, overhead_seconds=0.0,
 
 def test_a_second_joins_while_the_first_is_prepared() -> None:
     late = second(onset_iteration=84)
-    state, actions = step(wide(BOTH, prepared={2: PreparedSeen(pod_name="new")}), MITIGATING, late)
-    assert [action.replica for action in prepares(actions)] == [4]
+    taken = step(wide(BOTH, prepared={2: PreparedSeen(pod_name="new")}), MITIGATING, late)
+    state = taken.state
+    assert [action.replica for action in prepares(taken.commands)] == [4]
     assert state.beside[0].phase == "Mitigating"
     dear = replace(MITIGATING, loss=replace(RICH, seconds=50.0 + 13.5))
-    assert step(wide(BOTH, prepared={2: PreparedSeen(pod_name="new")}), dear, late)[1] == [], "it has waited enough"
+    assert step(wide(BOTH, prepared={2: PreparedSeen(pod_name="new")}), dear, late).is_empty, "it has waited enough"
 
 
 @pytest.mark.parametrize(("spares", "left"), [(1, [3]), (0, [])])
@@ -253,18 +259,19 @@ def test_a_restart_for_a_slow_node_leaves_a_node_in_trouble_as_well(spares: int,
     ready_spares = Spares(pool="spares", available=spares > 0, ready=spares)
     obs = wide({2: SLOW}, members=members, prepared=ready(2), spares=ready_spares)
     state = RecoveryState(incidents=1, healthy_ns=250 * MS, slow=MITIGATING)
-    _, actions = machine.step(state, obs, WIDE)
-    assert Switch(2) in actions
-    assert [(each.replica, each.incident) for each in actions if isinstance(each, Replace)] == [
+    taken = machine.step(state, obs, WIDE)
+    assert Switch(2) in taken.commands
+    assert [(each.replica, each.incident) for each in taken.commands if isinstance(each, Replace)] == [
         (replica, MITIGATING.id) for replica in left
     ]
     waiting = replace(obs, prepared={2: PreparedSeen(pod_name="new")})
-    assert machine.step(state, waiting, WIDE)[1] == [], "while training goes on nothing is stopped for it"
+    assert machine.step(state, waiting, WIDE).is_empty, "while training goes on nothing is stopped for it"
 
 
 def test_both_are_switched_in_one_generation() -> None:
-    state, actions = step(wide(BOTH, prepared=ready(2, 4)), MITIGATING, SHARED)
-    assert actions == [Switch(2), Switch(4)]
+    taken = step(wide(BOTH, prepared=ready(2, 4)), MITIGATING, SHARED)
+    state = taken.state
+    assert taken.in_order() == [Switch(2), Switch(4)]
     assert state.slow is not None
     assert [(slow.phase, slow.replaced_by) for slow in (state.slow, *state.beside)] == [
         ("Checking", "spare-2"),
@@ -283,8 +290,9 @@ def test_both_are_switched_in_one_generation() -> None:
 )
 def test_the_first_waits_for_the_seconds_pod_if_it_is_on_its_way(pod: PreparedSeen, waits: bool) -> None:
     obs = wide(BOTH, prepared=ready(2, waiting={4: pod}))
-    state, actions = step(obs, MITIGATING, SHARED)
-    assert actions == ([] if waits else [Switch(2), Abandon(4)])
+    taken = step(obs, MITIGATING, SHARED)
+    state = taken.state
+    assert taken.in_order() == ([] if waits else [Switch(2), Abandon(4)])
     assert state.beside[0].phase == ("Mitigating" if waits else "Located")
 
 
@@ -292,29 +300,32 @@ def test_the_wait_costs_the_first_no_more_than_the_restart_that_it_saves() -> No
     pod = PreparedSeen(pod_name="new", claimed_node="spare-4", waited_seconds=60.0)
     obs = wide(BOTH, prepared=ready(2, waiting={4: pod}))
     dear = replace(MITIGATING, loss=replace(RICH, seconds=50.0 + 13.5))
-    assert step(obs, dear, SHARED)[1] == [Switch(2), Abandon(4)]
+    assert step(obs, dear, SHARED).in_order() == [Switch(2), Abandon(4)]
     spared = replace(dear, applied=[replace(PAID, overhead_seconds=33.0, spare_seconds=20.0)])
-    assert step(obs, spared, SHARED)[1] == [Switch(2), Abandon(4)], "the spare is no part of the restart"
+    assert step(obs, spared, SHARED).in_order() == [Switch(2), Abandon(4)], "the spare is no part of the restart"
 
 
 def test_a_second_whose_pod_fails_is_given_up_and_the_first_goes_on() -> None:
     lost = PreparedSeen(pod_name="new", claimed_node="spare-4", lost=True)
-    state, actions = step(wide(BOTH, prepared=ready(2, waiting={4: lost})), MITIGATING, SHARED)
-    assert actions == [Abandon(4), Switch(2)]
+    taken = step(wide(BOTH, prepared=ready(2, waiting={4: lost})), MITIGATING, SHARED)
+    state = taken.state
+    assert taken.in_order() == [Abandon(4), Switch(2)]
     assert (state.beside[0].phase, state.beside[0].retry_at) == ("Located", NOW + 60)
 
 
 def test_a_second_that_is_well_at_the_switch_stays_where_it_is() -> None:
     well = {2: SLOW, 4: FAST}
-    state, actions = step(wide(well, prepared=ready(2, 4)), MITIGATING, SHARED)
-    assert actions == [Switch(2), Abandon(4)]
+    taken = step(wide(well, prepared=ready(2, 4)), MITIGATING, SHARED)
+    state = taken.state
+    assert taken.in_order() == [Switch(2), Abandon(4)]
     assert [slow.phase for slow in state.beside] == ["Located"]
 
 
 def test_if_the_first_cannot_be_prepared_both_pods_are_given_back() -> None:
     lost = PreparedSeen(pod_name="new", claimed_node="spare-2", lost=True)
-    state, actions = step(wide(BOTH, prepared={2: lost, **ready(4)}), MITIGATING, SHARED)
-    assert actions == [Abandon(2), Abandon(4)]
+    taken = step(wide(BOTH, prepared={2: lost, **ready(4)}), MITIGATING, SHARED)
+    state = taken.state
+    assert taken.in_order() == [Abandon(2), Abandon(4)]
     assert state.slow is not None
     assert [slow.phase for slow in (state.slow, *state.beside)] == ["Located", "Located"]
 
@@ -323,9 +334,10 @@ def test_a_failure_that_takes_the_second_node_closes_its_incident_alone() -> Non
     dead = {4: {"pod": "Gone", "alive": False, "node_ready": False}}
     members = [member(number, **dead.get(number, {})) for number in range(RANKS)]
     before = RecoveryState(incidents=2, healthy_ns=250 * MS, slow=located(), beside=[second()])
-    state, actions = machine.step(before, wide(BOTH, members=members), WIDE)
-    assert any(isinstance(action, Replace) and action.replica == 4 for action in actions)
-    closed = [(action.incident.id, action.outcome) for action in actions if isinstance(action, SlowClosed)]
+    taken = machine.step(before, wide(BOTH, members=members), WIDE)
+    state = taken.state
+    assert any(isinstance(action, Replace) and action.replica == 4 for action in taken.commands)
+    closed = [(action.incident.id, action.outcome) for action in taken.events if isinstance(action, SlowClosed)]
     assert closed == [("gpt2-2", "Superseded")]
     assert state.slow is not None
     assert (state.slow.id, state.beside) == ("gpt2-1", [])
@@ -334,13 +346,16 @@ def test_a_failure_that_takes_the_second_node_closes_its_incident_alone() -> Non
 def test_a_slower_second_takes_the_first_place_while_the_first_may_not_be_replaced() -> None:
     waits = replace(FIRST, retry_at=NOW + 30, culprit=replace(named(FIRST), compute_ns=300 * MS))
     slower = {2: {**SLOW, "compute_ns": [300 * MS] * 16}, 4: BOTH[4]}
-    state, actions = step(wide(slower), waits, second())
+    taken = step(wide(slower), waits, second())
+    state = taken.state
     assert state.slow is not None
     assert [culprit.rank for culprit in state.culprits] == [4, 2]
-    assert [action.replica for action in prepares(actions)] == [4], "its own loss has paid for a restart"
+    assert [action.replica for action in prepares(taken.commands)] == [4], "its own loss has paid for a restart"
     faster = {2: SLOW, 4: {**SLOW, "compute_ns": [300 * MS] * 16}}
     hidden = second(culprit=replace(named(second()), compute_ns=300 * MS))
-    assert [culprit.rank for culprit in step(wide(faster), replace(FIRST, retry_at=NOW + 30), hidden)[0].culprits] == [
+    assert [
+        culprit.rank for culprit in step(wide(faster), replace(FIRST, retry_at=NOW + 30), hidden).state.culprits
+    ] == [
         2,
         4,
     ]
@@ -349,9 +364,10 @@ def test_a_slower_second_takes_the_first_place_while_the_first_may_not_be_replac
 def test_what_was_suspected_of_a_link_goes_on_without_one_when_no_rank_is_slow_any_more() -> None:
     link = SlowLink(ranks=[], members=3, comm="", excess_ns=1, compute_growth=1.0)
     suspected = replace(unnamed(500 * MS), id="", link=link, well_since=NOW)
-    state, actions = incidents.promoted(RecoveryState(link_beside=suspected))
+    taken = incidents.promoted(RecoveryState(link_beside=suspected))
+    state = taken.state
     assert state == RecoveryState(slow=replace(suspected, link=None, well_since=None))
-    assert actions == []
+    assert taken.is_empty
     named = replace(suspected, id="gpt2-2", phase="Detected")
-    state, _ = incidents.promoted(RecoveryState(link_beside=named))
+    state = incidents.promoted(RecoveryState(link_beside=named)).state
     assert state == RecoveryState(slow=replace(named, well_since=None)), "an incident keeps its link"

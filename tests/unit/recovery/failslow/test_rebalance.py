@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.failslow import onset, rebalance
-from falcon_core.recovery.model.actions import Action, Recreate, Replace, Restart, Swap, Switch
+from falcon_core.recovery.model.actions import Command, Recreate, Replace, Restart, Swap, Switch
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowLink
@@ -294,7 +294,7 @@ UNEVEN = job(shares=(5, 5, 2))
 
 
 @pytest.mark.parametrize(
-    ("action", "expected"),
+    ("command", "expected"),
     [
         (Restart(), [5, 5, 2]),
         (Recreate(1, stay=True), [5, 5, 2]),
@@ -302,8 +302,8 @@ UNEVEN = job(shares=(5, 5, 2))
         (Swap((1, 2, 0)), [5, 2, 5]),
     ],
 )
-def test_the_next_generation_begins_with_the_split_that_is_best_there(action: Action, expected: list[int]) -> None:
-    state = rebalance.carried(MOVING, [action], UNEVEN, LADDER)
+def test_the_next_generation_begins_with_the_split_that_is_best_there(command: Command, expected: list[int]) -> None:
+    state = rebalance.carried(MOVING, [command], UNEVEN, LADDER)
     assert state.sharing == Sharing(generation=2, shares=expected, per_rank=4, at=NOW)
     # Healthy iterations take 250 ms, 200 of which are computed; with the even split, rank 2's pod would take 380 ms.
     assert what_came(state).before_ns == pytest.approx(430 * MS)

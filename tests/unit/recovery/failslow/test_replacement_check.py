@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery.model.actions import Action, SlowClosed
+from falcon_core.recovery.model.events import Event, SlowClosed
 from falcon_core.recovery.model.observation import Observation
 from tests.unit.recovery.failslow.test_incidents import RANKS, prepares, second, seen, step
 from tests.unit.recovery.incidents import located
@@ -34,55 +34,60 @@ def after(compute_ms: dict[int, int], iterations: int = 12, **fields: Any) -> Ob
     return seen(**{"members": members, "ranks": ranks, "generation": 2, "running_seconds": 8.0, **fields})
 
 
-def outcomes(actions: list[Action]) -> dict[str, str]:
-    return {action.incident.id: action.outcome for action in actions if isinstance(action, SlowClosed)}
+def outcomes(events: list[Event]) -> dict[str, str]:
+    return {event.incident.id: event.outcome for event in events if isinstance(event, SlowClosed)}
 
 
 def test_both_replacements_helped() -> None:
-    state, actions = step(after({}), CHECKING, CHECKED)
-    assert outcomes(actions) == {"gpt2-1": "Helped", "gpt2-2": "Helped"}
-    costs = [action.cost_seconds for action in actions if isinstance(action, SlowClosed)]
+    taken = step(after({}), CHECKING, CHECKED)
+    state = taken.state
+    assert outcomes(taken.events) == {"gpt2-1": "Helped", "gpt2-2": "Helped"}
+    costs = [action.cost_seconds for action in taken.events if isinstance(action, SlowClosed)]
     assert costs == [pytest.approx(9.0), None], "of one restart"
     assert (state.slow, state.beside) == (None, [])
 
 
 def test_each_replacement_is_judged_by_its_own_figures() -> None:
-    state, actions = step(after({4: 500}), CHECKING, CHECKED)
-    assert actions == [], "it may yet come"
+    taken = step(after({4: 500}), CHECKING, CHECKED)
+    state = taken.state
+    assert taken.is_empty, "it may yet come"
     assert state.slow is not None
-    _, actions = step(after({4: 500}, 100, now=NOW + 70, running_seconds=78.0), state.slow, *state.beside)
-    assert outcomes(actions) == {"gpt2-1": "Helped", "gpt2-2": "NotHelped"}
+    taken = step(after({4: 500}, 100, now=NOW + 70, running_seconds=78.0), state.slow, *state.beside)
+    assert outcomes(taken.events) == {"gpt2-1": "Helped", "gpt2-2": "NotHelped"}
 
 
 def test_a_second_that_was_left_does_not_speak_against_the_first_replacement() -> None:
-    state, actions = step(after({4: 500}), CHECKING, second())
-    assert outcomes(actions) == {"gpt2-1": "Helped"}
+    taken = step(after({4: 500}), CHECKING, second())
+    state = taken.state
+    assert outcomes(taken.events) == {"gpt2-1": "Helped"}
     assert state.slow is not None
     assert (state.slow.id, state.slow.loss.seconds, state.beside) == ("gpt2-2", 20.0, [])
-    state, actions = step(after({4: 500}, 16), state.slow)
+    taken = step(after({4: 500}, 16), state.slow)
+    state = taken.state
     assert state.slow is not None
     assert state.slow.loss.seconds == pytest.approx(20.0 + 16 * 0.3), "its loss goes on, in the new generation"
-    assert [action.replica for action in prepares(actions)] == [4], (
+    assert [action.replica for action in prepares(taken.commands)] == [4], (
         "by what it computed before: the agents know no more"
     )
 
 
 def test_a_second_that_appears_during_the_check_does_not_speak_against_it_either() -> None:
-    _, actions = step(after({4: 500}), CHECKING)
-    assert outcomes(actions) == {"gpt2-1": "Helped"}
+    taken = step(after({4: 500}), CHECKING)
+    assert outcomes(taken.events) == {"gpt2-1": "Helped"}
 
 
 def test_a_replacement_whose_own_rank_is_slow_did_not_help() -> None:
-    state, actions = step(after({2: 600}), CHECKING)
-    assert actions == []
+    taken = step(after({2: 600}), CHECKING)
+    state = taken.state
+    assert taken.is_empty
     assert state.slow is not None
-    _, actions = step(after({2: 600}, 100, now=NOW + 70, running_seconds=78.0), state.slow)
-    assert outcomes(actions) == {"gpt2-1": "NotHelped"}
+    taken = step(after({2: 600}, 100, now=NOW + 70, running_seconds=78.0), state.slow)
+    assert outcomes(taken.events) == {"gpt2-1": "NotHelped"}
 
 
 def test_a_job_that_is_slow_though_nobody_stands_out_was_not_helped() -> None:
     everybody = dict.fromkeys(range(RANKS), 400)
-    state, _ = step(after(everybody), CHECKING, CHECKED)
+    state = step(after(everybody), CHECKING, CHECKED).state
     assert state.slow is not None
-    _, actions = step(after(everybody, 100, now=NOW + 70, running_seconds=78.0), state.slow, *state.beside)
-    assert outcomes(actions) == {"gpt2-1": "NotHelped", "gpt2-2": "NotHelped"}
+    taken = step(after(everybody, 100, now=NOW + 70, running_seconds=78.0), state.slow, *state.beside)
+    assert outcomes(taken.events) == {"gpt2-1": "NotHelped", "gpt2-2": "NotHelped"}

@@ -12,10 +12,11 @@ from falcon_core.errors.table import JobRule
 from falcon_core.model import Severity
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import rank_fault
-from falcon_core.recovery.model.actions import Action, GiveUp, Replace, Restart
+from falcon_core.recovery.model.actions import GiveUp, Replace, Restart
 from falcon_core.recovery.model.failure import Fault
 from falcon_core.recovery.model.observation import NodeTrouble, Observation, Spares
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered (train.py:75 in main)"
@@ -42,54 +43,61 @@ def fault_of(obs: Observation) -> Fault:
     return fault
 
 
-def patiently(obs: Observation, state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
+def patiently(obs: Observation, state: RecoveryState) -> Step:
     """Look, and look again when the restart is held back no longer."""
-    state, actions = restart_ladder.step(state, obs, POLICY)
+    taken = restart_ladder.step(state, obs, POLICY)
+    state = taken.state
     if state.stop is None or state.stop.acts_at is None:
-        return state, actions
+        return taken
     return restart_ladder.step(state, replace(obs, now=state.stop.acts_at), POLICY)
 
 
 def test_a_bad_gpu_is_left_at_once() -> None:
     obs = failed(ECC)
     assert (fault_of(obs).rank, fault_of(obs).error_class, fault_of(obs).severity) == (1, "EccError", Severity.SEV1)
-    state, (action,) = restart_ladder.step(FRESH, obs, POLICY)
+    taken = restart_ladder.step(FRESH, obs, POLICY)
+    state = taken.state
+    (action,) = taken.in_order()
     assert isinstance(action, Replace)
     assert (action.replica, action.lost, action.node_not_ready) == (1, False, False), "its launcher still answers"
     assert state.attempts[0].kind == "Replace"
 
 
 def test_without_a_spare_a_bad_gpu_is_tried_again() -> None:
-    _, actions = restart_ladder.step(FRESH, failed(ECC, spares=NO_SPARE), POLICY)
-    assert actions == [Restart()]
+    taken = restart_ladder.step(FRESH, failed(ECC, spares=NO_SPARE), POLICY)
+    assert taken.in_order() == [Restart()]
 
 
 def test_a_job_that_calls_its_gpus_bad_does_not_empty_the_pool() -> None:
     state, moves = FRESH, 0
     for generation in range(1, 10):
         obs = failed(ECC, rank=generation % 3, generation=generation)
-        state, actions = patiently(obs, replace(state, stop=None))
-        moves += any(isinstance(action, Replace) for action in actions)
+        taken = patiently(obs, replace(state, stop=None))
+        state = taken.state
+        moves += any(isinstance(action, Replace) for action in taken.commands)
     assert moves == POLICY.restarts
 
 
 def test_an_error_that_may_be_the_programs_moves_when_it_comes_back_on_the_same_node() -> None:
-    state, actions = restart_ladder.step(FRESH, failed(ILLEGAL), POLICY)
-    assert actions == [Restart()]
-    _, actions = patiently(failed(ILLEGAL, generation=2), state)
-    assert [type(action) for action in actions] == [Replace]
-    _, actions = patiently(failed(ILLEGAL, rank=2, generation=2), state)
-    assert actions == [Restart()], "on another node it is the program's"
+    taken = restart_ladder.step(FRESH, failed(ILLEGAL), POLICY)
+    state = taken.state
+    assert taken.in_order() == [Restart()]
+    taken = patiently(failed(ILLEGAL, generation=2), state)
+    assert [type(action) for action in taken.in_order()] == [Replace]
+    taken = patiently(failed(ILLEGAL, rank=2, generation=2), state)
+    assert taken.in_order() == [Restart()], "on another node it is the program's"
 
 
 def test_a_file_server_that_is_away_for_minutes_fails_no_job() -> None:
     state, obs, now, restarts = FRESH, failed(STALE), NOW, 0
     while now < NOW + 300:
-        state, actions = restart_ladder.step(replace(state, stop=None), replace(obs, now=now), POLICY)
+        taken = restart_ladder.step(replace(state, stop=None), replace(obs, now=now), POLICY)
+        state = taken.state
         if state.stop is not None and state.stop.acts_at is not None:
             now = state.stop.acts_at
-            state, actions = restart_ladder.step(state, replace(obs, now=now), POLICY)
-        assert actions == [Restart()]
+            taken = restart_ladder.step(state, replace(obs, now=now), POLICY)
+            state = taken.state
+        assert taken.in_order() == [Restart()]
         restarts += 1
         now += 1.0
     assert POLICY.restarts < restarts <= 12, "it backs off"
@@ -98,11 +106,13 @@ def test_a_file_server_that_is_away_for_minutes_fails_no_job() -> None:
 def test_a_storage_that_stays_away_fails_the_job_at_last() -> None:
     state, now, verdicts = FRESH, NOW, []
     for _ in range(60):
-        state, actions = restart_ladder.step(replace(state, stop=None), failed(STALE, now=now), POLICY)
+        taken = restart_ladder.step(replace(state, stop=None), failed(STALE, now=now), POLICY)
+        state = taken.state
         if state.stop is not None and state.stop.acts_at is not None:
             now = state.stop.acts_at
-            state, actions = restart_ladder.step(state, failed(STALE, now=now), POLICY)
-        verdicts.append(type(actions[-1]))
+            taken = restart_ladder.step(state, failed(STALE, now=now), POLICY)
+            state = taken.state
+        verdicts.append(type(taken.in_order()[-1]))
         now += 1.0
         if verdicts[-1] is GiveUp:
             break
@@ -114,17 +124,17 @@ def test_a_storage_that_stays_away_fails_the_job_at_last() -> None:
 def test_a_model_that_does_not_fit_fails_at_once_and_says_what_helps(words: str) -> None:
     obs = seen(ranks={number: {**ended(exit_code=1), "last_words": words} for number in range(3)})
     obs = replace(obs, ranks=[replace(rank, sent=replace(rank.sent, iterations=0)) for rank in obs.ranks])
-    _, actions = restart_ladder.step(FRESH, obs, POLICY)
-    assert isinstance(actions[-1], GiveUp)
-    assert "smaller batch" in actions[-1].message
+    taken = restart_ladder.step(FRESH, obs, POLICY)
+    assert isinstance(taken.in_order()[-1], GiveUp)
+    assert "smaller batch" in taken.in_order()[-1].message
 
 
 def test_what_ranks_of_several_nodes_say_points_at_no_node() -> None:
     """Two GPUs do not break in one second; a program that prints such words does it everywhere."""
     obs = seen(ranks={number: {**ended(exit_code=1), "last_words": ECC} for number in (0, 2)})
     assert fault_of(obs).severity is Severity.SEV2
-    _, actions = restart_ladder.step(FRESH, obs, POLICY)
-    assert actions == [Restart()]
+    taken = restart_ladder.step(FRESH, obs, POLICY)
+    assert taken.in_order() == [Restart()]
 
 
 def test_a_job_says_what_its_own_exit_codes_mean() -> None:
@@ -134,10 +144,13 @@ def test_a_job_says_what_its_own_exit_codes_mean() -> None:
     )
     policy = replace(POLICY, judge=job_judge(ErrorRules(rules=rules)))
     ends = {1: {**ended(exit_code=42), "last_words": "bye"}}
-    state, actions = restart_ladder.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
-    assert (actions, state.attempts[0].kind) == ([Restart()], "Transient")
+    taken = restart_ladder.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    state = taken.state
+    assert (taken.in_order(), state.attempts[0].kind) == ([Restart()], "Transient")
     ends = {1: {**ended(exit_code=43), "last_words": "bye"}}
-    state, (action,) = restart_ladder.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    taken = restart_ladder.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    state = taken.state
+    (action,) = taken.in_order()
     assert isinstance(action, Replace)
     assert state.stop is not None
     assert (state.stop.fault.error_class, state.stop.fault.text) == ("JobRule1", "exited with code 43: bye")
@@ -153,7 +166,9 @@ def troubled(obs: Observation, replica: int, trouble: NodeTrouble = GPU_LOST) ->
 
 
 def test_a_node_that_reports_a_lost_gpu_is_left_at_the_first_failure_whatever_the_process_said() -> None:
-    state, (action,) = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1), POLICY)
+    taken = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1), POLICY)
+    state = taken.state
+    (action,) = taken.in_order()
     assert isinstance(action, Replace)
     assert (action.replica, action.lost, action.node_not_ready) == (1, False, False)
     assert action.reason == "killed by SIGKILL (node node-1 reports GpuLost (condition GpuXid: Xid 79))"
@@ -164,16 +179,18 @@ def test_a_node_that_reports_a_lost_gpu_is_left_at_the_first_failure_whatever_th
 
 def test_while_training_goes_on_a_node_in_trouble_is_kept() -> None:
     obs = troubled(replace(seen(), spares=SPARE), 1)
-    assert restart_ladder.step(FRESH, obs, POLICY) == (FRESH, [])
+    assert restart_ladder.step(FRESH, obs, POLICY) == Step(FRESH)
 
 
 def test_a_restart_that_comes_anyway_leaves_the_nodes_in_trouble() -> None:
     obs = troubled(seen(ranks={1: KILLED}), 2)
     ready = replace(obs, spares=Spares(pool="spares", available=True, ready=1))
-    _, (action,) = restart_ladder.step(FRESH, ready, POLICY)
+    (action,) = restart_ladder.step(FRESH, ready, POLICY).in_order()
     assert action == Restart(), "the spare is kept for the failure itself"
     ready = replace(obs, spares=Spares(pool="spares", available=True, ready=2))
-    state, (action,) = restart_ladder.step(FRESH, ready, POLICY)
+    taken = restart_ladder.step(FRESH, ready, POLICY)
+    state = taken.state
+    (action,) = taken.in_order()
     assert isinstance(action, Replace)
     assert (action.replica, action.reason) == (2, "its node reports GpuLost (condition GpuXid: Xid 79)")
     assert state.stop is not None
@@ -181,16 +198,14 @@ def test_a_restart_that_comes_anyway_leaves_the_nodes_in_trouble() -> None:
 
 
 def test_without_a_spare_or_where_the_program_is_at_fault_a_node_in_trouble_is_not_left() -> None:
-    _, actions = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=NO_SPARE), 1), POLICY)
-    assert actions == [Restart()]
+    taken = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=NO_SPARE), 1), POLICY)
+    assert taken.in_order() == [Restart()]
     missing = {**ended(exit_code=1), "last_words": "ModuleNotFoundError: No module named 'x' (train.py:1 in <module>)"}
-    _, actions = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: missing}), spares=SPARE), 1), POLICY)
-    assert actions == [Restart()]
+    taken = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: missing}), spares=SPARE), 1), POLICY)
+    assert taken.in_order() == [Restart()]
     flapping = NodeTrouble(error_class="LinkFlapping", text="LinkFlapping", grave=False, slows=False)
-    _, actions = restart_ladder.step(
-        FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1, flapping), POLICY
-    )
-    assert actions == [Restart()]
+    taken = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1, flapping), POLICY)
+    assert taken.in_order() == [Restart()]
 
 
 NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. (train.py:12 in <module>)"
@@ -200,13 +215,14 @@ def test_an_image_without_a_driver_is_no_lost_gpu() -> None:
     """The first look sees one node alone; it waits until the others have come as far."""
     one = seen(ranks={1: {**ended(exit_code=1), "last_words": NO_DRIVER}})
     one = replace(one, ranks=[replace(rank, sent=replace(rank.sent, iterations=0)) for rank in one.ranks])
-    state, actions = restart_ladder.step(FRESH, one, POLICY)
-    assert (actions, state.stop) == ([], None)
+    taken = restart_ladder.step(FRESH, one, POLICY)
+    state = taken.state
+    assert (taken.in_order(), state.stop) == ([], None)
     all_of_them = seen(ranks={number: {**ended(exit_code=1), "last_words": NO_DRIVER} for number in range(3)})
-    _, actions = restart_ladder.step(state, replace(all_of_them, now=NOW + 2), POLICY)
-    assert actions == [Restart()]
+    taken = restart_ladder.step(state, replace(all_of_them, now=NOW + 2), POLICY)
+    assert taken.in_order() == [Restart()]
     late = replace(one, now=NOW + restart_ladder.OTHERS_SECONDS)
-    _, (action,) = restart_ladder.step(state, late, POLICY)
+    (action,) = restart_ladder.step(state, late, POLICY).in_order()
     assert isinstance(action, Replace), "on one node alone it is that node's"
 
 

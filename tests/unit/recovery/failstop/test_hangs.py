@@ -11,7 +11,8 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.diagnosis.communicator_progress import nobody_waits
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.hangs import due, explain, step
-from falcon_core.recovery.model.actions import GiveUp, Restart, StopClosed
+from falcon_core.recovery.model.actions import GiveUp, Restart
+from falcon_core.recovery.model.events import StopClosed
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
@@ -49,9 +50,9 @@ def stalled(seconds: float, inside: tuple[int, ...] = (1, 2), **zero: Any) -> An
 )
 def test_how_long_the_awaited_rank_is_waited_for(zero: dict[str, Any], patience: float) -> None:
     """Check a stall in which rank 0 writes the first checkpoint or hangs, and the others are in the next all-reduce."""
-    early, _ = step(STATE, stalled(patience - 1, **zero), POLICY)
+    early = step(STATE, stalled(patience - 1, **zero), POLICY).state
     assert early.hang is None
-    late, _ = step(STATE, stalled(patience + 1, **zero), POLICY)
+    late = step(STATE, stalled(patience + 1, **zero), POLICY).state
     assert late.hang is not None
     assert [rank.place.rank for rank in late.hang.findings[0].ranks] == [0]
 
@@ -96,7 +97,7 @@ def test_in_a_job_with_three_kinds_of_parallelism_of_one_size_the_rank_that_slee
     findings = explain(obs, policy)
     assert {awaited.place.rank for finding in findings for awaited in finding.ranks} == {5}
     assert {finding.comm for finding in findings} >= {"tensor group of rank 4", "data group of rank 5"}
-    assert step(STATE, obs, policy)[0].hang is not None, "at once, and not after ten minutes"
+    assert step(STATE, obs, policy).state.hang is not None, "at once, and not after ten minutes"
 
 
 def test_where_nobody_is_inside_a_call_nobody_is_waited_for() -> None:
@@ -104,7 +105,7 @@ def test_where_nobody_is_inside_a_call_nobody_is_waited_for() -> None:
     outside = stalled(PATIENCE_SECONDS - 1, inside=())
     assert nobody_waits(outside)
     assert explain(outside, POLICY) == []
-    assert step(STATE, outside, POLICY)[0].hang is None
+    assert step(STATE, outside, POLICY).state.hang is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_where_a_rank_may_be_inside_a_call_it_is_not_said_that_nobody_waits(zero
 
 def hung(seconds: float, state: RecoveryState = STATE, policy: Policy = POLICY, **fields: Any) -> RecoveryState:
     """Return the state in which the hang of ``stalled`` has been open since it was found."""
-    state, _ = step(state, replace(stalled(seconds, cpu_fraction=0.0), **fields), policy)
+    state = step(state, replace(stalled(seconds, cpu_fraction=0.0), **fields), policy).state
     assert state.hang is not None
     return state
 
@@ -181,17 +182,18 @@ def test_where_ranks_work_by_themselves_or_move_again_nothing_is_done() -> None:
 def test_a_standstill_that_names_no_rank_blames_no_node() -> None:
     """All ranks are inside the same call: the network, or any of them."""
     late = stalled(PATIENCE_SECONDS + 1, inside=(0, 1, 2))
-    state, _ = step(STATE, late, POLICY)
+    state = step(STATE, late, POLICY).state
     fault = due(state, late, POLICY)
     assert fault is not None
     assert (fault.node, fault.rank) == ("", None)
     for _ in range(3):
-        state, actions = restart_ladder.step(state, late, POLICY)
-        assert actions == [Restart()]
-        state, _ = step(replace(state, stop=None), late, POLICY)
+        taken = restart_ladder.step(state, late, POLICY)
+        state = taken.state
+        assert taken.in_order() == [Restart()]
+        state = step(replace(state, stop=None), late, POLICY).state
     assert {attempt.node for attempt in state.attempts} == {""}
-    _, actions = restart_ladder.step(state, late, POLICY)
-    assert [type(action) for action in actions] == [StopClosed, GiveUp], "no node is replaced by chance"
+    taken = restart_ladder.step(state, late, POLICY)
+    assert [type(action) for action in taken.in_order()] == [StopClosed, GiveUp], "no node is replaced by chance"
 
 
 STACK = ["all_reduce (c10d.py:9)", "step (train.py:40)"]
@@ -211,7 +213,7 @@ def silent_interpreters(seconds: float, mute: set[int], inside: tuple[int, ...],
 def test_of_ranks_that_are_all_inside_a_call_the_one_that_does_not_answer_is_named() -> None:
     """A process that was stopped after it had begun the call which the others wait in."""
     obs = silent_interpreters(IDLE_SECONDS + 1, {2}, inside=(0, 1, 2))
-    state, _ = step(STATE, obs, POLICY)
+    state = step(STATE, obs, POLICY).state
     assert state.hang is not None
     (finding,) = state.hang.findings
     assert (finding.kind, [each.place.rank for each in finding.ranks], finding.total) == ("Transfer", [2], 1)
@@ -237,8 +239,8 @@ def test_a_rank_that_never_arrived_and_does_not_answer_writes_no_checkpoint(cpu:
     early, late = (
         silent_interpreters(seconds, {0}, inside=(1, 2), cpu_fraction=cpu) for seconds in (patience - 1, patience + 1)
     )
-    assert step(STATE, early, POLICY)[0].hang is None
-    state, _ = step(STATE, late, POLICY)
+    assert step(STATE, early, POLICY).state.hang is None
+    state = step(STATE, late, POLICY).state
     assert state.hang is not None
     assert [(each.place.rank, each.answers) for each in state.hang.findings[0].ranks] == [(0, False)]
 
@@ -246,8 +248,9 @@ def test_a_rank_that_never_arrived_and_does_not_answer_writes_no_checkpoint(cpu:
 def test_the_failure_is_the_hang() -> None:
     state = hung(IDLE_SECONDS + 1)
     late = replace(stalled(100, cpu_fraction=0.0), now=state.hang.since + 100)  # type: ignore[union-attr]
-    state, actions = machine.step(state, late, POLICY)
-    assert actions == [Restart()]
+    taken = machine.step(state, late, POLICY)
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert state.hang is None
     assert state.stop is not None
     assert state.stop.hang is not None
@@ -258,11 +261,11 @@ def test_ranks_with_the_same_stack_are_counted_together_and_the_awaited_come_fir
     waiting, alone = ["all_reduce (c10d.py:9)", "step (train.py:40)"], ["load (data.py:7)", "step (train.py:30)"]
     obs = stalled(IDLE_SECONDS + 1, cpu_fraction=0.0)
     ranks = [replace(rank, sent=replace(rank.sent, stack=waiting if rank.rank else alone)) for rank in obs.ranks]
-    state, _ = step(STATE, replace(obs, ranks=ranks), POLICY)
+    state = step(STATE, replace(obs, ranks=ranks), POLICY).state
     assert state.hang is not None
     assert [(group.frames, group.ranks, group.total) for group in state.hang.stacks] == [
         (alone, [0], 1),
         (waiting, [1, 2], 2),
     ]
-    followed, _ = step(state, obs, POLICY)
+    followed = step(state, obs, POLICY).state
     assert followed.hang == state.hang, "a report without stacks takes none away"

@@ -52,8 +52,8 @@ def test_ranks_that_save_when_they_are_asked_redo_nothing() -> None:
 def test_a_node_is_left_right_behind_a_save() -> None:
     slow = located(loss=replace(located().loss, seconds=15.0))
     waiting = seen(ranks=STRAGGLER, outlasting_at=NOW - 20.0)
-    assert step(waiting, slow, DECLARED)[1] == []
-    assert len(step(replace(waiting, outlasting_at=NOW - 1.0), slow, DECLARED)[1]) == 1
+    assert step(waiting, slow, DECLARED).is_empty
+    assert len(step(replace(waiting, outlasting_at=NOW - 1.0), slow, DECLARED).in_order()) == 1
 
 
 def test_a_hang_costs_the_work_since_the_newest_save_in_the_same_pods() -> None:

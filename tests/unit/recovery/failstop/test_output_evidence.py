@@ -16,6 +16,7 @@ from falcon_core.recovery.model.actions import Replace, Restart
 from falcon_core.recovery.model.failure import Fault
 from falcon_core.recovery.model.observation import Observation, Spares
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.signals.job.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, IDLE_SECONDS, RAISED_SECONDS
 from falcon_core.wire.launcher.printed import Printed
@@ -75,8 +76,9 @@ def test_a_rank_that_raised_and_does_not_end_has_failed() -> None:
     assert (fault.rank, fault.node, fault.cause, fault.severity) == (1, "node-1", Cause.PROCESS_FAILED, Severity.SEV2)
     assert fault.text == f"raised an error and does not end: {BAD}"
     assert fault.error_class == "ProgramError"
-    state, actions = restart_ladder.step(FRESH, standing(), POLICY)
-    assert actions == [Restart()]
+    taken = restart_ladder.step(FRESH, standing(), POLICY)
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert state.stop is not None
     assert state.stop.since == pytest.approx(NOW - 20, abs=0.1)
 
@@ -152,7 +154,7 @@ def test_the_ranks_are_asked_once_one_has_printed_an_error_and_made_no_call_that
 def test_a_printed_error_is_no_failure_by_itself(own: dict[str, Any]) -> None:
     obs = standing(**own)
     assert fault_of(obs) is None
-    assert restart_ladder.step(FRESH, obs, POLICY) == (FRESH, [])
+    assert restart_ladder.step(FRESH, obs, POLICY) == Step(FRESH)
 
 
 def test_while_any_rank_moves_no_error_is_a_failure() -> None:
@@ -192,8 +194,8 @@ def test_a_line_of_broken_hardware_counts_wherever_the_rank_stands() -> None:
     fault = fault_of(obs)
     assert fault is not None
     assert (fault.error_class, fault.severity) == ("EccError", Severity.SEV1)
-    _, actions = restart_ladder.step(FRESH, obs, POLICY)
-    assert [type(action) for action in actions] == [Replace]
+    taken = restart_ladder.step(FRESH, obs, POLICY)
+    assert [type(action) for action in taken.in_order()] == [Replace]
 
 
 def test_the_first_cause_among_ranks_that_raised() -> None:
@@ -212,18 +214,19 @@ def test_mode_observe_does_nothing_and_shows_it_at_once() -> None:
     obs = standing(DEADLINE_SECONDS + 2)
     assert raised_fault(obs, policy) is None
     assert DEADLINE_SECONDS + 2 < IDLE_SECONDS
-    state, actions = restart_ladder.step(FRESH, obs, policy)
-    assert actions == []
-    state, _ = hangs.step(state, obs, policy)
+    taken = restart_ladder.step(FRESH, obs, policy)
+    state = taken.state
+    assert taken.is_empty
+    state = hangs.step(state, obs, policy).state
     assert state.hang is not None
     assert state.hang.said == {1: BAD}
     quiet = standing(DEADLINE_SECONDS + 2, printed=[])
-    assert hangs.step(FRESH, quiet, policy)[0].hang is None
+    assert hangs.step(FRESH, quiet, policy).state.hang is None
 
 
 def test_a_hang_cites_what_silent_ranks_have_said_since_their_calls() -> None:
     obs = standing(IDLE_SECONDS + 5, stack=["retry (train.py:9)", "main (train.py:75)"], cpu_fraction=0.0)
-    state, _ = hangs.step(FRESH, obs, POLICY)
+    state = hangs.step(FRESH, obs, POLICY).state
     assert state.hang is not None
     assert state.hang.said == {1: BAD}
 

@@ -9,7 +9,8 @@ import pytest
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import others_may_follow, rank_fault
-from falcon_core.recovery.model.actions import GiveUp, Restart, StopClosed
+from falcon_core.recovery.model.actions import GiveUp, Restart
+from falcon_core.recovery.model.events import StopClosed
 from falcon_core.recovery.model.failure import Fault
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.state import Awaiting, RecoveryState
@@ -47,10 +48,11 @@ def untrained(**ranks: dict[str, Any]) -> Observation:
 
 def test_an_error_of_the_program_on_two_nodes_is_mended_by_no_restart() -> None:
     failed = {**ended(exit_code=1), "last_words": NO_MODULE}
-    state, actions = step(untrained(r0=failed, r2=failed))
+    taken = step(untrained(r0=failed, r2=failed))
+    state = taken.state
     assert state.stop is None
     assert state.attempts == []
-    closed, given_up = actions
+    closed, given_up = taken.in_order()
     assert isinstance(closed, StopClosed)
     assert isinstance(given_up, GiveUp)
     assert "No module named 'apex' (train.py:3" in given_up.message
@@ -60,18 +62,21 @@ def test_an_error_of_the_program_on_two_nodes_is_mended_by_no_restart() -> None:
 def test_a_failure_at_the_start_waits_for_the_other_nodes() -> None:
     """They started together: the node that reads its files fastest fails first, in each generation."""
     failed = {**ended(exit_code=1), "last_words": NO_MODULE}
-    state, actions = step(untrained(r1=failed))
-    assert actions == []
+    taken = step(untrained(r1=failed))
+    state = taken.state
+    assert taken.is_empty
     assert state.stop is None
-    _, actions = step(replace(untrained(r1=failed, r2=failed), now=NOW + 2), state)
-    assert isinstance(actions[-1], GiveUp)
+    taken = step(replace(untrained(r1=failed, r2=failed), now=NOW + 2), state)
+    assert isinstance(taken.in_order()[-1], GiveUp)
     assert state.attempts == []
     alone = replace(untrained(r1=failed), now=NOW + restart_ladder.OTHERS_SECONDS)
-    acted, actions = step(alone, state)
-    assert actions == [Restart()]
+    taken = step(alone, state)
+    acted = taken.state
+    assert taken.in_order() == [Restart()]
     assert acted.awaiting is None
-    again, actions = step(replace(alone, generation=alone.generation + 1), replace(acted, awaiting=state.awaiting))
-    assert actions == [], "each generation has its own wait"
+    taken = step(replace(alone, generation=alone.generation + 1), replace(acted, awaiting=state.awaiting))
+    again = taken.state
+    assert taken.is_empty, "each generation has its own wait"
     assert again.awaiting is not None
     assert again.awaiting.since == alone.now
 
@@ -79,8 +84,8 @@ def test_a_failure_at_the_start_waits_for_the_other_nodes() -> None:
 def test_a_failure_at_the_start_waits_for_nobody_who_has_ended_or_is_lost() -> None:
     failed = {**ended(exit_code=1), "last_words": NO_MODULE}
     other = {**ended(exit_code=1), "last_words": PEER_GONE}
-    _, actions = step(untrained(r0=other, r1=failed, r2=other))
-    assert actions == [Restart()]
+    taken = step(untrained(r0=other, r1=failed, r2=other))
+    assert taken.in_order() == [Restart()]
     lost = [replace(member, alive=False) if member.replica != 1 else member for member in untrained().members]
     alone = replace(untrained(r1=failed), members=lost)
     assert not others_may_follow(alone, one_fault(untrained(r1=failed)), shipped_judge())
@@ -99,21 +104,23 @@ def long_after(obs: Observation) -> RecoveryState:
 
 def test_on_one_node_alone_it_may_be_the_nodes() -> None:
     failed = {**ended(exit_code=1), "last_words": NO_MODULE}
-    state, actions = step(untrained(r1=failed), long_after(untrained()))
-    assert actions == [Restart()]
+    taken = step(untrained(r1=failed), long_after(untrained()))
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert state.attempts[0].error == "ModuleNotFoundError"
     state = replace(state, awaiting=long_after(untrained()).awaiting)
-    again, actions = patiently(untrained(r1=failed), state)
-    assert actions == [Restart()], "the same node again"
-    _, actions = step(untrained(r2=failed), state)
-    assert isinstance(actions[-1], GiveUp), "another node has it, too"
+    taken = patiently(untrained(r1=failed), state)
+    again = taken.state
+    assert taken.in_order() == [Restart()], "the same node again"
+    taken = step(untrained(r2=failed), state)
+    assert isinstance(taken.in_order()[-1], GiveUp), "another node has it, too"
     assert again.stop is not None
 
 
 def test_after_iterations_the_programs_error_may_be_the_datas() -> None:
     failed = {**ended(exit_code=1), "last_words": VALUE_ERROR}
-    _, actions = step(seen(ranks={0: failed, 1: failed}))
-    assert actions == [Restart()]
+    taken = step(seen(ranks={0: failed, 1: failed}))
+    assert taken.in_order() == [Restart()]
 
 
 def test_a_rank_that_ended_well_is_whom_the_others_lost() -> None:
@@ -144,7 +151,8 @@ def test_what_the_program_does_never_costs_a_node(end: dict[str, Any]) -> None:
     state = FRESH
     obs = seen(ranks={0: lost, 1: end, 2: lost})
     for _ in range(POLICY.restarts):
-        state, actions = patiently(obs, replace(state, stop=None))
-        assert actions == [Restart()]
-    _, actions = step(obs, replace(state, stop=None))
-    assert [type(action) for action in actions] == [StopClosed, GiveUp]
+        taken = patiently(obs, replace(state, stop=None))
+        state = taken.state
+        assert taken.in_order() == [Restart()]
+    taken = step(obs, replace(state, stop=None))
+    assert [type(action) for action in taken.in_order()] == [StopClosed, GiveUp]

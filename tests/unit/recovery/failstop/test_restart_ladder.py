@@ -12,26 +12,29 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.failstop.restart_budget import SERIES_SECONDS, back_off_seconds, recent, verdict
-from falcon_core.recovery.model.actions import Action, GiveUp, Recreate, Replace, Restart, SlowClosed, StopClosed
+from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart
+from falcon_core.recovery.model.events import SlowClosed, StopClosed
 from falcon_core.recovery.model.failure import Attempt, StopIncident
 from falcon_core.recovery.model.observation import Observation, PodEnd
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
 FRESH = RecoveryState()
 
 
-def step(obs: Observation, state: RecoveryState = FRESH) -> tuple[RecoveryState, list[Action]]:
+def step(obs: Observation, state: RecoveryState = FRESH) -> Step:
     return restart_ladder.step(state, obs, POLICY)
 
 
-def patiently(obs: Observation, state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
+def patiently(obs: Observation, state: RecoveryState) -> Step:
     """Look, and look again when the restart is held back no longer."""
-    state, actions = step(obs, state)
+    taken = step(obs, state)
+    state = taken.state
     if state.stop is None or state.stop.acts_at is None:
-        return state, actions
-    assert actions == []
+        return taken
+    assert taken.is_empty
     return step(replace(obs, now=state.stop.acts_at), state)
 
 
@@ -41,7 +44,7 @@ def incident(state: RecoveryState) -> StopIncident:
 
 
 def test_nothing_is_wrong() -> None:
-    assert step(seen()) == (FRESH, [])
+    assert step(seen()) == Step(FRESH)
 
 
 def test_a_killed_rank_precedes_ranks_that_broke_off_whatever_the_clocks_say() -> None:
@@ -59,44 +62,45 @@ def test_of_two_alike_the_earlier() -> None:
 
 
 def test_a_failure_restarts_the_processes_and_opens_an_incident() -> None:
-    state, actions = step(seen(ranks={1: ended(signal=9)}))
-    assert actions == [Restart()]
+    taken = step(seen(ranks={1: ended(signal=9)}))
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert incident(state).id == "gpt2-1"
     assert (incident(state).fault.rank, incident(state).fault.severity) == (1, Severity.SEV2)
     assert [attempt.node for attempt in state.attempts] == ["node-1"]
 
 
 def test_a_report_that_comes_late_shows_who_failed_first() -> None:
-    state, _ = step(seen(ranks={0: ended(exit_code=1, at=NOW - 0.2)}))
+    state = step(seen(ranks={0: ended(exit_code=1, at=NOW - 0.2)})).state
     stopping = seen(
         ranks={0: ended(exit_code=1, at=NOW - 0.2), 2: ended(signal=11, at=NOW - 0.3)}, running=False, generation=2
     )
-    state, actions = step(stopping, state)
-    assert actions == []
+    taken = step(stopping, state)
+    state = taken.state
+    assert taken.is_empty
     assert (incident(state).fault.rank, incident(state).fault.cause) == (2, Cause.PROCESS_CRASHED)
 
 
 def test_what_we_stopped_ourselves_is_no_failure() -> None:
-    state, _ = step(seen(ranks={0: ended(exit_code=1)}))
+    state = step(seen(ranks={0: ended(exit_code=1)})).state
     stopping = seen(ranks={0: ended(exit_code=1), 1: ended(signal=15, at=NOW + 1)}, running=False, generation=2)
-    assert incident(step(stopping, state)[0]).fault.rank == 0
+    assert incident(step(stopping, state).state).fault.rank == 0
 
 
 def test_a_silent_member_turns_a_broken_collective_into_a_lost_node() -> None:
-    state, _ = step(seen(ranks={0: ended(exit_code=1)}))
-    state, actions = step(
-        seen({2: {"alive": False, "acknowledged": False}}, {0: {}}, running=False, generation=2), state
-    )
-    (action,) = actions
+    state = step(seen(ranks={0: ended(exit_code=1)})).state
+    taken = step(seen({2: {"alive": False, "acknowledged": False}}, {0: {}}, running=False, generation=2), state)
+    state = taken.state
+    (action,) = taken.in_order()
     assert isinstance(action, Replace)
     assert (action.replica, action.lost, action.node_not_ready) == (2, True, False)
     assert (incident(state).fault.cause, incident(state).id) == (Cause.NODE_LOST, "gpt2-1")
 
 
 def test_pods_that_are_gone() -> None:
-    assert step(seen({1: {"pod": "Ended"}}))[1] == [Recreate(1, True)]
-    assert step(seen({1: {"pod": "Gone", "node_usable": False}}))[1] == [Recreate(1, False)]
-    (action,) = step(seen({1: {"pod": "Gone", "node_ready": False}}))[1]
+    assert step(seen({1: {"pod": "Ended"}})).in_order() == [Recreate(1, True)]
+    assert step(seen({1: {"pod": "Gone", "node_usable": False}})).in_order() == [Recreate(1, False)]
+    (action,) = step(seen({1: {"pod": "Gone", "node_ready": False}})).in_order()
     assert isinstance(action, Replace)
     assert action.node_not_ready
 
@@ -104,23 +108,24 @@ def test_pods_that_are_gone() -> None:
 def test_a_container_that_was_killed_for_memory_as_a_whole_is_out_of_memory() -> None:
     """Check cgroup v2's group kill: nobody is left to report the rank's end, and the pod has to be made anew."""
     ended_pod = {"pod": "Ended", "end": PodEnd(text="OOMKilled 137", cause=Cause.OUT_OF_MEMORY)}
-    state, actions = step(seen({1: ended_pod}))
-    assert actions == [Recreate(1, True)]
+    taken = step(seen({1: ended_pod}))
+    state = taken.state
+    assert taken.in_order() == [Recreate(1, True)]
     assert (incident(state).fault.cause, incident(state).fault.pod_name) == (Cause.OUT_OF_MEMORY, "gpt2-1")
     assert "memory" in incident(state).fault.text
-    (action,) = step(seen({1: {**ended_pod, "node_ready": False}}))[1]
+    (action,) = step(seen({1: {**ended_pod, "node_ready": False}})).in_order()
     assert isinstance(action, Replace), "a node that is gone is lost, whatever its pod said last"
 
 
 def test_a_process_that_cannot_be_killed_costs_the_node() -> None:
-    (action,) = step(seen({1: {"stuck": True}}, running=False, generation=2))[1]
+    (action,) = step(seen({1: {"stuck": True}}, running=False, generation=2)).in_order()
     assert isinstance(action, Replace)
     assert action.lost
 
 
 @pytest.mark.parametrize(("silent_seconds", "expected"), [(19.0, []), (21.0, [Recreate(1, True)])])
 def test_a_launcher_whose_agent_is_gone_is_not_waited_for_for_ever(
-    silent_seconds: float, expected: list[Action]
+    silent_seconds: float, expected: list[Command]
 ) -> None:
     obs = seen(
         {1: {"alive": False, "acknowledged": False, "unacknowledged_seconds": silent_seconds}},
@@ -128,47 +133,51 @@ def test_a_launcher_whose_agent_is_gone_is_not_waited_for_for_ever(
         running=False,
         generation=2,
     )
-    assert step(obs)[1] == expected
+    assert step(obs).in_order() == expected
 
 
 def test_a_command_that_cannot_be_started() -> None:
-    state, actions = step(seen({0: {"start_error": "execvp python: No such file"}}, {0: {"process": "Unknown"}}))
-    assert actions == [Restart()]
+    taken = step(seen({0: {"start_error": "execvp python: No such file"}}, {0: {"process": "Unknown"}}))
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert "No such file" in incident(state).fault.text
 
 
 def test_an_incident_closes_when_iterations_are_seen() -> None:
-    state, _ = step(seen(ranks={1: ended(signal=9, at=NOW - 1)}))
+    state = step(seen(ranks={1: ended(signal=9, at=NOW - 1)})).state
     starting = seen(ranks={0: {"iterations": 0, "iteration_ns": []}, 1: {"process": "Unknown"}}, generation=2)
-    assert step(starting, state) == (state, [])
+    assert step(starting, state) == Step(state)
     silent = {number: {"iterations": 0, "iteration_ns": []} for number in range(3)}
-    assert step(seen(ranks=silent, generation=2, running_seconds=3.0), state)[1] == []
+    assert step(seen(ranks=silent, generation=2, running_seconds=3.0), state).is_empty
     moving = {number: {"iterations": 4, "iteration_ns": [250_000_000] * 4} for number in range(3)}
-    done, (closed,) = step(seen(ranks=moving, generation=2, running_seconds=3.0, now=NOW + 6), state)
+    taken = step(seen(ranks=moving, generation=2, running_seconds=3.0, now=NOW + 6), state)
+    done = taken.state
+    (closed,) = taken.in_order()
     assert done.stop is None
     assert isinstance(closed, StopClosed)
     assert closed.seconds == pytest.approx(6.0)
-    assert step(seen(ranks=silent, generation=2, running_seconds=600.0), state)[1] == [], "a checkpoint is being loaded"
-    assert step(seen(ranks=silent, generation=2, running_seconds=1801.0), state)[0].stop is None
+    assert step(seen(ranks=silent, generation=2, running_seconds=600.0), state).is_empty, "a checkpoint is being loaded"
+    assert step(seen(ranks=silent, generation=2, running_seconds=1801.0), state).state.stop is None
 
 
 def test_a_program_whose_iterations_were_never_seen_counts_as_training_after_a_while() -> None:
     silent: dict[int, dict[str, Any]] = {number: {"iterations": 0, "iteration_ns": []} for number in range(3)}
-    state, _ = step(seen(ranks={**silent, 1: {**silent[1], **ended(signal=9)}}))
-    assert step(seen(ranks=silent, generation=2, running_seconds=19.0), state)[1] == []
-    assert step(seen(ranks=silent, generation=2, running_seconds=21.0), state)[0].stop is None
+    state = step(seen(ranks={**silent, 1: {**silent[1], **ended(signal=9)}})).state
+    assert step(seen(ranks=silent, generation=2, running_seconds=19.0), state).is_empty
+    assert step(seen(ranks=silent, generation=2, running_seconds=21.0), state).state.stop is None
 
 
 def test_out_of_memory_is_reported_with_the_containers_count() -> None:
     killed = {**ended(signal=9), "oom_killed": True}
-    state, _ = step(seen({1: {"oom_kills": 2}}, {1: killed}))
+    state = step(seen({1: {"oom_kills": 2}}, {1: killed})).state
     assert incident(state).fault.text.endswith("its container counts 2 such kills in this generation")
 
 
 def test_a_failure_before_that_recurs_in_the_same_incident() -> None:
-    state, _ = step(seen(ranks={1: ended(signal=9)}))
-    state, actions = patiently(seen(ranks={1: ended(signal=9)}, generation=2), state)
-    assert actions == [Restart()]
+    state = step(seen(ranks={1: ended(signal=9)})).state
+    taken = patiently(seen(ranks={1: ended(signal=9)}, generation=2), state)
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert (incident(state).id, incident(state).recurrences, len(incident(state).done)) == ("gpt2-1", 1, 2)
 
 
@@ -184,27 +193,31 @@ def test_restarts_that_follow_each_other_back_off() -> None:
 
 
 def test_a_restart_that_is_held_back_comes_once_and_counts_once() -> None:
-    state, _ = step(seen(ranks={1: ended(signal=9)}))
+    state = step(seen(ranks={1: ended(signal=9)})).state
     failed = seen(ranks={1: ended(signal=9)}, generation=2)
-    state, actions = step(failed, state)
-    assert actions == []
+    taken = step(failed, state)
+    state = taken.state
+    assert taken.is_empty
     assert incident(state).acts_at == NOW + 1
     for now in (NOW + 0.3, NOW + 0.9):
-        state, actions = step(replace(failed, now=now), state)
-        assert actions == []
-    state, actions = step(replace(failed, now=NOW + 1), state)
-    assert actions == [Restart()]
+        taken = step(replace(failed, now=now), state)
+        state = taken.state
+        assert taken.is_empty
+    taken = step(replace(failed, now=NOW + 1), state)
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert len(state.attempts) == 2
     assert [done.generation for done in incident(state).done] == [2, 3]
     assert (incident(state).recurrences, incident(state).acts_at) == (1, None)
 
 
 def test_a_lost_node_does_not_wait_for_a_back_off() -> None:
-    state, _ = step(seen(ranks={1: ended(signal=9)}))
-    state, _ = step(seen(ranks={1: ended(signal=9)}, generation=2), state)
+    state = step(seen(ranks={1: ended(signal=9)})).state
+    state = step(seen(ranks={1: ended(signal=9)}, generation=2), state).state
     lost = seen({2: {"pod": "Gone", "node_ready": False}}, {1: ended(signal=9)}, generation=2)
-    state, actions = step(lost, state)
-    assert [type(action) for action in actions] == [Replace]
+    taken = step(lost, state)
+    state = taken.state
+    assert [type(action) for action in taken.in_order()] == [Replace]
     assert incident(state).acts_at is None
 
 
@@ -229,8 +242,9 @@ def test_old_attempts_do_not_count() -> None:
 
 def test_giving_up_says_why_and_where_to_look() -> None:
     state = replace(FRESH, attempts=attempts("node-0", "node-1", "node-2"))
-    state, actions = step(seen(ranks={1: ended(exit_code=3)}), state)
-    closed, gave_up = actions
+    taken = step(seen(ranks={1: ended(exit_code=3)}), state)
+    state = taken.state
+    closed, gave_up = taken.in_order()
     assert isinstance(closed, StopClosed)
     assert not closed.resumed
     assert isinstance(gave_up, GiveUp)
@@ -241,9 +255,10 @@ def test_giving_up_says_why_and_where_to_look() -> None:
 
 def test_a_node_that_is_left_takes_its_slowdown_with_it() -> None:
     state = replace(FRESH, slow=located(rank=2))
-    state, actions = machine.step(state, seen({2: {"pod": "Gone", "node_ready": False}}), POLICY)
+    taken = machine.step(state, seen({2: {"pod": "Gone", "node_ready": False}}), POLICY)
+    state = taken.state
     assert state.slow is None
-    assert [type(action) for action in actions] == [Replace, SlowClosed]
+    assert [type(action) for action in taken.in_order()] == [Replace, SlowClosed]
 
 
 def test_a_job_that_calls_its_nodes_broken_does_not_empty_the_pool() -> None:
@@ -255,19 +270,20 @@ def test_a_job_that_calls_its_nodes_broken_does_not_empty_the_pool() -> None:
     verdicts = []
     for hit in range(6):
         obs = seen(members={1: {"stuck": True, "node": f"node-{hit}"}}, now=NOW + 3 * hit)
-        state, actions = restart_ladder.step(state, obs, POLICY)
-        verdicts.append([type(action).__name__ for action in actions][-1])
+        taken = restart_ladder.step(state, obs, POLICY)
+        state = taken.state
+        verdicts.append([type(action).__name__ for action in taken.in_order()][-1])
         state = replace(state, stop=None)
     assert verdicts == ["Replace"] * 3 + ["GiveUp"] * 3
     obs = seen(members={1: {"stuck": True, "node": "node-9", "node_ready": False}}, now=NOW + 60)
-    assert [type(action).__name__ for action in restart_ladder.step(state, obs, POLICY)[1]] == ["Replace"]
+    assert [type(action).__name__ for action in restart_ladder.step(state, obs, POLICY).in_order()] == ["Replace"]
 
 
 def test_a_failure_began_when_training_stopped_and_not_when_it_was_noticed() -> None:
     silent = {"silent_seconds": 25.0, "stalled": True}
     ranks = {0: silent, 1: silent, 2: {**silent, "fresh": False}}
-    state, _ = restart_ladder.step(
+    state = restart_ladder.step(
         RecoveryState(), seen(members={2: {"alive": False, "node_ready": False}}, ranks=ranks), POLICY
-    )
+    ).state
     assert state.stop is not None
     assert state.stop.since == NOW - 25

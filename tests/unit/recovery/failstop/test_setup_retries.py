@@ -9,7 +9,7 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.failstop import setup_retries
 from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.failstop.setup_retries import APART_SECONDS, ERROR_CLASS, GATHER_SECONDS
-from falcon_core.recovery.model.actions import Action, RetriesClosed
+from falcon_core.recovery.model.events import Event, RetriesClosed
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.stored import Place
@@ -24,14 +24,16 @@ def at(seconds: float, ranks: dict[int, dict[str, Any]], **fields: Any) -> Obser
     return seen(ranks=ranks, now=NOW + seconds, **fields)
 
 
-def told(*looks: Observation, state: RecoveryState | None = None) -> tuple[RecoveryState, list[list[Action]]]:
-    """Return the state after these looks, and what each of them told."""
+def told(*looks: Observation, state: RecoveryState | None = None) -> tuple[RecoveryState, list[list[Event]]]:
+    """Return the state after these looks, and the events of each of them."""
     state = RecoveryState() if state is None else state
-    actions = []
+    found = []
     for obs in looks:
-        state, made = setup_retries.step(state, obs, POLICY)
-        actions.append(made)
-    return state, actions
+        taken = setup_retries.step(state, obs, POLICY)
+        state = taken.state
+        assert taken.commands == []
+        found.append(taken.events)
+    return state, found
 
 
 def test_ranks_that_went_on_are_told_once_and_together() -> None:
@@ -63,35 +65,36 @@ def test_a_failure_speaks_for_its_retries_itself() -> None:
     assert fault.signs == (
         "rank 1 had tried set-up calls 2 times again in place; NCCL had told rank 1 ncclRemoteError (RemoteError)"
     )
-    state, actions = machine.step(RecoveryState(), at(0, failed), POLICY)
+    taken = machine.step(RecoveryState(), at(0, failed), POLICY)
+    state = taken.state
     assert state.stop is not None
-    assert not any(isinstance(action, RetriesClosed) for action in actions)
+    assert not any(isinstance(action, RetriesClosed) for action in taken.events)
     assert told(at(0, ONCE), at(30, ONCE), state=state)[1] == [[], []], "told when the failure is over"
     assert len(told(at(0, ONCE), at(30, ONCE), state=replace(state, stop=None))[1][1]) == 1
 
 
 def test_the_whole_machine_tells_it() -> None:
-    state, _ = machine.step(RecoveryState(), at(0, ONCE), POLICY)
+    state = machine.step(RecoveryState(), at(0, ONCE), POLICY).state
     assert state.is_well
-    _, actions = machine.step(state, at(GATHER_SECONDS, ONCE), POLICY)
-    assert [type(action) for action in actions] == [RetriesClosed]
+    taken = machine.step(state, at(GATHER_SECONDS, ONCE), POLICY)
+    assert [type(action) for action in taken.in_order()] == [RetriesClosed]
 
 
 def test_however_often_ranks_try_again_incidents_are_apart() -> None:
     state, _ = told(at(0, ONCE), at(GATHER_SECONDS, ONCE))
     more = {1: {"retries": 5, **CALLED}}
     looks = [at(GATHER_SECONDS + seconds, more) for seconds in (1, 30, APART_SECONDS - 1, APART_SECONDS)]
-    _, actions = told(*looks, state=state)
-    assert actions[:3] == [[], [], []]
-    (closed,) = actions[3]
+    _, events = told(*looks, state=state)
+    assert events[:3] == [[], [], []]
+    (closed,) = events[3]
     assert isinstance(closed, RetriesClosed)
     assert closed.incident.retries == 4
 
 
 def test_another_generation_counts_anew() -> None:
     state, _ = told(at(0, ONCE), at(GATHER_SECONDS, ONCE))
-    _, actions = told(at(100, ONCE, generation=2), at(100 + GATHER_SECONDS, ONCE, generation=2), state=state)
-    assert [len(made) for made in actions] == [0, 1]
+    _, events = told(at(100, ONCE, generation=2), at(100 + GATHER_SECONDS, ONCE, generation=2), state=state)
+    assert [len(made) for made in events] == [0, 1]
 
 
 def test_a_count_that_falls_is_an_agents_that_began_again() -> None:

@@ -11,10 +11,10 @@ from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.idle import is_quiet
 from falcon_core.recovery.model.actions import Restart
 from falcon_core.recovery.model.failure import StopIncident
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Observation, training
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.resumption import training
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.times import RAISED_SECONDS
 from falcon_core.wire.launcher.printed import Printed
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
@@ -33,7 +33,7 @@ def uncaught(text: str = BAD, at: float = NOW - 0.1) -> dict[str, Any]:
 
 def look(
     ranks: dict[int, dict[str, Any]], state: RecoveryState = FRESH, *, after: float = 0.0, policy: Policy = POLICY
-) -> tuple[RecoveryState, list[Any]]:
+) -> Step:
     return restart_ladder.step(state, seen(ranks=ranks, now=NOW + after), policy)
 
 
@@ -43,28 +43,32 @@ def incident(state: RecoveryState) -> StopIncident:
 
 
 def test_it_is_an_incident_at_once_and_the_restart_comes_with_the_end_of_the_process() -> None:
-    state, actions = look({1: uncaught()})
+    taken = look({1: uncaught()})
+    state = taken.state
     stop = incident(state)
-    assert actions == []
+    assert taken.is_empty
     assert (stop.fault.rank, stop.fault.cause, stop.undecided) == (1, Cause.PROCESS_FAILED, True)
     assert stop.fault.text == f"raised an error that nobody caught: {BAD}"
     assert stop.since == pytest.approx(NOW - 0.1)
     assert state.attempts == []
     gone = {**uncaught(), **ended(exit_code=1, at=NOW + 0.5), "last_words": BAD}
-    state, actions = look({1: gone}, state, after=0.6)
+    taken = look({1: gone}, state, after=0.6)
+    state = taken.state
     stop = incident(state)
-    assert actions == [Restart()]
+    assert taken.in_order() == [Restart()]
     assert (stop.undecided, stop.recurrences, stop.since) == (False, 0, pytest.approx(NOW - 0.1))
     assert stop.fault.text == f"exited with code 1: {BAD}"
     assert len(state.attempts) == 1
 
 
 def test_a_process_that_does_not_end_is_not_waited_for_long() -> None:
-    state, _ = look({1: uncaught()})
-    state, actions = look({1: uncaught()}, state, after=RAISED_SECONDS - 0.1)
-    assert actions == []
-    state, actions = look({1: uncaught()}, state, after=RAISED_SECONDS)
-    assert actions == [Restart()]
+    state = look({1: uncaught()}).state
+    taken = look({1: uncaught()}, state, after=RAISED_SECONDS - 0.1)
+    state = taken.state
+    assert taken.is_empty
+    taken = look({1: uncaught()}, state, after=RAISED_SECONDS)
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert not incident(state).undecided
     assert incident(state).fault.text == f"raised an error and does not end: {BAD}"
 
@@ -72,17 +76,19 @@ def test_a_process_that_does_not_end_is_not_waited_for_long() -> None:
 def test_the_first_cause_is_the_one_whose_process_has_yet_to_end() -> None:
     """Its communicators are closed when it cleans up: peers that lose their connection may end before it."""
     peer = {**ended(exit_code=1, at=NOW + 0.2), "last_words": PEER_GONE}
-    state, actions = look({0: peer, 1: uncaught()}, after=0.3)
-    assert actions == []
+    taken = look({0: peer, 1: uncaught()}, after=0.3)
+    state = taken.state
+    assert taken.is_empty
     assert incident(state).fault.rank == 1
 
 
 def test_what_a_peer_says_while_it_is_waited_for_may_be_the_cause() -> None:
-    state, _ = look({0: uncaught(PEER_GONE)})
+    state = look({0: uncaught(PEER_GONE)}).state
     assert incident(state).fault.rank == 0
     killed = ended(signal=9, at=NOW - 0.3)
-    state, actions = look({0: uncaught(PEER_GONE), 1: killed}, state, after=0.2)
-    assert actions == [Restart()]
+    taken = look({0: uncaught(PEER_GONE), 1: killed}, state, after=0.2)
+    state = taken.state
+    assert taken.in_order() == [Restart()]
     assert (incident(state).fault.rank, incident(state).recurrences) == (1, 0)
 
 
@@ -94,15 +100,16 @@ def test_a_job_with_such_a_rank_neither_trains_nor_is_quiet() -> None:
 
 
 def test_a_failure_of_the_next_generation_is_a_recurrence() -> None:
-    state, _ = look({1: ended(exit_code=1)})
+    state = look({1: ended(exit_code=1)}).state
     again = seen(ranks={1: {**uncaught(), "iterations": 0}}, generation=2)
-    state, actions = restart_ladder.step(state, again, POLICY)
-    assert (actions, incident(state).recurrences, incident(state).undecided) == ([], 1, True)
+    taken = restart_ladder.step(state, again, POLICY)
+    state = taken.state
+    assert (taken.in_order(), incident(state).recurrences, incident(state).undecided) == ([], 1, True)
     gone = seen(ranks={1: {**ended(exit_code=1), "iterations": 0}}, generation=2, now=NOW + 1)
-    state, _ = restart_ladder.step(state, gone, POLICY)
+    state = restart_ladder.step(state, gone, POLICY).state
     assert (incident(state).recurrences, incident(state).undecided) == (1, False)
 
 
 def test_where_falcon_only_observes_a_process_that_lives_is_left_alone() -> None:
     observe = replace(POLICY, enforce=False)
-    assert look({1: uncaught()}, policy=observe) == (FRESH, [])
+    assert look({1: uncaught()}, policy=observe) == Step(FRESH)

@@ -108,26 +108,28 @@ SHORT = known_durations(*[8.0] * LEAST_SEEN, cause=named(HALF).cause)
 
 
 def test_the_ladder_replaces_the_node_at_half_of_the_price() -> None:
-    state, actions = step(seen(ranks=STRAGGLER), HALF, durations=LONG)
-    assert [type(action) for action in actions] == [Prepare]
+    taken = step(seen(ranks=STRAGGLER), HALF, durations=LONG)
+    state = taken.state
+    assert [type(action) for action in taken.in_order()] == [Prepare]
     assert incident(state).applied[-1].due_share == EARLY_SHARE
     less = replace(HALF, loss=replace(HALF.loss, seconds=6.4))
-    assert step(seen(ranks=STRAGGLER), less, durations=LONG)[1] == []
+    assert step(seen(ranks=STRAGGLER), less, durations=LONG).is_empty
 
 
 def test_the_ladder_waits_for_the_price_where_slowdowns_were_short() -> None:
-    assert step(seen(ranks=STRAGGLER), HALF, durations=SHORT)[1] == []
+    assert step(seen(ranks=STRAGGLER), HALF, durations=SHORT).is_empty
     paid = replace(HALF, loss=replace(HALF.loss, seconds=13.0))
-    state, actions = step(seen(ranks=STRAGGLER), paid, durations=SHORT)
-    assert [type(action) for action in actions] == [Prepare]
+    taken = step(seen(ranks=STRAGGLER), paid, durations=SHORT)
+    state = taken.state
+    assert [type(action) for action in taken.in_order()] == [Prepare]
     assert incident(state).applied[-1].due_share == 1.0
 
 
 def test_a_slowdown_that_passes_and_one_that_was_replaced_are_remembered() -> None:
-    state, _ = step(seen(), HALF)
+    state = step(seen(), HALF).state
     assert [(known.seconds, known.censored) for known in state.durations] == [(6.0, False)]
     checked = replace(HALF, phase="Checking", switched_at=NOW - 2, trained_at=NOW - 1)
-    state, _ = step(seen(), checked)
+    state = step(seen(), checked).state
     assert [(known.seconds, known.censored) for known in state.durations] == [(4.0, True)]
-    state, _ = incidents.superseded(RecoveryState(slow=HALF), [2], seen())
+    state = incidents.superseded(RecoveryState(slow=HALF), [2], seen()).state
     assert [(known.seconds, known.censored) for known in state.durations] == [(6.0, True)]

@@ -56,15 +56,16 @@ def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
     obs = seen(ranks=STRAGGLER, spares=Spares(pool="spares", ready=1))
     slow = located(loss=Loss(seconds=20.0, generation=1, counted_iterations=100))
     calm = replace(RecoveryState(healthy_ns=slow.healthy_ns, slow=slow))
-    state, actions = mitigation_ladder.step(calm, obs, POLICY)
-    assert [type(action) for action in actions] == [Prepare]
+    taken = mitigation_ladder.step(calm, obs, POLICY)
+    state = taken.state
+    assert [type(action) for action in taken.in_order()] == [Prepare]
     assert state.slow is not None
     acted = state.slow.applied[-1]
     assert acted.overhead_seconds == pytest.approx(13 + acted.spare_seconds)
     failing = replace(calm, exposure=FAILING.exposure)
-    assert mitigation_ladder.step(failing, obs, POLICY)[1] == []
+    assert mitigation_ladder.step(failing, obs, POLICY).is_empty
     plenty = replace(obs, spares=Spares(pool="spares", ready=12))
-    assert mitigation_ladder.step(failing, plenty, POLICY)[1] != []
+    assert not mitigation_ladder.step(failing, plenty, POLICY).is_empty
     step = prices.next_step(failing, obs, POLICY)
     assert step is not None
     assert step.spare_seconds > 120
@@ -73,8 +74,9 @@ def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
 def test_the_machine_remembers_whom_it_left_and_what_was_lost() -> None:
     slow = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
     begin = RecoveryState(healthy_ns=slow.healthy_ns, slow=slow)
-    state, actions = machine.step(begin, seen(ranks=STRAGGLER), POLICY)
-    assert [type(action) for action in actions] == [Prepare]
+    taken = machine.step(begin, seen(ranks=STRAGGLER), POLICY)
+    state = taken.state
+    assert [type(action) for action in taken.in_order()] == [Prepare]
     assert (the(state).node, the(state).slowdown, state.exposure) == ("node-2", 3.0, Exposure(since=NOW, lost=0))
     assert left_nodes.record(state, [Abandon(2)], seen()).departures == []
     lost = left_nodes.record(RecoveryState(), [Replace(1, "its lease is lost", True, True)], seen())

@@ -155,6 +155,6 @@ def test_an_onset_that_is_dated_long_ago_is_no_incident_before_it_was_looked_for
     obs = seen(ranks={0: {**FAST, "onset": gradual}, 1: {**FAST, "onset": gradual}, 2: slow})
     state = RecoveryState(stays=[stay(1, 500, slowdown=3.0)])
     for _ in range(2):
-        state, _ = mitigation_ladder.step(state, obs, POLICY)
+        state = mitigation_ladder.step(state, obs, POLICY).state
     assert state.slow is not None
     assert (state.slow.phase, state.slow.usual is not None) == ("Suspected", True)

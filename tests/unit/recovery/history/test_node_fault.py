@@ -37,8 +37,9 @@ def suspect(**fields: Any) -> SlowIncident:
 
 def looked(obs: Observation, slow: SlowIncident, policy: Policy = POLICY, **state: Any) -> tuple[Evidence | None, bool]:
     """Return the evidence after a look, and whether the node is replaced."""
-    after_look, actions = step(obs, slow, policy, **state)
-    return incident(after_look).evidence, any(isinstance(action, Prepare) for action in actions)
+    taken = step(obs, slow, policy, **state)
+    after_look = taken.state
+    return incident(after_look).evidence, any(isinstance(action, Prepare) for action in taken.commands)
 
 
 @pytest.mark.parametrize("work", ["Fixed", "InBytes"])
@@ -73,19 +74,20 @@ def test_where_the_work_may_move_the_rank_is_named_and_its_node_is_kept() -> Non
 
 
 def test_what_is_not_done_for_want_of_evidence_is_not_written_down_by_observe_either() -> None:
-    state, _ = step(seen(ranks=HIDDEN), suspect(), replace(POLICY, enforce=False))
+    state = step(seen(ranks=HIDDEN), suspect(), replace(POLICY, enforce=False)).state
     assert [applied.strategy for applied in incident(state).applied] == ["Ignore"]
 
 
 def test_the_action_follows_as_soon_as_the_evidence_does() -> None:
-    state, actions = step(seen(ranks=HIDDEN), suspect())
-    assert actions == []
+    taken = step(seen(ranks=HIDDEN), suspect())
+    state = taken.state
+    assert taken.is_empty
     waits = {**HIDDEN, 2: {**HIDDEN[2], "cpu": CpuEvidence(throttled=0.7, healthy_throttled=0.0)}}
     assert looked(seen(ranks=waits), incident(state)) == (Evidence.COUNTER_SHOWS_CAUSE, True)
 
 
 def test_evidence_is_not_lost_while_the_culprit_does_not_stand_out() -> None:
-    state, _ = step(seen(ranks=HIDDEN), suspect())
+    state = step(seen(ranks=HIDDEN), suspect()).state
     flicker = {**HIDDEN, 2: {**HIDDEN[2], "compute_ns": [*SLOW["compute_ns"][:15], 230_000_000]}}
     assert looked(seen(ranks=flicker), incident(state)) == (Evidence.WORK_MAY_MOVE, False)
 
@@ -156,7 +158,7 @@ def not_helped(compute_ms: int) -> RecoveryState:
     """Return the state after a replacement that did not help; rank 2 computes so long on its new node."""
     late = after(600, 100, now=NOW + 70, running_seconds=78.0)
     ranks = [*late.ranks[:2], rank(2, iterations=100, compute_ns=[compute_ms * 1_000_000] * 16)]
-    return step(replace(late, ranks=ranks), replace(CHECKING, trained_at=NOW))[0]
+    return step(replace(late, ranks=ranks), replace(CHECKING, trained_at=NOW)).state
 
 
 def test_what_comes_along_to_another_node_is_not_the_nodes() -> None:
@@ -183,13 +185,13 @@ def test_a_failure_that_moves_a_slow_rank_shows_its_role_unless_it_is_well_there
 
 def test_a_node_that_is_lost_while_its_rank_is_slow_is_remembered() -> None:
     obs = seen(members={2: {"alive": False, "node_ready": False}}, ranks={**STRAGGLER, 2: {**SLOW, "fresh": False}})
-    state, _ = machine.step(RecoveryState(healthy_ns=250_000_000, slow=suspect()), obs, POLICY)
+    state = machine.step(RecoveryState(healthy_ns=250_000_000, slow=suspect()), obs, POLICY).state
     assert state.slow is None
     assert [(known.replica, known.node, known.end) for known in state.stays] == [(2, "node-2", "Left")]
 
 
 def test_a_replacement_that_helped_clears_the_rank() -> None:
-    state, _ = step(after(250, 12), CHECKING, stays=[stay(2, 80), stay(1, 90)])
+    state = step(after(250, 12), CHECKING, stays=[stay(2, 80), stay(1, 90)]).state
     assert [known.replica for known in state.stays] == [1]
 
 
@@ -227,7 +229,7 @@ def test_what_stays_for_far_longer_than_anything_before_is_the_nodes(
 
 def test_the_note_can_say_how_long_it_has_to_stay() -> None:
     def needed(*lengths: int) -> int:
-        return incident(step(seen(ranks=HIDDEN), suspect(), stays=moving(*lengths))[0]).stay_iterations
+        return incident(step(seen(ranks=HIDDEN), suspect(), stays=moving(*lengths)).state).stay_iterations
 
     assert (needed(400, 300), needed(400, 300, 500), needed(10, 10, 10)) == (0, 1500, node_fault.LEAST_ITERATIONS)
 
@@ -300,7 +302,7 @@ def test_a_slow_node_in_a_job_of_constant_work_is_taken_as_soon_as_the_loss_has_
 
 
 def test_a_culprit_carries_what_its_calls_show() -> None:
-    state, _ = step(seen(ranks=HIDDEN))
-    state, _ = step(seen(ranks=HIDDEN), state.slow)
+    state = step(seen(ranks=HIDDEN)).state
+    state = step(seen(ranks=HIDDEN), state.slow).state
     culprit: Culprit = named(incident(state))
     assert (culprit.work, culprit.cause, incident(state).evidence) == ("Hidden", Cause.UNKNOWN, Evidence.WORK_MAY_MOVE)

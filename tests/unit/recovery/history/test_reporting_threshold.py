@@ -30,7 +30,7 @@ def slowly(lasted: int, seconds: float, **fields: Any) -> Observation:
 
 def watched(state: RecoveryState, *looks: Observation) -> RecoveryState:
     for obs in looks:
-        state, _ = mitigation_ladder.step(state, obs, POLICY)
+        state = mitigation_ladder.step(state, obs, POLICY).state
     return state
 
 

@@ -179,15 +179,16 @@ def test_ranks_that_never_say_what_their_calls_take_are_not_asked_for_ever() -> 
 
 
 def test_a_suspicion_counts_from_the_first_iteration_and_has_the_links_measured() -> None:
-    state, actions = mitigation_ladder.step(CERTAIN, job(), POLICY)
+    taken = mitigation_ladder.step(CERTAIN, job(), POLICY)
+    state = taken.state
     slow = state.slow
-    assert actions == []
+    assert taken.is_empty
     assert slow is not None
     assert (slow.id, slow.phase, slow.onset_iteration) == ("", "Suspected", 1)
     assert (slow.healthy_ns, slow.slow_ns) == (ITERATION - 40 * MS, ITERATION)
     assert slow.link is not None
     assert [place.rank for place in slow.link.ranks] == [0, 1]
-    state, _ = mitigation_ladder.step(state, job(), POLICY)
+    state = mitigation_ladder.step(state, job(), POLICY).state
     assert state.slow is not None
     assert state.slow.loss.seconds == pytest.approx(100 * 0.04), "of all iterations of this generation"
     probe = probe_controller.step(state, job(), POLICY).probe
@@ -197,11 +198,11 @@ def test_a_suspicion_counts_from_the_first_iteration_and_has_the_links_measured(
 
 def after_measuring(links: dict[frozenset[int], int]) -> RecoveryState:
     """Return the state after the links were measured at such rates, by their ends, bits a second."""
-    state, _ = mitigation_ladder.step(CERTAIN, job(), POLICY)
+    state = mitigation_ladder.step(CERTAIN, job(), POLICY).state
     for replies in ({}, answers(ready), answers(measured(links))):
-        state, _ = mitigation_ladder.step(
+        state = mitigation_ladder.step(
             probe_controller.step(state, job(probes=replies), POLICY), job(probes=replies), POLICY
-        )
+        ).state
     return state
 
 
@@ -228,7 +229,7 @@ def test_where_no_link_is_slow_the_suspicion_is_forgotten_and_leaves_no_trace() 
     assert (state.slow, state.incidents, state.spells) == (None, 0, [])
     assert state.compared is not None
     assert state.compared.over
-    assert mitigation_ladder.step(state, job(), POLICY)[0].slow is None
+    assert mitigation_ladder.step(state, job(), POLICY).state.slow is None
 
 
 ONSET = Onset(iteration=90, unix_ns=0, reported_iteration=95, before_ns=ITERATION, after_ns=2 * ITERATION)
@@ -248,6 +249,6 @@ ONSET = Onset(iteration=90, unix_ns=0, reported_iteration=95, before_ns=ITERATIO
 def test_what_ends_a_suspicion(obs: Observation, policy: Policy, probed: Probed | None) -> None:
     slow = group_comparison.suspicion(CERTAIN, job(), POLICY)
     assert slow is not None
-    state, _ = mitigation_ladder.step(replace(CERTAIN, slow=replace(slow, probed=probed)), obs, policy)
+    state = mitigation_ladder.step(replace(CERTAIN, slow=replace(slow, probed=probed)), obs, policy).state
     assert state.slow is None
     assert state.spells == []

@@ -13,12 +13,14 @@ from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.failslow import link_swap
 from falcon_core.recovery.history.durations import EARLY_SHARE, LEAST_SEEN
-from falcon_core.recovery.model.actions import Action, SlowClosed, Swap
+from falcon_core.recovery.model.actions import Command, Swap
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Observation, PreparedSeen
 from falcon_core.recovery.model.planned_move import LeavingNode
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.recovery.model.treatments import Outlook
@@ -220,17 +222,19 @@ def climbed(
     policy: Policy = POLICY,
     known: Sequence[Lasted] = (),
     **fields: Any,
-) -> tuple[SlowIncident, list[Action]]:
+) -> tuple[SlowIncident, list[Command]]:
     before = RecoveryState(durations=list(known))
-    state, actions = link_swap.climb(before, incident(loss, **fields), obs or job(), policy)
+    taken = link_swap.climb(before, incident(loss, **fields), obs or job(), policy)
+    state = taken.state
     assert state.slow is not None
-    return state.slow, actions
+    assert taken.events == []
+    return state.slow, taken.commands
 
 
 def test_it_is_due_when_what_it_removes_has_cost_as_much_as_it_does() -> None:
     assert climbed(9.0)[1] == []
-    slow, actions = climbed(11.0)
-    assert [type(action) for action in actions] == [Swap]
+    slow, commands = climbed(11.0)
+    assert [type(command) for command in commands] == [Swap]
     assert (slow.phase, [applied.strategy for applied in slow.applied]) == ("Checking", ["Ignore", "SwapNodes"])
     half = replace(job(), ranks=job(iteration_ns=HEALTHY + 2 * (SLOW - HEALTHY)).ranks)
     assert climbed(19.0, half)[1] == [], "it would have removed a half"
@@ -243,8 +247,8 @@ def links(seconds: float, cause: Cause = Cause.SLOW_LINK) -> list[Lasted]:
 
 
 def test_where_slow_links_were_long_it_is_due_at_half_of_that() -> None:
-    slow, actions = climbed(5.5, known=links(600.0))
-    assert [type(action) for action in actions] == [Swap]
+    slow, commands = climbed(5.5, known=links(600.0))
+    assert [type(command) for command in commands] == [Swap]
     assert (slow.applied[-1].due_share, slow.applied[-1].removed_share) == (EARLY_SHARE, pytest.approx(1.0, rel=1e-3))
     assert climbed(4.5, known=links(600.0))[1] == []
     assert climbed(5.5, known=links(31.0))[1] == [], "those were over by now"
@@ -266,8 +270,8 @@ def test_it_is_planned_anew_after_a_while_and_when_it_is_due() -> None:
     assert planned is not None
     assert planned == Outlook(at=NOW, removed_share=1.0, moves=planned.moves)
     assert planned.moves in ({0: 2, 2: 0}, {0: 3, 3: 0}, {1: 2, 2: 1}, {1: 3, 3: 1}), "one end leaves"
-    slow, actions = climbed(100.0, job(members=[member(n, pod="Gone") for n in range(4)]), outlook=known)
-    assert (actions, slow.phase) == ([], "Detected")
+    slow, commands = climbed(100.0, job(members=[member(n, pod="Gone") for n in range(4)]), outlook=known)
+    assert (commands, slow.phase) == ([], "Detected")
     assert slow.outlook == Outlook(at=NOW, why="not all pods run")
 
 
@@ -288,28 +292,26 @@ def test_what_the_link_costs_is_measured_again_before_a_plan() -> None:
 
 
 def test_a_checkpoint_comes_first() -> None:
-    slow, actions = climbed(100.0, replace(job(), saving=True))
-    assert (actions, slow.blocked, slow.phase) == ([], link_swap.SAVING, "Detected")
+    slow, commands = climbed(100.0, replace(job(), saving=True))
+    assert (commands, slow.blocked, slow.phase) == ([], link_swap.SAVING, "Detected")
 
 
 def test_observe_writes_it_down() -> None:
-    slow, actions = climbed(100.0, policy=replace(POLICY, enforce=False))
-    assert (actions, slow.phase) == ([], "Detected")
+    slow, commands = climbed(100.0, policy=replace(POLICY, enforce=False))
+    assert (commands, slow.phase) == ([], "Detected")
     assert slow.swapped is not None
     assert slow.applied[-1].observed_only
 
 
 def test_a_spec_without_it_exchanges_nothing() -> None:
-    slow, actions = climbed(100.0, policy=replace(POLICY, strategies=[("Ignore", None), ("ReplaceNode", 13.0)]))
-    assert (actions, slow) == ([], incident(100.0))
+    slow, commands = climbed(100.0, policy=replace(POLICY, strategies=[("Ignore", None), ("ReplaceNode", 13.0)]))
+    assert (commands, slow) == ([], incident(100.0))
 
 
 # -- what came of it ---------------------------------------------------------------------------------------------------
 
 
-def checked(
-    iteration_ns: int, iterations: int = 20, trained_seconds: float = 5.0
-) -> tuple[RecoveryState, list[Action]]:
+def checked(iteration_ns: int, iterations: int = 20, trained_seconds: float = 5.0) -> Step:
     """Return what is judged of the exchange when its generation has trained for so long; it stood still for 7 s."""
     slow, _ = climbed(100.0)
     now = NOW + 7 + trained_seconds
@@ -321,7 +323,9 @@ def checked(
 
 
 def test_iterations_that_are_shorter_close_the_incident_and_the_standstill_is_learned() -> None:
-    state, (closed,) = checked(HEALTHY)
+    taken = checked(HEALTHY)
+    state = taken.state
+    (closed,) = taken.in_order()
     assert isinstance(closed, SlowClosed)
     assert (closed.outcome, closed.iteration_ns) == ("Helped", HEALTHY)
     assert closed.incident.swapped is not None
@@ -332,32 +336,36 @@ def test_iterations_that_are_shorter_close_the_incident_and_the_standstill_is_le
 
 
 def test_it_is_judged_after_some_iterations() -> None:
-    assert checked(HEALTHY, iterations=10)[1] == []
+    assert checked(HEALTHY, iterations=10).is_empty
 
 
 @pytest.mark.parametrize(("level_ns", "closed"), [(HEALTHY * 11 // 10, 1), (HEALTHY * 12 // 10, 0)])
 def test_iterations_that_are_still_longer_than_by_the_model_have_another_reason(level_ns: int, closed: int) -> None:
-    early, actions = checked(level_ns)
-    assert len(actions) == closed
+    taken = checked(level_ns)
+    early = taken.state
+    assert len(taken.in_order()) == closed
     assert closed or (early.slow is not None and link_swap.is_checked(early.slow))
-    state, actions = checked(level_ns, trained_seconds=61.0)
-    assert len(actions) == closed
+    taken = checked(level_ns, trained_seconds=61.0)
+    state = taken.state
+    assert len(taken.in_order()) == closed
     assert closed or (state.slow is not None and state.slow.swapped is not None)
     assert closed or (state.slow.phase, state.slow.swapped.failed) == ("Detected", link_swap.STILL_LONG)
 
 
 def test_one_that_has_not_helped_is_not_tried_again() -> None:
-    early, _ = checked(SLOW - 5 * MS)
+    early = checked(SLOW - 5 * MS).state
     assert early.slow is not None
     assert link_swap.is_checked(early.slow), "the first iterations may be long for other reasons"
-    state, actions = checked(SLOW - 5 * MS, trained_seconds=61.0)
-    assert actions == []
+    taken = checked(SLOW - 5 * MS, trained_seconds=61.0)
+    state = taken.state
+    assert taken.is_empty
     assert state.slow is not None
     assert state.slow.phase == "Detected"
     assert state.slow.swapped is not None
     assert state.slow.swapped.failed
     assert not link_swap.is_checked(state.slow)
-    again, more = link_swap.climb(state, replace(state.slow, loss=Loss(seconds=1e6)), job(), POLICY)
-    assert more == []
+    taken = link_swap.climb(state, replace(state.slow, loss=Loss(seconds=1e6)), job(), POLICY)
+    again = taken.state
+    assert taken.is_empty
     assert again.slow is not None
     assert again.slow.phase == "Detected"

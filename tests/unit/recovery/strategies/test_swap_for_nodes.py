@@ -9,12 +9,14 @@ import pytest
 from falcon_core.model import Evidence
 from falcon_core.recovery.failslow import node_swap
 from falcon_core.recovery.history import node_fault
-from falcon_core.recovery.model.actions import SlowClosed, Swap
+from falcon_core.recovery.model.actions import Swap
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Observation, PreparedSeen, RankSeen
 from falcon_core.recovery.model.planned_move import LeavingNode
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies import swap_for_link, swap_for_nodes
 from falcon_core.topology.parallelism import Parallelism
@@ -270,14 +272,14 @@ def exchanged() -> tuple[RecoveryState, Swap]:
     return replace(state, slow=replace(slow, applied=[*slow.applied, done])), swap
 
 
-def checked(slow: dict[int, float], level: int) -> tuple[RecoveryState, list[Any]]:
+def checked(slow: dict[int, float], level: int) -> Step:
     state, _ = exchanged()
     assert state.slow is not None
     obs = job(slow, level, generation=2, now=NOW + 130)
     begun = replace(state, slow=replace(state.slow, trained_at=NOW + 30))
     assert begun.slow is not None
     early = node_swap.check(begun, begun.slow, replace(obs, now=NOW + 60), policy())
-    assert early[0] == begun or level < 840 * MS, "iterations that are no shorter are looked at again"
+    assert early.state == begun or level < 840 * MS, "iterations that are no shorter are looked at again"
     return node_swap.check(begun, begun.slow, obs, policy())
 
 
@@ -290,8 +292,9 @@ def test_each_incident_has_the_role_of_its_pod_after_the_exchange() -> None:
 def test_the_incident_goes_on_with_what_is_left() -> None:
     state, _ = exchanged()
     slow = {each.culprit.rank: 2.0 for each in _incidents(state)}
-    state, actions = checked(slow, 650 * MS)
-    assert actions == []
+    taken = checked(slow, 650 * MS)
+    state = taken.state
+    assert taken.is_empty
     assert state.slow is not None
     assert (state.slow.phase, state.overheads) == ("Located", {"SwapNodes": pytest.approx(0.0, abs=130)})
     assert state.slow.swapped is not None
@@ -299,9 +302,10 @@ def test_the_incident_goes_on_with_what_is_left() -> None:
 
 
 def test_it_is_over_where_the_job_is_at_its_healthy_level() -> None:
-    state, actions = checked({}, 460 * MS)
-    assert [type(action) for action in actions] == [SlowClosed]
-    assert actions[0].outcome == "Helped"
+    taken = checked({}, 460 * MS)
+    state = taken.state
+    assert [type(action) for action in taken.in_order()] == [SlowClosed]
+    assert taken.in_order()[0].outcome == "Helped"
     assert state.slow is not None, "the incident beside it is judged by itself"
     assert state.beside == []
 
@@ -310,8 +314,9 @@ def test_a_slowness_that_stays_with_the_role_is_no_nodes_fault() -> None:
     """The pod that took the role of the second slow node is slow now: its work is what is slow."""
     state, swap = exchanged()
     (role,) = (role for role, of in enumerate(swap.pods_of) if of != role and role in (0, 2))
-    state, actions = checked({0: 2.0, 2: 2.0}, 850 * MS)
-    assert actions == []
+    taken = checked({0: 2.0, 2: 2.0}, 850 * MS)
+    state = taken.state
+    assert taken.is_empty
     assert state.slow is not None
     assert state.slow.swapped is not None
     assert state.slow.swapped.failed == node_swap.FOLLOWED
@@ -324,7 +329,7 @@ def test_a_slowness_that_stays_with_the_role_is_no_nodes_fault() -> None:
 def test_an_exchange_after_which_both_are_slow_has_not_helped() -> None:
     state, _ = exchanged()
     slow = {each.culprit.rank: 2.0 for each in _incidents(state)}
-    state, _ = checked(slow, 845 * MS)
+    state = checked(slow, 845 * MS).state
     assert state.slow is not None
     assert state.slow.swapped is not None
     assert state.slow.swapped.failed == node_swap.NOT_FASTER
