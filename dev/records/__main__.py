@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +19,7 @@ from pathlib import Path
 from dev.records.simulations import record, scenarios
 
 ROOT = Path(__file__).resolve().parents[2]
+TOKEN = re.compile(r"\b[0-9a-f]{32}\b")  # of a probe: drawn at random
 STORIES = ("tests/unit/operator", "tests/stories")
 
 
@@ -46,7 +48,7 @@ def _difference(name: str, before: Path, after: Path) -> str:
     for side, path in (("before", before), ("after", after)):
         if not path.exists():
             return f"{name}: there is no record {side} the change"
-    lines = zip_longest(before.read_text().splitlines(), after.read_text().splitlines())
+    lines = zip_longest(*(TOKEN.sub("TOKEN", path.read_text()).splitlines() for path in (before, after)))
     for number, (old, new) in enumerate(lines, start=1):
         if old != new:
             return f"{name}:{number}\n  - {str(old)[:300]}\n  + {str(new)[:300]}"

@@ -43,7 +43,7 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _text(value: object) -> str:
     try:
-        return msgspec.json.encode(value, enc_hook=repr, order="deterministic").decode()
+        return msgspec.json.encode(value, enc_hook=repr, order="sorted").decode()
     except TypeError:  # a map by number cannot be ordered
         return msgspec.json.encode(value, enc_hook=repr).decode()
 
