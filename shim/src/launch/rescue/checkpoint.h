@@ -1,4 +1,4 @@
-// The records of a checkpoint in the pod's memory, as the ranks' client writes them (agent/falcon_torch/store/format.py).
+// The records of a checkpoint in the pod's memory, as the ranks' client writes them (falcon_torch/store/format.py).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A copy that goes past the caches, for a checkpoint in memory (agent/falcon_torch/store/mapped_copy.py calls it by its name).
+// A copy that goes past the caches, for a checkpoint in memory: falcon_torch/store/mapped_copy.py calls it.
 #pragma once
 
 #include <cstddef>
