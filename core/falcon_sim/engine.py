@@ -20,6 +20,7 @@ from falcon_core.recovery import (
     Command,
     Exposure,
     GiveUp,
+    Look,
     Observation,
     RecoveryState,
     Replace,
@@ -315,7 +316,7 @@ class Engine:
         started = self._generation == cluster.generation
         obs = self._observe(started=started)
         before = self.state.slow
-        decided = machine.step(self.state, obs, self.policy)
+        decided = machine.step(self.state, Look(obs, self.policy))
         self.state, commands = decided.state, decided.commands
         self._note(before, decided)
         if self.state.stop is not None and self.state.stop.acts_at is not None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from falcon_core.recovery import machine
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_sim.engine import Engine
@@ -30,8 +29,8 @@ def record(path: Path, seed: int, folder: Path) -> None:
     lines: list[str] = []
     step = machine.step
 
-    def recorded(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
-        taken = step(state, obs, policy)
+    def recorded(state: RecoveryState, look: Look) -> Step:
+        taken = step(state, look)
         described = [
             f"{type(each).__name__} {msgspec.json.encode(each).decode()}" for each in (*taken.commands, *taken.events)
         ]

@@ -13,7 +13,7 @@ import time
 
 import msgspec
 
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
@@ -179,7 +179,7 @@ def milliseconds(obs: Observation, times: int = 5) -> list[float]:
         spent = []
         for _ in range(times):
             begun = time.process_time()
-            after = machine.step(state, obs, POLICY).state
+            after = machine.step(state, Look(obs, POLICY)).state
             spent.append(time.process_time() - begun)
         looks.append(statistics.median(spent) * 1e3)
         state = after

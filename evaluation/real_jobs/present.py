@@ -5,7 +5,7 @@ from __future__ import annotations
 from evaluation.real_jobs import fields
 from evaluation.real_jobs.outcome import Facts, Order, Said, Seen, said_of
 from evaluation.real_jobs.worker import main
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.model.actions import Abandon, Prepare, Replace, Switch
 from falcon_core.recovery.model.observation import MemberSeen, Observation, PreparedSeen, RankSeen, Spares
 from falcon_core.recovery.model.policy import Policy
@@ -21,7 +21,7 @@ class Present:
         self._policy = Policy(**fields.of_policy(facts))
 
     def look(self, seen: Seen) -> list[Order]:
-        step = machine.step(self._state, self._observation(seen), self._policy)
+        step = machine.step(self._state, Look(self._observation(seen), self._policy))
         self._state = step.state
         return [
             Order(type(command).__name__, command.replica)  # type: ignore[arg-type]

@@ -24,32 +24,31 @@ from falcon_core.recovery.diagnosis import slow_from_start, slow_without_onset
 from falcon_core.recovery.failslow import node_swap
 from falcon_core.recovery.failstop import output_evidence
 from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import group_comparison
 from falcon_core.wire.reporting.messages import MAX_DETAILED
 
 
-def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> list[int]:
+def wanted_detail(state: RecoveryState, look: Look) -> list[int]:
     """Return the ranks to be asked, at most ``MAX_DETAILED``, in ascending order."""
     slow = state.slow
-    if not obs.running or not policy.watch:
+    if not look.obs.running or not look.policy.watch:
         return []
     if slow is None:
         slower = (
-            slow_from_start.asked(state, obs),
-            slow_without_onset.asked(state, obs),
-            group_comparison.asked(state, obs, policy),
+            slow_from_start.asked(state, look.obs),
+            slow_without_onset.asked(state, look.obs),
+            group_comparison.asked(state, look),
         )
-        return sorted({*output_evidence.asked(obs)}.union(*slower))
-    beside = state.link_beside is not None or unexplained.is_suspected(state, obs, policy)
-    if slow.culprit is not None and not beside and not node_swap.needs_traffic(state, obs, policy):
+        return sorted({*output_evidence.asked(look.obs)}.union(*slower))
+    beside = state.link_beside is not None or unexplained.is_suspected(state, look)
+    if slow.culprit is not None and not beside and not node_swap.needs_traffic(state, look):
         return sorted(culprit.rank for culprit in state.culprits)
-    if obs.now - slow.onset_at < OWN_JUDGEMENT_SECONDS:
+    if look.obs.now - slow.onset_at < OWN_JUDGEMENT_SECONDS:
         return []
-    ranks = sorted(rank.rank for rank in obs.ranks if rank.tracked)
+    ranks = sorted(rank.rank for rank in look.obs.ranks if rank.tracked)
     if len(ranks) <= MAX_DETAILED:
         return ranks
-    first = int(obs.now // TURN_SECONDS) % turns(len(ranks)) * MAX_DETAILED
+    first = int(look.obs.now // TURN_SECONDS) % turns(len(ranks)) * MAX_DETAILED
     return ranks[first : first + MAX_DETAILED]

@@ -20,9 +20,8 @@ from falcon_core.planning import ski_rental
 from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
 from falcon_core.recovery.model.events import MoveClosed
-from falcon_core.recovery.model.observation import MemberSeen, Observation, resumed_at, training
+from falcon_core.recovery.model.observation import Look, MemberSeen, Observation, resumed_at, training
 from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
-from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
@@ -38,14 +37,14 @@ UNDER_WAY = "a planned move is being prepared"
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once, after the ladder for fail-stop has found nothing to do."""
-    taken = _concluded(state, obs)
-    taken = taken.then(_followed(taken.state, obs))
-    if not obs.running or taken.state.stop is not None:
+    taken = _concluded(state, look.obs)
+    taken = taken.then(_followed(taken.state, look.obs))
+    if not look.obs.running or taken.state.stop is not None:
         return taken
-    taken = taken.then(_prepared(taken.state, obs, policy))
-    taken = taken.then(_switched(taken.state, obs))
+    taken = taken.then(_prepared(taken.state, look))
+    taken = taken.then(_switched(taken.state, look.obs))
     return replace(taken, state=_forgotten(taken.state))
 
 
@@ -119,20 +118,20 @@ def _forgotten(state: RecoveryState) -> RecoveryState:
     return replace(state, move=replace(state.move, leaving=preparing) if preparing else None)
 
 
-def _prepared(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def _prepared(state: RecoveryState, look: Look) -> Step:
     """Prepare a pod for each replica that is to move now and for which there is room."""
     if state.move is not None and state.move.restarts:
         return Step(state)
-    taken = sum(entry.preparing and _is_unplaced(entry, obs) for entry in state.leaving)
+    taken = sum(entry.preparing and _is_unplaced(entry, look.obs) for entry in state.leaving)
     entries: list[LeavingNode] = []
     prepared: list[Command] = []
     for entry in state.leaving:
         if entry.preparing:
-            state = _opened(state, entry, obs, policy)  # it was left over by a restart that is over
-        elif _is_due(state, entry, obs):
-            entry = replace(entry, blocked=replace_node.hindrance(obs.spares, taken))
+            state = _opened(state, entry, look)  # it was left over by a restart that is over
+        elif _is_due(state, entry, look.obs):
+            entry = replace(entry, blocked=replace_node.hindrance(look.obs.spares, taken))
             if not entry.blocked:
-                state = _opened(state, entry, obs, policy)
+                state = _opened(state, entry, look)
                 assert state.move is not None  # opened just now
                 entry = replace(entry, preparing=True)
                 prepared.append(Prepare(entry.replica, entry.why, state.move.id, exclude=False))
@@ -156,11 +155,11 @@ def _is_due(state: RecoveryState, entry: LeavingNode, obs: Observation) -> bool:
     return obs.now >= due_at(state, entry)
 
 
-def _opened(state: RecoveryState, entry: LeavingNode, obs: Observation, policy: Policy) -> RecoveryState:
+def _opened(state: RecoveryState, entry: LeavingNode, look: Look) -> RecoveryState:
     if state.move is not None:
         return replace(state, move=replace(state.move, since=min(state.move.since, entry.since)))
     number = state.incidents + 1
-    move = PlannedMove(id=f"{policy.job}-{number}", since=entry.since, began_at=obs.now, leaving=[])
+    move = PlannedMove(id=f"{look.policy.job}-{number}", since=entry.since, began_at=look.obs.now, leaving=[])
     return replace(state, incidents=number, move=move)
 
 

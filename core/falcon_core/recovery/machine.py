@@ -16,8 +16,7 @@ from falcon_core.recovery.failstop import hangs, restart_ladder, setup_retries
 from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.model.actions import RESTARTS, Command, GiveUp, Recreate, Replace, Switch, left_replicas
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.probe import probe_controller
@@ -25,48 +24,49 @@ from falcon_core.recovery.probe import probe_controller
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once. The caller stores the state before it carries out the commands."""
-    obs = microbatch_normalization.evened(obs, policy)
-    taken = _ladders(state, obs, policy)
-    state = rebalance.carried(taken.state, taken.commands, obs, policy)
-    state = rebalance.step(state, obs, policy)
-    state = probe_controller.step(state, obs, policy)
-    taken = taken.then(setup_retries.step(state, obs, policy))
-    return replace(taken, state=left_nodes.record(taken.state, taken.commands, obs))
+    look = replace(look, obs=microbatch_normalization.evened(look))
+    taken = _ladders(state, look)
+    state = rebalance.carried(taken.state, taken.commands, look)
+    state = rebalance.step(state, look)
+    state = probe_controller.step(state, look)
+    taken = taken.then(setup_retries.step(state, look))
+    return replace(taken, state=left_nodes.record(taken.state, taken.commands, look.obs))
 
 
-def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
-    taken = restart_ladder.step(state, obs, policy)
+def _ladders(state: RecoveryState, look: Look) -> Step:
+    taken = restart_ladder.step(state, look)
     if any(isinstance(command, GiveUp) for command in taken.commands):
         return taken
     if any(isinstance(command, RESTARTS) for command in taken.commands):
-        taken = taken.then(drain.join(taken.state, obs, _moving(taken.commands)))
+        taken = taken.then(drain.join(taken.state, look.obs, _moving(taken.commands)))
     else:
-        taken = taken.then(drain.step(taken.state, obs, policy))
-    taken = taken.then(incidents.superseded(taken.state, left_replicas(taken.commands), obs))
-    if not policy.watch:
+        taken = taken.then(drain.step(taken.state, look))
+    taken = taken.then(incidents.superseded(taken.state, left_replicas(taken.commands), look.obs))
+    if not look.policy.watch:
         return replace(taken, state=replace(taken.state, slow=None, beside=[], link_beside=None, hang=None))
-    after_hangs = taken.then(hangs.step(taken.state, obs, policy))
+    after_hangs = taken.then(hangs.step(taken.state, look))
     # A command changes much. So does an event: training goes on again, or a slow node has been left. Speed is judged
     # at the next look then. The end of a hang is no such event.
     if not taken.is_empty:
         return after_hangs
-    return after_hangs.then(_slow(after_hangs.state, obs, policy))
+    return after_hangs.then(_slow(after_hangs.state, look))
 
 
-def _slow(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def _slow(state: RecoveryState, look: Look) -> Step:
     """Climb the ladder for fail-slow, and leave other nodes in its restart."""
-    slow, seen = state.slow, obs
+    slow, seen = state.slow, look
     if drain.is_under_way(state):
-        seen = replace(obs, spares=replace(obs.spares, available=False, message=drain.UNDER_WAY))
-    taken = mitigation_ladder.step(state, seen, policy)
+        spares = replace(look.obs.spares, available=False, message=drain.UNDER_WAY)
+        seen = replace(look, obs=replace(look.obs, spares=spares))
+    taken = mitigation_ladder.step(state, seen)
     if slow is None or not any(isinstance(command, Switch) for command in taken.commands):
         return taken
-    joined = drain.join(taken.state, obs, _moving(taken.commands))
-    besides = joined.then(Step(joined.state, leaving(obs, set(), slow.id)))  # a switch has its spare already
+    joined = drain.join(taken.state, look.obs, _moving(taken.commands))
+    besides = joined.then(Step(joined.state, leaving(look.obs, set(), slow.id)))  # a switch has its spare already
     taken = taken.then(besides)
-    return taken.then(incidents.superseded(taken.state, left_replicas(besides.commands), obs))
+    return taken.then(incidents.superseded(taken.state, left_replicas(besides.commands), look.obs))
 
 
 def _moving(commands: list[Command]) -> set[int]:

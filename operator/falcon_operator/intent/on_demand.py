@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from falcon_core.recovery import (
+    Look,
     Member,
     Membership,
     Observation,
@@ -33,7 +34,7 @@ def recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) ->
     While it waits, the ladders see that ranks save, and the prepared pods as not ready yet. So everything else is
     decided as ever.
     """
-    step = machine.step(intent.recovery, obs, policy)
+    step = machine.step(intent.recovery, Look(obs, policy))
     restarts = any(isinstance(command, Switch | Swap) for command in step.commands)
     if not obs.running or step.state.stop is not None or not restarts:
         return intent, step
@@ -47,7 +48,7 @@ def recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) ->
         replica: replace(seen, ready=False, message=WAITING) if seen.ready else seen
         for replica, seen in obs.prepared.items()
     }
-    return intent, machine.step(intent.recovery, replace(obs, prepared=prepared, saving=True), policy)
+    return intent, machine.step(intent.recovery, Look(replace(obs, prepared=prepared, saving=True), policy))
 
 
 def with_checkpoints(obs: Observation, snap: Snapshot, membership: Membership) -> Observation:

@@ -30,6 +30,7 @@ from falcon_core.recovery import (
     drain,
 )
 from falcon_core.recovery import Event as RecoveryEvent
+from falcon_core.recovery import Look as RecoveryLook
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.idle import is_quiet
 from falcon_core.recovery.views import assess_liveness, next_step, probe_controller
@@ -164,14 +165,14 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         live=assess_liveness(obs, intent.recovery.stop),
         gathering=gathering,
     )
-    status = render(view, next_step(intent.recovery, obs, policy))
+    status = render(view, next_step(intent.recovery, RecoveryLook(obs, policy)))
     events = turning_points(Look(before, snap.job.status), Look(intent, status), commands)
     return Decision(
         intent=intent,
         status=status,
         effects=[
             *_effects(snap, intent),
-            AskDetail(intent.membership.generation, wanted_detail(intent.recovery, obs, policy)),
+            AskDetail(intent.membership.generation, wanted_detail(intent.recovery, RecoveryLook(obs, policy))),
             *_orders(intent),
         ],
         events=[*_warnings(snap, before), *events],

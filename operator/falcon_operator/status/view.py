@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery import Observation, Policy
+from falcon_core.recovery import Look, Observation, Policy
 from falcon_core.recovery.views import Liveness, communicator_progress, hangs
 from falcon_core.times import BLIND_SECONDS
 from falcon_operator.intent.model.intent import Intent
@@ -63,7 +63,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def awaited(self) -> str:
         """Return which ranks a job without progress waits for, in words; "" if the counts of calls do not show it."""
         hang = self.intent.recovery.hang
-        findings = hang.findings if hang else hangs.explain(self.obs, self.policy)
+        findings = hang.findings if hang else hangs.explain(Look(self.obs, self.policy))
         if not findings:
             return hang_diagnosis.NOBODY_WAITS if communicator_progress.nobody_waits(self.obs) else ""
         words = hang_diagnosis.finding_words(findings[0])

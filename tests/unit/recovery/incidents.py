@@ -6,7 +6,7 @@ from typing import Any
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -47,7 +47,7 @@ def located(rank: int = 2, **fields: Any) -> SlowIncident:
 
 
 def step(obs: Observation, slow: SlowIncident | None = None, policy: Policy = POLICY, **state: Any) -> Step:
-    return mitigation_ladder.step(RecoveryState(healthy_ns=250 * MS, slow=slow, **state), obs, policy)
+    return mitigation_ladder.step(RecoveryState(healthy_ns=250 * MS, slow=slow, **state), Look(obs, policy))
 
 
 def incident(state: RecoveryState) -> SlowIncident:

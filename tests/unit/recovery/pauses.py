@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.model.observation import Observation, ProbeSeen
+from falcon_core.recovery.model.observation import Look, Observation, ProbeSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses
 from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
@@ -73,8 +73,8 @@ def ready(at: int) -> ProbeReport:
 
 def ordered(before: RecoveryState | None = None) -> RecoveryState:
     """Return the state in which ranks are told to stand still."""
-    begun = probe_controller.step(before or state(), job(), POLICY)
-    return probe_controller.step(begun, job(probes=answers(ready)), POLICY)
+    begun = probe_controller.step(before or state(), Look(job(), POLICY))
+    return probe_controller.step(begun, Look(job(probes=answers(ready)), POLICY))
 
 
 def measured(links: dict[frozenset[int], int]) -> Any:

@@ -9,7 +9,7 @@ import msgspec
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.shared_growth import common
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of, stragglers
-from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, MemberSeen, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.signals.job.cause import CpuEvidence
@@ -103,7 +103,7 @@ def ended(*, signal: int | None = None, exit_code: int | None = None, at: float 
 def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -> Culprit | None:
     """Return the worst straggler of the observation; None where nobody stands out."""
     ranks = compared_ranks(obs)
-    return culprit_of(stragglers(ranks, policy, slow), obs, policy, common(ranks, obs, policy))
+    return culprit_of(stragglers(ranks, policy, slow), Look(obs, policy), common(ranks, Look(obs, policy)))
 
 
 def unnamed(slow_ns: int) -> SlowIncident:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.recovery import Look as RecoveryLook
 from falcon_core.recovery import machine
 from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
 from falcon_core.recovery.model.events import SlowClosed
@@ -157,7 +158,7 @@ class Job:
         for _ in range(iterations):
             self._train()
             if self._iteration % LOOK_ITERATIONS == 0:
-                taken = machine.step(self._state, self.observation(), self.policy)
+                taken = machine.step(self._state, RecoveryLook(self.observation(), self.policy))
                 self._state = taken.state
                 self.looks.append(Look(self._iteration, taken))
                 self._carry_out(taken.commands)
@@ -191,7 +192,7 @@ class Job:
             self._nodes[replica] = self._prepared.pop(replica).claimed_node
         self._mended += [rank for rank in range(len(self._agents)) if rank // self._procs in moved]
         stopped = replace(self.observation(), generation=self._generation + 1, running=False, ranks=[])
-        self._state = machine.step(self._state, stopped, self.policy).state
+        self._state = machine.step(self._state, RecoveryLook(stopped, self.policy)).state
         self._agents = [Agent() for _ in self._agents]
         self._generation, self._made = self._generation + 1, 0
         self._now_ns += int(STANDSTILL_SECONDS * 1e9)

@@ -10,7 +10,7 @@ import pytest
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -59,15 +59,15 @@ def slow(culprit: int | None = None) -> RecoveryState:
     ids=["healthy", "those that know themselves come forward first", "between generations", "not watched"],
 )
 def test_nobody_is_asked(state: RecoveryState, obs: Observation, policy: Policy) -> None:
-    assert wanted_detail(state, obs, policy) == []
+    assert wanted_detail(state, Look(obs, policy)) == []
 
 
 def test_all_ranks_of_a_small_job_are_asked_while_nobody_is_named() -> None:
-    assert wanted_detail(slow(), job(4, 60), POLICY) == [0, 1, 2, 3]
+    assert wanted_detail(slow(), Look(job(4, 60), POLICY)) == [0, 1, 2, 3]
 
 
 def test_the_culprit_alone_is_asked_once_it_is_named() -> None:
-    assert wanted_detail(slow(culprit=3), job(4, 60), POLICY) == [3]
+    assert wanted_detail(slow(culprit=3), Look(job(4, 60), POLICY)) == [3]
 
 
 def test_all_ranks_are_asked_where_what_they_send_decides_over_an_exchange() -> None:
@@ -76,15 +76,15 @@ def test_all_ranks_are_asked_where_what_they_send_decides_over_an_exchange() -> 
     state = msgspec.structs.replace(slow(culprit=3), slow_pairs=[pair])
     obs = msgspec.structs.replace(job(4, 60), members=[member(number) for number in range(4)])
     staged = Policy(job="j", strategies=[("SwapNodes", None)], layout=Parallelism(data=2, pipeline=2))
-    assert wanted_detail(state, obs, staged) == [0, 1, 2, 3]
-    assert wanted_detail(state, obs, msgspec.structs.replace(staged, strategies=[])) == [3]
-    assert wanted_detail(state, obs, msgspec.structs.replace(staged, layout=Parallelism(data=4))) == [3]
+    assert wanted_detail(state, Look(obs, staged)) == [0, 1, 2, 3]
+    assert wanted_detail(state, Look(obs, msgspec.structs.replace(staged, strategies=[]))) == [3]
+    assert wanted_detail(state, Look(obs, msgspec.structs.replace(staged, layout=Parallelism(data=4)))) == [3]
 
 
 def test_the_ranks_of_a_large_job_are_asked_in_turns() -> None:
     ranks = 3 * MAX_DETAILED + 5
-    turns = [wanted_detail(slow(), job(ranks, 60 + turn * TURN_SECONDS), POLICY) for turn in range(4)]
+    turns = [wanted_detail(slow(), Look(job(ranks, 60 + turn * TURN_SECONDS), POLICY)) for turn in range(4)]
     assert max(map(len, turns)) == MAX_DETAILED
     assert sorted(itertools.chain.from_iterable(turns)) == list(range(ranks))
-    within = [wanted_detail(slow(), job(ranks, 60 + second), POLICY) for second in (0, TURN_SECONDS - 1)]
+    within = [wanted_detail(slow(), Look(job(ranks, 60 + second), POLICY)) for second in (0, TURN_SECONDS - 1)]
     assert within[0] == within[1], "a turn lasts"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.drain import MOST_LEAVING, SETTLE_SECONDS, WHY_LENGTH
 from falcon_core.recovery.model.actions import Abandon, Prepare, Switch
 from falcon_core.recovery.model.observation import Notice, Observation, PreparedSeen, Spares
@@ -27,39 +27,39 @@ def cordoned(*replicas: int, at: float, ready: dict[int, bool] | None = None, no
 
 
 def test_a_restart_waits_for_a_pod_that_was_asked_for_at_this_very_look() -> None:
-    state = machine.step(RecoveryState(), cordoned(0, at=NOW), POLICY).state
-    taken = machine.step(state, cordoned(0, 1, at=NOW + SETTLE_SECONDS), POLICY)
+    state = machine.step(RecoveryState(), Look(cordoned(0, at=NOW), POLICY)).state
+    taken = machine.step(state, Look(cordoned(0, 1, at=NOW + SETTLE_SECONDS), POLICY))
     state = taken.state
     assert [type(action) for action in taken.in_order()] == [Prepare]
     both = NOW + 2 * SETTLE_SECONDS
-    taken = machine.step(state, cordoned(0, 1, at=both, ready={0: True}), POLICY)
+    taken = machine.step(state, Look(cordoned(0, 1, at=both, ready={0: True}), POLICY))
     state = taken.state
     assert [(type(action), action.replica) for action in taken.commands if isinstance(action, Prepare)] == [
         (Prepare, 1)
     ]
     assert not any(isinstance(action, Switch) for action in taken.commands)
-    taken = machine.step(state, cordoned(0, 1, at=both + 5, ready={0: True, 1: True}), POLICY)
+    taken = machine.step(state, Look(cordoned(0, 1, at=both + 5, ready={0: True, 1: True}), POLICY))
     state = taken.state
     assert sorted(action.replica for action in taken.commands if isinstance(action, Switch)) == [0, 1]
 
 
 def test_an_urgent_node_does_not_wait_for_a_cordoned_one() -> None:
-    state = machine.step(RecoveryState(), cordoned(0, at=NOW), POLICY).state
-    state = machine.step(state, cordoned(0, at=NOW + SETTLE_SECONDS), POLICY).state
+    state = machine.step(RecoveryState(), Look(cordoned(0, at=NOW), POLICY)).state
+    state = machine.step(state, Look(cordoned(0, at=NOW + SETTLE_SECONDS), POLICY)).state
     later = cordoned(0, at=NOW + SETTLE_SECONDS + 1, ready={0: False})
-    taken = machine.step(state, replace(later, members=[*later.members[:2], member(2, notice=SPOT)]), POLICY)
+    taken = machine.step(state, Look(replace(later, members=[*later.members[:2], member(2, notice=SPOT)]), POLICY))
     state = taken.state
     assert [action.replica for action in taken.commands if isinstance(action, Prepare)] == [2]
     ready = cordoned(0, at=NOW + SETTLE_SECONDS + 3, ready={0: False, 2: True})
-    taken = machine.step(state, replace(ready, members=[*ready.members[:2], member(2, notice=SPOT)]), POLICY)
+    taken = machine.step(state, Look(replace(ready, members=[*ready.members[:2], member(2, notice=SPOT)]), POLICY))
     state = taken.state
     assert [action.replica for action in taken.commands if isinstance(action, Switch)] == [2]
     assert [entry.replica for entry in state.leaving if entry.preparing] == [0], "its pod is prepared further"
 
 
 def test_a_withdrawn_notice_gives_the_pod_back() -> None:
-    state = machine.step(RecoveryState(), cordoned(0, at=NOW, notice=SPOT), POLICY).state
-    taken = machine.step(state, cordoned(at=NOW + 2, ready={0: True}), POLICY)
+    state = machine.step(RecoveryState(), Look(cordoned(0, at=NOW, notice=SPOT), POLICY)).state
+    taken = machine.step(state, Look(cordoned(at=NOW + 2, ready={0: True}), POLICY))
     state = taken.state
     assert taken.in_order() == [Abandon(0)]
     assert (state.leaving, state.move) == ([], None)
@@ -69,7 +69,7 @@ def test_a_cluster_that_is_cordoned_as_a_whole_does_not_make_the_memory_large() 
     said = Notice("x" * 5000, urgent=True)
     members = [member(number, notice=said) for number in range(4096)]
     obs = replace(seen(), members=members, spares=Spares(pool="spares", ready=10))
-    taken = machine.step(RecoveryState(), obs, POLICY)
+    taken = machine.step(RecoveryState(), Look(obs, POLICY))
     state = taken.state
     assert len(state.leaving) == MOST_LEAVING
     assert len(taken.in_order()) == 10

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.idle import is_quiet
 from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import ONSET, POLICY, STRAGGLER, seen
@@ -43,6 +43,6 @@ def test_a_job_that_does_not_run_or_is_not_heard_is_watched(fields: dict[str, An
 
 
 def test_a_job_with_an_open_incident_is_watched() -> None:
-    slow = machine.step(RecoveryState(), seen(ranks=STRAGGLER), POLICY).state
+    slow = machine.step(RecoveryState(), Look(seen(ranks=STRAGGLER), POLICY)).state
     assert slow.slow is not None
     assert not is_quiet(slow, seen())

@@ -8,8 +8,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis.culprit_timing import excess_ns, named_for_ns
 from falcon_core.recovery.diagnosis.shared_growth import Common
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
@@ -19,8 +18,7 @@ replace = msgspec.structs.replace
 
 def counted(
     slow: SlowIncident,
-    obs: Observation,
-    policy: Policy,
+    look: Look,
     shared: Common | None,
     *,
     paused: bool = False,
@@ -35,31 +33,31 @@ def counted(
     ``link_beside``: a link is slow, or suspected, beside slow ranks. Then moved micro-batches leave of a rank what they
     explain.
     """
-    done = obs.iterations
-    counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
+    done = look.obs.iterations
+    counted = slow.loss.counted_iterations if slow.loss.generation == look.obs.generation else 0
     fresh = done - counted
-    level = obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
+    level = look.obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
     if level is None:
         return slow
-    typical = _typical_ns(slow, level, fresh, obs, policy)
+    typical = _typical_ns(slow, level, fresh, look)
     if paused:
         level, typical = min(level, slow.slow_ns), min(typical, slow.slow_ns)
-    common_ns = shared.gain_ns(policy, slow.healthy_ns) if shared is not None else slow.common_ns
+    common_ns = shared.gain_ns(look.policy, slow.healthy_ns) if shared is not None else slow.common_ns
     loss = ski_rental.accumulate(
         slow.loss,
-        generation=obs.generation,
+        generation=look.obs.generation,
         iterations=done,
-        slow_ns=_own_level(slow, level, slow.healthy_ns + common_ns, fresh, obs, policy, link_beside=link_beside),
+        slow_ns=_own_level(slow, level, slow.healthy_ns + common_ns, fresh, look, link_beside=link_beside),
         healthy_ns=slow.healthy_ns + common_ns,
     )
     return replace(slow, loss=loss, slow_ns=int(typical), common_ns=common_ns)
 
 
-def _typical_ns(slow: SlowIncident, level_ns: float, fresh: int, obs: Observation, policy: Policy) -> float:
+def _typical_ns(slow: SlowIncident, level_ns: float, fresh: int, look: Look) -> float:
     """Return the time of the newest C iterations of the slowdown [ns]: a single iteration proves little."""
-    since = slow.onset_iteration if slow.onset_generation == obs.generation else 1
-    wanted = min(policy.consecutive, obs.iterations - since + 1)
-    return level_ns if fresh >= wanted else obs.iteration_ns(wanted) or level_ns
+    since = slow.onset_iteration if slow.onset_generation == look.obs.generation else 1
+    wanted = min(look.policy.consecutive, look.obs.iterations - since + 1)
+    return level_ns if fresh >= wanted else look.obs.iteration_ns(wanted) or level_ns
 
 
 def _own_level(
@@ -67,22 +65,16 @@ def _own_level(
     level_ns: float,
     well_ns: int,
     fresh: int,
-    obs: Observation,
-    policy: Policy,
+    look: Look,
     *,
     link_beside: bool,
 ) -> float:
     """Return the iteration time [ns] if the named rank alone were slow, where that is much less."""
-    if (
-        link_beside
-        and slow.moved is not None
-        and obs.shared_unevenly
-        and not adjust_microbatches.hindrance(obs, policy)
-    ):
-        return min(level_ns, well_ns + adjust_microbatches.left_ns(obs, policy))
+    if link_beside and slow.moved is not None and look.obs.shared_unevenly and not adjust_microbatches.hindrance(look):
+        return min(level_ns, well_ns + adjust_microbatches.left_ns(look))
     if slow.culprit is None or slow.from_start or slow.moved is not None:
         return level_ns
-    own_ns = excess_ns(slow.culprit, obs, min(fresh, RECENT_ITERATIONS), policy)
+    own_ns = excess_ns(slow.culprit, look, min(fresh, RECENT_ITERATIONS))
     if own_ns is None or own_ns >= JUDGEMENT.action_share * (level_ns - well_ns):
         return level_ns
     return well_ns + max(0.0, own_ns)

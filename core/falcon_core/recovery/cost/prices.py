@@ -7,7 +7,7 @@ from typing import Final
 from falcon_core.planning import ski_rental
 from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery.history import durations, left_nodes
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident, in_force, only, was_applied
 from falcon_core.recovery.model.state import RecoveryState
@@ -25,14 +25,12 @@ TAKE_THE_ROLE: Final = frozenset({swap_for_link.TYPE, replace_node.TYPE})
 _AGAINST_LINKS: Final = frozenset({ignore.TYPE, swap_for_link.TYPE})
 
 
-def next_candidate(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> ski_rental.Candidate | None:
+def next_candidate(state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
     """Choose the cheapest strategy that is left, among those that apply to the job now."""
     apt = _AGAINST_RANKS if slow.link is None else _AGAINST_LINKS
-    found = [_candidate(name, state, slow, obs, policy) for name, _ in policy.strategies if name in apt]
-    done = [applied.strategy for applied in in_force(slow, policy)]
-    if may_move_again(slow, obs):
+    found = [_candidate(name, state, slow, look) for name, _ in look.policy.strategies if name in apt]
+    done = [applied.strategy for applied in in_force(slow, look.policy)]
+    if may_move_again(slow, look.obs):
         done = [name for name in done if name != adjust_microbatches.TYPE]
     return ski_rental.next_strategy([candidate for candidate in found if candidate is not None], done)
 
@@ -45,31 +43,27 @@ def may_move_again(slow: SlowIncident, obs: Observation) -> bool:
     return obs.now - slow.moved.failed_at >= adjust_microbatches.retry_seconds(failures)
 
 
-def _candidate(
-    name: str, state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> ski_rental.Candidate | None:
+def _candidate(name: str, state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
     """Price a strategy; None where it does not apply now."""
     if name == replace_node.TYPE:
-        return replacement(state, slow, obs, policy)
+        return replacement(state, slow, look)
     if name == swap_for_link.TYPE:
-        return _exchange(state, slow, obs, policy)
-    if name == adjust_microbatches.TYPE and why_not_moved(slow, obs, policy):
+        return _exchange(state, slow, look)
+    if name == adjust_microbatches.TYPE and why_not_moved(slow, look):
         return None
-    return ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, policy, name))
+    return ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, look.policy, name))
 
 
-def why_not_moved(slow: SlowIncident, obs: Observation, policy: Policy) -> str:
+def why_not_moved(slow: SlowIncident, look: Look) -> str:
     """Return why micro-batches are not moved against a slow rank now; "" where they can be, were, or need not be."""
-    wanted = policy.names(adjust_microbatches.TYPE)
-    if not wanted or (was_applied(slow, adjust_microbatches.TYPE) and not may_move_again(slow, obs)):
+    wanted = look.policy.names(adjust_microbatches.TYPE)
+    if not wanted or (was_applied(slow, adjust_microbatches.TYPE) and not may_move_again(slow, look.obs)):
         return ""
-    why = adjust_microbatches.hindrance(obs, policy)
-    return why or ("" if adjust_microbatches.plan(obs, policy) is not None else adjust_microbatches.NO_GAIN)
+    why = adjust_microbatches.hindrance(look)
+    return why or ("" if adjust_microbatches.plan(look) is not None else adjust_microbatches.NO_GAIN)
 
 
-def _exchange(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> ski_rental.Candidate | None:
+def _exchange(state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
     """Price an exchange of roles: the standstill, and the work since the last checkpoint that is not saved on demand.
 
     It is due when what it would have removed of the loss has reached that. None where no exchange is in sight.
@@ -77,12 +71,12 @@ def _exchange(
     if slow.outlook is None or not slow.outlook.removed_share:
         return None
     price = restart_price(
-        configured_seconds=dict(policy.strategies)[swap_for_link.TYPE],
+        configured_seconds=dict(look.policy.strategies)[swap_for_link.TYPE],
         measured_seconds=state.overheads.get(swap_for_link.TYPE),
         default_seconds=swap_for_link.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
-        interval_seconds=policy.checkpoint_interval_seconds,
-        unsaved_seconds=_unsaved_seconds(slow, obs),
+        trained_seconds=look.obs.iterations * slow.healthy_ns / 1e9,
+        interval_seconds=look.policy.checkpoint_interval_seconds,
+        unsaved_seconds=_unsaved_seconds(slow, look.obs),
     )
     candidate = ski_rental.Candidate(
         name=swap_for_link.TYPE,
@@ -90,35 +84,33 @@ def _exchange(
         redo_seconds=price.redo_seconds,
         removed_share=slow.outlook.removed_share,
     )
-    return durations.early(candidate, state, slow, obs)
+    return durations.early(candidate, state, slow, look.obs)
 
 
-def replacement(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> ski_rental.Candidate | None:
+def replacement(state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
     """Price the replacement of the incident's node: the standstill, the work since the last checkpoint, and the spare.
 
     None where the policy has no such strategy.
     """
-    configured = dict(policy.strategies)
+    configured = dict(look.policy.strategies)
     if replace_node.TYPE not in configured:
         return None
     price = restart_price(
         configured_seconds=configured[replace_node.TYPE],
         measured_seconds=state.overheads.get(replace_node.TYPE),
         default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
-        interval_seconds=policy.checkpoint_interval_seconds,
-        unsaved_seconds=_unsaved_seconds(slow, obs),
+        trained_seconds=look.obs.iterations * slow.healthy_ns / 1e9,
+        interval_seconds=look.policy.checkpoint_interval_seconds,
+        unsaved_seconds=_unsaved_seconds(slow, look.obs),
     )
-    spare = left_nodes.spare_seconds(state, obs)
+    spare = left_nodes.spare_seconds(state, look.obs)
     candidate = ski_rental.Candidate(
         name=replace_node.TYPE,
         overhead_seconds=price.seconds + spare,
         spare_seconds=spare,
         redo_seconds=price.redo_seconds,
     )
-    return durations.early(candidate, state, slow, obs)
+    return durations.early(candidate, state, slow, look.obs)
 
 
 def _unsaved_seconds(slow: SlowIncident, obs: Observation) -> float | None:
@@ -136,18 +128,18 @@ def _unsaved_seconds(slow: SlowIncident, obs: Observation) -> float | None:
     return well + slowly * min(1.0, pace)
 
 
-def applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:
+def applied(strategy: ski_rental.Candidate, slow: SlowIncident, look: Look) -> Applied:
     """Return the record of a strategy that is applied now, or in mode Observe would be."""
     return Applied(
         strategy=strategy.name,
-        at=obs.now,
+        at=look.obs.now,
         loss_seconds=slow.loss.seconds,
         overhead_seconds=strategy.overhead_seconds,
         spare_seconds=strategy.spare_seconds,
         redo_seconds=strategy.redo_seconds,
         due_share=strategy.due_share,
         removed_share=strategy.removed_share,
-        observed_only=not policy.enforce and strategy.name != ignore.TYPE,
+        observed_only=not look.policy.enforce and strategy.name != ignore.TYPE,
     )
 
 
@@ -162,6 +154,6 @@ def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
     return state.overheads.get(name, guess)
 
 
-def next_step(state: RecoveryState, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
+def next_step(state: RecoveryState, look: Look) -> ski_rental.Candidate | None:
     """Return the strategy that the ladder would apply next to the open slowdown, for display; None without any."""
-    return next_candidate(state, state.slow, obs, policy) if state.slow is not None else None
+    return next_candidate(state, state.slow, look) if state.slow is not None else None

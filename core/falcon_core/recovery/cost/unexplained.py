@@ -6,8 +6,7 @@ import math
 from statistics import median
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
@@ -16,7 +15,7 @@ from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 MOVED_SECONDS = 10.0  # since micro-batches were moved, before links are suspected; a window of C iterations at least
 
 
-def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+def is_suspected(state: RecoveryState, look: Look) -> bool:
     """Check whether the named ranks explain less than half of the slowdown in each of the newest windows.
 
     Not once a link is named beside them.
@@ -26,27 +25,32 @@ def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool
         return False  # it has its name already
     if slow is None or slow.culprit is None or slow.phase != "Located":
         return False
-    if obs.shared_unevenly:
-        return is_beyond_shares(state, slow, obs, policy)
+    if look.obs.shared_unevenly:
+        return is_beyond_shares(state, slow, look)
     if slow.from_start or slow.without_onset:
         return False
-    width = policy.consecutive
-    return all(_unexplained(state, slow, obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
+    width = look.policy.consecutive
+    return all(_unexplained(state, slow, look.obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
 
 
-def is_beyond_shares(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def is_beyond_shares(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether moved micro-batches explain less than half of what iterations take longer, since they are moved."""
-    sharing, width = state.sharing, policy.consecutive
-    if slow.moved is None or sharing is None or sharing.generation != obs.generation or not sharing.taken_iteration:
+    sharing, width = state.sharing, look.policy.consecutive
+    if (
+        slow.moved is None
+        or sharing is None
+        or sharing.generation != look.obs.generation
+        or not sharing.taken_iteration
+    ):
         return False
-    done, windows = obs.iterations - sharing.taken_iteration, moved_windows(obs, width)
-    if done < windows * width or adjust_microbatches.hindrance(obs, policy):
+    done, windows = look.obs.iterations - sharing.taken_iteration, moved_windows(look.obs, width)
+    if done < windows * width or adjust_microbatches.hindrance(look):
         return False
-    left_ns, well_ns = adjust_microbatches.left_ns(obs, policy), slow.healthy_ns + slow.common_ns
+    left_ns, well_ns = adjust_microbatches.left_ns(look), slow.healthy_ns + slow.common_ns
     for window in range(1, windows + 1):
-        level = _level(obs, width, window)
+        level = _level(look.obs, width, window)
         lost_ns = 0.0 if level is None else level - well_ns
-        if lost_ns <= policy.verify * well_ns or left_ns >= JUDGEMENT.action_share * lost_ns:
+        if lost_ns <= look.policy.verify * well_ns or left_ns >= JUDGEMENT.action_share * lost_ns:
             return False
     return True
 

@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from falcon_core.recovery.model.observation import Observation, RankSeen
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.stored import Place
 from falcon_core.signals.calls.stream import Flags, Ints
 from falcon_core.signals.job.communicators import Communicator, Seat, Seats, find_communicators, name_communicators
@@ -36,10 +35,10 @@ class Counts(msgspec.Struct, frozen=True):
 class _Table:
     """The reports of all ranks on their communicators, one row for each report."""
 
-    def __init__(self, obs: Observation, policy: Policy) -> None:
-        self.signals = [comm for rank in obs.ranks for comm in rank.sent.comms]
-        numbers = np.array([rank.rank for rank in obs.ranks], dtype=np.int64)
-        self.ranks = np.repeat(numbers, [len(rank.sent.comms) for rank in obs.ranks])
+    def __init__(self, look: Look) -> None:
+        self.signals = [comm for rank in look.obs.ranks for comm in rank.sent.comms]
+        numbers = np.array([rank.rank for rank in look.obs.ranks], dtype=np.int64)
+        self.ranks = np.repeat(numbers, [len(rank.sent.comms) for rank in look.obs.ranks])
         self.ids = self._column(map(attrgetter("comm"), self.signals))
         self.entered = self._column(_UNKNOWN if comm.entered is None else comm.entered for comm in self.signals)
         self.finished = self._column(_UNKNOWN if comm.finished is None else comm.finished for comm in self.signals)
@@ -49,7 +48,7 @@ class _Table:
             size=self._column(map(attrgetter("size"), self.signals)),
             place=self._column(map(attrgetter("place"), self.signals)),
         )
-        found = find_communicators(seats, policy.world_size, policy.layout)
+        found = find_communicators(seats, look.policy.world_size, look.policy.layout)
         self.communicators, self.of = found.communicators, found.of
         known = np.flatnonzero(found.of >= 0)
         self.rows = known[np.argsort(found.of[known], kind="stable")]  # ordered by communicator
@@ -75,22 +74,22 @@ class _Table:
         return dict(zip(seats, map(self.communicators.__getitem__, self.of[rows].tolist()), strict=True))
 
 
-def communicators(obs: Observation, policy: Policy) -> Names:
+def communicators(look: Look) -> Names:
     """Name the communicators whose members are certain from the reports."""
     seats = [
         Seat(rank=rank.rank, comm=comm.comm, size=comm.size, place=comm.place)
-        for rank in obs.ranks
+        for rank in look.obs.ranks
         for comm in rank.sent.comms
         if comm.size > 0
     ]
-    return name_communicators(seats, policy.world_size, policy.layout)
+    return name_communicators(seats, look.policy.world_size, look.policy.layout)
 
 
-def progress(obs: Observation, policy: Policy) -> Counts:
+def progress(look: Look) -> Counts:
     """Gather the counts of collectives and of sends and receives."""
-    table = _Table(obs, policy)
-    names = table.names({pair.comm for rank in obs.ranks for pair in rank.sent.pairs})
-    collectives, pairs = _collectives(obs, table), _pairs(obs, names)
+    table = _Table(look)
+    names = table.names({pair.comm for rank in look.obs.ranks for pair in rank.sent.pairs})
+    collectives, pairs = _collectives(look.obs, table), _pairs(look.obs, names)
     return Counts(
         collectives.progress + pairs.progress,
         collectives.members | pairs.members,

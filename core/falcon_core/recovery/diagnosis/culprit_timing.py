@@ -12,8 +12,7 @@ import msgspec
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.stragglers import reference_ns
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.stats.medians import median
 
@@ -32,30 +31,30 @@ def named_for_ns(named: Culprit) -> int:
     return named.compute_ns - (named.healthy_compute_ns or named.peers_compute_ns)
 
 
-def is_slow_now(named: Culprit, obs: Observation, policy: Policy) -> bool:
+def is_slow_now(named: Culprit, look: Look) -> bool:
     """Check whether each of the newest C iterations has a fair share of the excess that the culprit was named for."""
-    newest = _newest_ns(named, obs, policy.consecutive)
-    least_ns = reference_ns(named, obs, policy) + JUDGEMENT.action_share * named_for_ns(named)
-    return len(newest) == policy.consecutive and min(newest) > least_ns
+    newest = _newest_ns(named, look.obs, look.policy.consecutive)
+    least_ns = reference_ns(named, look) + JUDGEMENT.action_share * named_for_ns(named)
+    return len(newest) == look.policy.consecutive and min(newest) > least_ns
 
 
-def computes_as_before(named: Culprit, obs: Observation, policy: Policy) -> bool:
+def computes_as_before(named: Culprit, look: Look) -> bool:
     """Check whether the rank typically computes as fast as before it was slow, wherever it runs now."""
-    newest = _newest_ns(named, obs, policy.consecutive)
-    well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
-    return len(newest) == policy.consecutive and median(newest) <= well_ns
+    newest = _newest_ns(named, look.obs, look.policy.consecutive)
+    well_ns = reference_ns(named, look) * (1 + look.policy.verify)
+    return len(newest) == look.policy.consecutive and median(newest) <= well_ns
 
 
-def excess_ns(named: Culprit, obs: Observation, newest: int, policy: Policy) -> float | None:
+def excess_ns(named: Culprit, look: Look, newest: int) -> float | None:
     """Return the computation of the rank's newest iterations beyond its healthy computation [ns]; None: not known."""
-    known = _newest_ns(named, obs, newest)
-    return median(known) - reference_ns(named, obs, policy) if known else None
+    known = _newest_ns(named, look.obs, newest)
+    return median(known) - reference_ns(named, look) if known else None
 
 
-def slow_iterations(named: Culprit, obs: Observation, policy: Policy) -> tuple[int, bool]:
+def slow_iterations(named: Culprit, look: Look) -> tuple[int, bool]:
     """Return the number of newest iterations in a row that were slow, and whether all in the report were."""
-    rank = next(rank for rank in obs.ranks if rank.rank == named.rank)
-    well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
+    rank = next(rank for rank in look.obs.ranks if rank.rank == named.rank)
+    well_ns = reference_ns(named, look) * (1 + look.policy.verify)
     known = rank.sent.compute_ns
     well = [place for place, value_ns in enumerate(known) if value_ns <= well_ns]
     return len(known) - (well[-1] + 1 if well else 0), not well

@@ -37,7 +37,7 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, stragglers
 from falcon_core.recovery.diagnosis.workload_check import Straggler
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -51,19 +51,17 @@ _MOST_TIMES = 64  # ranks whose iteration times are looked at: in a synchronous 
 replace = msgspec.structs.replace
 
 
-def look(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, list[Straggler]]:
+def look(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, list[Straggler]]:
     """Count the new windows of an incident that names nobody. The second value: the suspect, once it may be named."""
-    suspect = _remembered(state.suspect, obs, policy)
+    suspect = _remembered(state.suspect, look)
     found: list[Straggler] = []
-    if slow.onset_generation == obs.generation:
-        ranks = compared_ranks(obs)
-        for last in _slow_windows(suspect, slow, obs, policy):
-            found = stragglers(_up_to(last, ranks, policy), policy, slow, windows=1)
-            suspect = _after_window(suspect, found, last, obs, policy)
+    if slow.onset_generation == look.obs.generation:
+        ranks = compared_ranks(look.obs)
+        for last in _slow_windows(suspect, slow, look):
+            found = stragglers(_up_to(last, ranks, look.policy), look.policy, slow, windows=1)
+            suspect = _after_window(suspect, found, last, look)
     state = replace(state, suspect=suspect)
-    if suspect is None or not may_be_named(suspect, policy):
+    if suspect is None or not may_be_named(suspect, look.policy):
         return state, []
     return state, [straggler for straggler in found if straggler[0].rank == suspect.rank]
 
@@ -78,15 +76,13 @@ def may_be_named(suspect: Suspect, policy: Policy) -> bool:
     return spells == _MOST_BEGINNINGS and not _are_at_equal_distances(suspect.beginnings, policy)
 
 
-def named(
-    state: RecoveryState, culprit: Culprit, slow: SlowIncident, obs: Observation, policy: Policy
-) -> RecoveryState:
+def named(state: RecoveryState, culprit: Culprit, slow: SlowIncident, look: Look) -> RecoveryState:
     """Return the state after a rank was named, by pieces or not: its next spell goes on with the diagnosis."""
     before = state.suspect
     if before is not None and not (before.rank == culprit.rank and before.node == culprit.node):
         before = None
-    span = slow.onset_iteration, obs.iterations
-    suspect = _seen_in(span, before, culprit.rank, culprit.node, obs, policy)
+    span = slow.onset_iteration, look.obs.iterations
+    suspect = _seen_in(span, before, culprit.rank, culprit.node, look)
     return replace(state, suspect=replace(suspect, windows=JUDGEMENT.lasting_windows))
 
 
@@ -107,29 +103,29 @@ def since(state: RecoveryState, slow: SlowIncident, policy: Policy) -> int:
     return suspect.since if suspect.since > slow.onset_iteration + policy.consecutive else 0
 
 
-def _remembered(suspect: Suspect | None, obs: Observation, policy: Policy) -> Suspect | None:
+def _remembered(suspect: Suspect | None, look: Look) -> Suspect | None:
     """Return the suspect, unless it was too long ago, or the node was left since."""
-    if suspect is None or obs.now - suspect.at > policy.window_seconds:
+    if suspect is None or look.obs.now - suspect.at > look.policy.window_seconds:
         return None
-    nodes = {member.node for member in obs.members}
+    nodes = {member.node for member in look.obs.members}
     return suspect if suspect.node in nodes else None
 
 
-def _slow_windows(suspect: Suspect | None, slow: SlowIncident, obs: Observation, policy: Policy) -> list[int]:
+def _slow_windows(suspect: Suspect | None, slow: SlowIncident, look: Look) -> list[int]:
     """Return the last iterations of the windows that are slow throughout and were not counted yet, as far as known.
 
     So are the iterations before and after a window: what a rank counts as an iteration may begin where the culprit has
     computed already, so that its computation shows an iteration sooner than its peers' waits.
     """
-    width, known = policy.consecutive, RECENT_ITERATIONS
-    newest = (rank.sent for rank in obs.ranks if rank.fresh and rank.sent.iterations == obs.iterations)
+    width, known = look.policy.consecutive, RECENT_ITERATIONS
+    newest = (rank.sent for rank in look.obs.ranks if rank.fresh and rank.sent.iterations == look.obs.iterations)
     whole = (sent.iteration_ns for sent in newest if len(sent.iteration_ns) == known)
     times = np.array(list(islice(whole, _MOST_TIMES)), dtype=np.float64)
     if not len(times):
         return []
-    is_slow = np.median(times, axis=0) >= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify / 2)
-    counted = suspect.iteration if suspect is not None and suspect.generation == obs.generation else 0
-    before = obs.iterations - known  # iterations that the reports do not hold
+    is_slow = np.median(times, axis=0) >= (slow.healthy_ns + slow.common_ns) * (1 + look.policy.verify / 2)
+    counted = suspect.iteration if suspect is not None and suspect.generation == look.obs.generation else 0
+    before = look.obs.iterations - known  # iterations that the reports do not hold
     first, windows = max(slow.onset_iteration - 1, counted, before + 1) - before, []
     while first + width < known:
         if is_slow[first - 1 : first + width + 1].all():
@@ -151,12 +147,10 @@ def _up_to(last: int, ranks: list[RankSeen], policy: Policy) -> list[RankSeen]:
     return cut if 2 * len(cut) > len(ranks) else []
 
 
-def _after_window(
-    before: Suspect | None, found: list[Straggler], last: int, obs: Observation, policy: Policy
-) -> Suspect | None:
+def _after_window(before: Suspect | None, found: list[Straggler], last: int, look: Look) -> Suspect | None:
     """Return the suspect after a slow window, up to the iteration ``last``, in which these stood out."""
-    replicas = {rank.rank: rank.replica for rank in obs.ranks}
-    nodes = {obs.members[replicas[out.rank]].node for out, _ in found}
+    replicas = {rank.rank: rank.replica for rank in look.obs.ranks}
+    nodes = {look.obs.members[replicas[out.rank]].node for out, _ in found}
     if len(nodes) != 1:
         return None if before is None else replace(before, windows=max(0, before.windows - 1), iteration=last)
     slow_ranks = sorted((out for out, _ in found), key=lambda out: -out.ratio)
@@ -166,24 +160,22 @@ def _after_window(
         rank = before.rank
     else:
         before = None
-    return _seen_in((last - policy.consecutive + 1, last), before, rank, node, obs, policy)
+    return _seen_in((last - look.policy.consecutive + 1, last), before, rank, node, look)
 
 
-def _seen_in(
-    span: tuple[int, int], before: Suspect | None, rank: int, node: str, obs: Observation, policy: Policy
-) -> Suspect:
+def _seen_in(span: tuple[int, int], before: Suspect | None, rank: int, node: str, look: Look) -> Suspect:
     """Return the suspect after it was slow in the iterations ``span``; ``before``: what is known of the same rank."""
     first, last = span
-    same_generation = before is not None and before.generation == obs.generation
+    same_generation = before is not None and before.generation == look.obs.generation
     beginnings = before.beginnings if before is not None and same_generation else []
-    if not beginnings or before is None or first > before.iteration + policy.consecutive:
+    if not beginnings or before is None or first > before.iteration + look.policy.consecutive:
         beginnings = [*beginnings, first][-_MOST_BEGINNINGS:]
     return Suspect(
         rank=rank,
         node=node,
         windows=min(1 + (before.windows if before is not None else 0), JUDGEMENT.lasting_windows),
-        at=obs.now,
-        generation=obs.generation,
+        at=look.obs.now,
+        generation=look.obs.generation,
         iteration=last,
         beginnings=beginnings,
     )

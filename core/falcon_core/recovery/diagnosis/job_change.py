@@ -34,7 +34,7 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.diagnosis.shared_growth import Common, common, stage, stages
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import JobChange, OtherWork, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -47,23 +47,23 @@ MOST_PHASES = 8
 replace = msgspec.structs.replace
 
 
-def found(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None
-) -> JobChange | None:
+def found(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> JobChange | None:
     """Return the change of the job that explains the slowdown; None where something else may.
 
-    ``obs`` and ``shared`` are held against the present level (``at_level``).
+    ``look.obs`` and ``shared`` are held against the present level (``at_level``).
     """
-    if shared is None or not shared.everybody or len({member.node for member in obs.members}) < 2:
+    if shared is None or not shared.everybody or len({member.node for member in look.obs.members}) < 2:
         return None
     windows = shared.by_stage.shape[1]
-    lies_within = obs.generation == slow.onset_generation and obs.iterations - slow.onset_iteration >= RECENT_ITERATIONS
-    level_ns = obs.iteration_ns(windows * policy.consecutive)
-    if level_ns is None or not lies_within or windows < _most_windows(policy):
+    lies_within = (
+        look.obs.generation == slow.onset_generation and look.obs.iterations - slow.onset_iteration >= RECENT_ITERATIONS
+    )
+    level_ns = look.obs.iteration_ns(windows * look.policy.consecutive)
+    if level_ns is None or not lies_within or windows < _most_windows(look.policy):
         return None
-    before = state.change if _holds(state.change, obs, policy) else None
+    before = state.change if _holds(state.change, look) else None
     more = _more_to_do(shared, before)
-    if not (_is_alike(shared, more, policy) and _explains(shared, more, level_ns / slow.healthy_ns, policy)):
+    if not (_is_alike(shared, more, look.policy) and _explains(shared, more, level_ns / slow.healthy_ns, look.policy)):
         return None
     after_ns = round(level_ns)
     growth = _typical(shared)
@@ -73,16 +73,16 @@ def found(
     size = after_ns / slow.healthy_ns
     return JobChange(
         since=slow.onset_at,
-        generation=obs.generation,
+        generation=look.obs.generation,
         iteration=slow.onset_iteration,
         before_ns=slow.healthy_ns,
         after_ns=after_ns,
         peak_ns=after_ns,
-        reference_ns=before.reference_ns if before is not None else _agents_healthy_ns(obs) or slow.healthy_ns,
-        period_calls=_period_calls(obs),
+        reference_ns=before.reference_ns if before is not None else _agents_healthy_ns(look.obs) or slow.healthy_ns,
+        period_calls=_period_calls(look.obs),
         growth=[round(value, 4) for value in growth.tolist()],
         load=round(load, 4),
-        recurring=any(same_size(size, known, policy) for known in state.phases),
+        recurring=any(same_size(size, known, look.policy) for known in state.phases),
     )
 
 
@@ -138,11 +138,11 @@ def same_size(size: float, known: float, policy: Policy) -> bool:
     return abs(math.log(size / known)) <= math.log1p(policy.verify)
 
 
-def _holds(change: JobChange | None, obs: Observation, policy: Policy) -> bool:
+def _holds(change: JobChange | None, look: Look) -> bool:
     """Check whether the change is of the generation that runs, and of the pipeline as it is declared now."""
-    if change is None or not obs.running:
+    if change is None or not look.obs.running:
         return False
-    return change.generation == obs.generation and len(change.growth) == stages(policy)
+    return change.generation == look.obs.generation and len(change.growth) == stages(look.policy)
 
 
 def _agents_healthy_ns(obs: Observation) -> int:
@@ -158,31 +158,33 @@ def _period_calls(obs: Observation) -> int:
 # -- other work --------------------------------------------------------------------------------------------------------
 
 
-def learned_anew(state: RecoveryState, level: Level, obs: Observation, policy: Policy) -> RecoveryState:
+def learned_anew(state: RecoveryState, level: Level, look: Look) -> RecoveryState:
     """Return the state after a look at which the agents' healthy time is ``level``, as they have settled it."""
     pending = state.other_work
-    if pending is not None and pending.generation != obs.generation:
+    if pending is not None and pending.generation != look.obs.generation:
         pending = None
     known = state.level
-    if known is not None and known.generation == obs.generation and not same_work(known, level):
+    if known is not None and known.generation == look.obs.generation and not same_work(known, level):
         before_ns = known.iteration_ns if pending is None else pending.before_ns
-        pending = OtherWork(since=obs.now, generation=obs.generation, iteration=obs.iterations, before_ns=before_ns)
-    if pending is None or obs.iterations - pending.iteration < SETTLED_ITERATIONS:
+        pending = OtherWork(
+            since=look.obs.now, generation=look.obs.generation, iteration=look.obs.iterations, before_ns=before_ns
+        )
+    if pending is None or look.obs.iterations - pending.iteration < SETTLED_ITERATIONS:
         return replace(state, other_work=pending)
     state = replace(state, other_work=None)
-    if level.iteration_ns <= pending.before_ns * (1 + policy.verify):
+    if level.iteration_ns <= pending.before_ns * (1 + look.policy.verify):
         return state
     change = JobChange(
         since=pending.since,
-        generation=obs.generation,
+        generation=look.obs.generation,
         iteration=pending.iteration,
         before_ns=pending.before_ns,
         after_ns=level.iteration_ns,
         peak_ns=level.iteration_ns,
         reference_ns=level.iteration_ns,
         period_calls=level.period_calls,
-        growth=[1.0] * stages(policy),
-        recurring=any(same_size(level.iteration_ns / pending.before_ns, known, policy) for known in state.phases),
+        growth=[1.0] * stages(look.policy),
+        recurring=any(same_size(level.iteration_ns / pending.before_ns, known, look.policy) for known in state.phases),
     )
     return replace(state, change=change)
 
@@ -190,46 +192,49 @@ def learned_anew(state: RecoveryState, level: Level, obs: Observation, policy: P
 # -- the new level -----------------------------------------------------------------------------------------------------
 
 
-def held_against(
-    state: RecoveryState, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, Observation, Common | None]:
+def held_against(state: RecoveryState, look: Look) -> tuple[RecoveryState, Observation, Common | None]:
     """Return the state with the present level, the observation held against it, and what all ranks gained beyond it.
 
     The last is measured only where somebody asks for it: while the job is slow, or its level not the agents'.
     """
     change = state.change
-    if change is not None and change.generation != obs.generation and obs.running and _agents_healthy_ns(obs):
+    if (
+        change is not None
+        and change.generation != look.obs.generation
+        and look.obs.running
+        and _agents_healthy_ns(look.obs)
+    ):
         state = replace(state, change=None)  # the agents of this generation have learned the level by themselves
-    if state.slow is None and not _holds(state.change, obs, policy):
-        return state, obs, None
-    seen = at_level(obs, state.change, policy)
-    shared = common(compared_ranks(seen), seen, policy)
-    lowered = follow_down(state, seen, policy, shared)
+    if state.slow is None and not _holds(state.change, look):
+        return state, look.obs, None
+    seen = at_level(look, state.change)
+    shared = common(compared_ranks(seen), Look(seen, look.policy))
+    lowered = follow_down(state, Look(seen, look.policy), shared)
     if lowered.change == state.change:
         return state, seen, shared
-    seen = at_level(obs, lowered.change, policy)
-    return lowered, seen, common(compared_ranks(seen), seen, policy)
+    seen = at_level(look, lowered.change)
+    return lowered, seen, common(compared_ranks(seen), Look(seen, look.policy))
 
 
-def at_level(obs: Observation, change: JobChange | None, policy: Policy) -> Observation:
+def at_level(look: Look, change: JobChange | None) -> Observation:
     """Return the observation as agents would report it that knew of the change."""
-    if change is None or not _holds(change, obs, policy):
-        return obs
-    return replace(obs, ranks=[_at_level(rank, change, obs, policy) for rank in obs.ranks])
+    if change is None or not _holds(change, look):
+        return look.obs
+    return replace(look.obs, ranks=[_at_level(rank, change, look) for rank in look.obs.ranks])
 
 
-def _at_level(rank: RankSeen, change: JobChange, obs: Observation, policy: Policy) -> RankSeen:
+def _at_level(rank: RankSeen, change: JobChange, look: Look) -> RankSeen:
     sent = rank.sent
     if not _is_of_before(sent, change):
         return rank
-    growth = change.growth[stage(rank.rank, policy)]
+    growth = change.growth[stage(rank.rank, look.policy)]
     healthy_ns, compute_ns = sent.healthy_iteration_ns or 0, sent.healthy_compute_ns
     after_ns = round(healthy_ns * change.after_ns / change.reference_ns)
     sent = replace(
         sent,
         healthy_iteration_ns=after_ns,
         healthy_compute_ns=round(compute_ns * growth) if compute_ns else compute_ns,
-        onset=_beyond(sent, change, obs, policy),
+        onset=_beyond(sent, change, look),
         comms=[_less(comm, _explained_ns(change, compute_ns or 0, growth * change.load)) for comm in sent.comms],
     )
     return replace(rank, sent=sent)
@@ -257,10 +262,10 @@ def _less(comm: CommSignals, explained_ns: int) -> CommSignals:
     return replace(comm, excess_ns=parts[::-1])
 
 
-def _beyond(sent: RankSignals, change: JobChange, obs: Observation, policy: Policy) -> Onset | None:
+def _beyond(sent: RankSignals, change: JobChange, look: Look) -> Onset | None:
     """Return the onset of a slowdown beyond the change; None where the job is at its new level."""
     onset = sent.onset
-    if onset is None or onset.after_ns <= change.after_ns * (1 + policy.verify):
+    if onset is None or onset.after_ns <= change.after_ns * (1 + look.policy.verify):
         return None
     if onset.iteration > change.iteration:
         return replace(onset, before_ns=change.after_ns)
@@ -268,35 +273,35 @@ def _beyond(sent: RankSignals, change: JobChange, obs: Observation, policy: Poli
     slow_ns = list(itertools.takewhile(lambda value: value > rise, reversed(sent.iteration_ns)))
     return Onset(
         iteration=max(1, sent.iterations - len(slow_ns) + 1),
-        unix_ns=int(obs.now * 1e9) - sum(slow_ns),
+        unix_ns=int(look.obs.now * 1e9) - sum(slow_ns),
         reported_iteration=sent.iterations,
         before_ns=change.after_ns,
         after_ns=onset.after_ns,
     )
 
 
-def follow_down(state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None) -> RecoveryState:
+def follow_down(state: RecoveryState, look: Look, shared: Common | None) -> RecoveryState:
     """Lower the level, or forget the change, where all ranks compute faster in each of the newest windows.
 
-    ``obs`` and ``shared`` are held against the present level.
+    ``look.obs`` and ``shared`` are held against the present level.
     """
     change = state.change
-    if change is None or not _holds(change, obs, policy):
+    if change is None or not _holds(change, look):
         return state
-    if change.period_calls and _period_calls(obs) not in (0, change.period_calls):
+    if change.period_calls and _period_calls(look.obs) not in (0, change.period_calls):
         return replace(state, change=None)  # the agents learn the healthy level again
-    if shared is None or shared.by_stage.shape[1] < _most_windows(policy):
+    if shared is None or shared.by_stage.shape[1] < _most_windows(look.policy):
         return state
     now = shared.by_stage.max(axis=1)
     more = median_of(_more_to_do(shared, change))
-    if median_of(now) * more * (1 + policy.verify / 2) > 1:
+    if median_of(now) * more * (1 + look.policy.verify / 2) > 1:
         return state
     growth = np.maximum(1.0, now * np.array(change.growth))
     load = max(1.0, change.load * min(1.0, more))
     lost = median_of(np.array(change.growth) * change.load - growth * load)
-    base_ns = change.reference_ns if policy.stages > 1 else shared.healthy_ns / median(change.growth)
+    base_ns = change.reference_ns if look.policy.stages > 1 else shared.healthy_ns / median(change.growth)
     level_ns = max(change.reference_ns, round(change.after_ns - lost * base_ns))
-    over = median_of(growth) * load <= 1 + policy.verify / 2
+    over = median_of(growth) * load <= 1 + look.policy.verify / 2
     if over:
         level_ns = change.reference_ns
     lower = (
@@ -314,7 +319,7 @@ def follow_down(state: RecoveryState, obs: Observation, policy: Policy, shared: 
     return replace(
         state,
         change=lower,
-        phases=_with_phase(state.phases, change, level_ns, policy),
+        phases=_with_phase(state.phases, change, level_ns, look.policy),
         healthy_ns=min(state.healthy_ns or level_ns, level_ns),
         slow=replace(slow, healthy_ns=min(slow.healthy_ns, level_ns)) if slow is not None else None,
     )

@@ -22,24 +22,23 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.model.observation import Observation, RankSeen
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.stats.medians import median
 
 _MOST_FIXED: Final = 0.9
 replace = msgspec.structs.replace
 
 
-def evened(obs: Observation, policy: Policy) -> Observation:
+def evened(look: Look) -> Observation:
     """Return the observation with what each rank would compute with its even share, and takes for a micro-batch."""
-    if not any(_is_guessed(rank) for rank in obs.ranks):
-        return obs
-    fixed = _fixed(obs, policy)
+    if not any(_is_guessed(rank) for rank in look.obs.ranks):
+        return look.obs
+    fixed = _fixed(look)
     if not fixed:
-        return obs
+        return look.obs
     usual = median(list(fixed.values()))
-    ranks = [_corrected(rank, fixed.get(policy.stage_of(rank.rank), usual)) for rank in obs.ranks]
-    return replace(obs, ranks=ranks)
+    ranks = [_corrected(rank, fixed.get(look.policy.stage_of(rank.rank), usual)) for rank in look.obs.ranks]
+    return replace(look.obs, ranks=ranks)
 
 
 def _is_guessed(rank: RankSeen) -> bool:
@@ -48,15 +47,15 @@ def _is_guessed(rank: RankSeen) -> bool:
     return micro is not None and not micro.timed and micro.share != micro.per_rank
 
 
-def _fixed(obs: Observation, policy: Policy) -> dict[int, float]:
+def _fixed(look: Look) -> dict[int, float]:
     """Return the part of the computation that is fixed, by stage; a stage where it does not show is left out."""
     found: defaultdict[int, list[float]] = defaultdict(list)
-    for rank in obs.ranks:
+    for rank in look.obs.ranks:
         micro, healthy_ns = rank.sent.micro, rank.sent.healthy_compute_ns
         if micro is None or micro.timed or micro.share <= micro.per_rank or not healthy_ns or not rank.sent.compute_ns:
             continue
         seen = median(rank.sent.compute_ns) / healthy_ns
-        found[policy.stage_of(rank.rank)].append((1 - seen) / (1 - micro.per_rank / micro.share))
+        found[look.policy.stage_of(rank.rank)].append((1 - seen) / (1 - micro.per_rank / micro.share))
     return {stage: min(_MOST_FIXED, max(0.0, median(parts))) for stage, parts in found.items()}
 
 

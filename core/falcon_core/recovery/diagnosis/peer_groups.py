@@ -12,7 +12,7 @@ import numpy as np
 
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, peer_groups
 from falcon_core.recovery.diagnosis.workload_check import Straggler
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_core.signals.changepoint.median_rule import Outlier
@@ -23,14 +23,14 @@ LEAST_GROUP = 3  # ranks, for a median of the others
 Group = list[RankSeen]
 
 
-def measured_ranks(obs: Observation, policy: Policy) -> list[RankSeen]:
+def measured_ranks(look: Look) -> list[RankSeen]:
     """Return the ranks whose newest computation is known, and that count the same iterations as most ranks."""
-    return [rank for rank in compared_ranks(obs) if len(rank.sent.compute_ns) >= policy.consecutive]
+    return [rank for rank in compared_ranks(look.obs) if len(rank.sent.compute_ns) >= look.policy.consecutive]
 
 
-def settled_groups(obs: Observation, policy: Policy) -> list[Group]:
+def settled_groups(look: Look) -> list[Group]:
     """Return the groups of the ranks whose healthy times have settled."""
-    return groups_of([rank for rank in measured_ranks(obs, policy) if _has_settled(rank)], policy)
+    return groups_of([rank for rank in measured_ranks(look) if _has_settled(rank)], look.policy)
 
 
 def _has_settled(rank: RankSeen) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.stats.medians import Floats, Ints
 from falcon_core.stats.order import median_of, medians_of
@@ -69,11 +69,11 @@ def stage(rank: int, policy: Policy) -> int:
     return min(rank // max(1, policy.world_size // count), count - 1)
 
 
-def common(ranks: Sequence[RankSeen], obs: Observation, policy: Policy) -> Common | None:
+def common(ranks: Sequence[RankSeen], look: Look) -> Common | None:
     """Measure the ``ranks``, which count the same iterations; None while most of the job's ranks are not known."""
-    width = policy.consecutive
+    width = look.policy.consecutive
     known = [rank for rank in ranks if rank.sent.healthy_compute_ns and len(rank.sent.compute_ns) >= width]
-    if not known or 2 * len(known) <= len(obs.ranks):
+    if not known or 2 * len(known) <= len(look.obs.ranks):
         return None
     windows = max(1, min(JUDGEMENT.lasting_windows, min(len(rank.sent.compute_ns) for rank in known) // width))
     newest = chain.from_iterable(rank.sent.compute_ns[-windows * width :] for rank in known)
@@ -81,16 +81,16 @@ def common(ranks: Sequence[RankSeen], obs: Observation, policy: Policy) -> Commo
     healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in known], dtype=np.float64)
     growth = compute_ns.reshape(len(known), windows, width) / healthy_ns[:, np.newaxis, np.newaxis]
     by_window = medians_of(growth, axis=2)
-    of = np.array([stage(rank.rank, policy) for rank in known], dtype=np.int64)
+    of = np.array([stage(rank.rank, look.policy) for rank in known], dtype=np.int64)
     whole = _lower_quartile(by_window)
-    rows = [np.flatnonzero(of == number) for number in range(stages(policy))]
+    rows = [np.flatnonzero(of == number) for number in range(stages(look.policy))]
     return Common(
         by_rank=medians_of(growth.reshape(len(known), windows * width), axis=1),
         stages=of,
         by_stage=np.array([_lower_quartile(by_window[row]) if len(row) >= _LEAST_GROUP else whole for row in rows]),
         load=np.array([rank.sent.load or math.nan for rank in known]),
         healthy_ns=median_of(healthy_ns),
-        everybody=len(known) == len(obs.ranks),
+        everybody=len(known) == len(look.obs.ranks),
     )
 
 

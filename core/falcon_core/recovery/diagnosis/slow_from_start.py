@@ -39,7 +39,7 @@ from falcon_core.recovery.diagnosis.peer_groups import (
     settled_groups,
 )
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
-from falcon_core.recovery.model.observation import Observation, RankSeen, resumed_at
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen, resumed_at
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -58,23 +58,23 @@ Flags = npt.NDArray[np.bool_]
 replace = msgspec.structs.replace
 
 
-def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with the ranks that have stood out at every look at this generation so far."""
     before = state.since_start
-    if before is not None and before.generation != obs.generation:
+    if before is not None and before.generation != look.obs.generation:
         before = None
-    if not _is_open(before, obs) or not _is_quiet(state, obs):
+    if not _is_open(before, look.obs) or not _is_quiet(state, look.obs):
         return state
-    groups = settled_groups(obs, policy)
+    groups = settled_groups(look)
     known = {rank.rank: rank for rank in chain.from_iterable(groups)}
     if before is None:
-        patient = obs.iterations < PATIENCE_ITERATIONS
-        if len(known) < len(obs.ranks) and (patient or 2 * len(known) <= len(obs.ranks)):
+        patient = look.obs.iterations < PATIENCE_ITERATIONS
+        if len(known) < len(look.obs.ranks) and (patient or 2 * len(known) <= len(look.obs.ranks)):
             return state
-        before = SinceStart(generation=obs.generation, iteration=obs.iterations)
+        before = SinceStart(generation=look.obs.generation, iteration=look.obs.iterations)
     if not known.keys() >= set(before.ranks):
         return state  # of a rank that did not report nothing is known now
-    ranks = _remaining(before, groups, obs, policy)
+    ranks = _remaining(before, groups, look)
     return replace(state, since_start=_counted(before, ranks, [known[rank].sent.iterations for rank in ranks]))
 
 
@@ -83,28 +83,28 @@ def asked(state: RecoveryState, obs: Observation) -> list[int]:
     return sorted(_confirmed(state, obs))
 
 
-def named(state: RecoveryState, obs: Observation, policy: Policy) -> Culprit | None:
+def named(state: RecoveryState, look: Look) -> Culprit | None:
     """Return the slowest of the ranks that have been slow since the first iteration; None while this is not certain."""
-    ranks = _confirmed(state, obs)
-    if not ranks or not _is_quiet(state, obs):
+    ranks = _confirmed(state, look.obs)
+    if not ranks or not _is_quiet(state, look.obs):
         return None
-    known = measured_ranks(obs, policy)
+    known = measured_ranks(look)
     detailed = {rank.rank for rank in known if rank.sent.detailed}
     if not detailed.issuperset(ranks):
         return None
-    found = held_against_peers(groups_of(known, policy), ranks)
-    return culprit_of(found, obs, policy, None, never_well=True)
+    found = held_against_peers(groups_of(known, look.policy), ranks)
+    return culprit_of(found, look, None, never_well=True)
 
 
-def incident(state: RecoveryState, obs: Observation, policy: Policy) -> SlowIncident | None:
+def incident(state: RecoveryState, look: Look) -> SlowIncident | None:
     """Return an incident without an id that counts from the generation's first iteration; None if no rank is named."""
-    culprit = named(state, obs, policy)
-    slow_ns = obs.iteration_ns(RECENT_ITERATIONS, fresh=True)
+    culprit = named(state, look)
+    slow_ns = look.obs.iteration_ns(RECENT_ITERATIONS, fresh=True)
     if culprit is None or slow_ns is None:
         return None
-    groups = settled_groups(obs, policy)
-    share = _gained_share(groups, _confirmed(state, obs))
-    slow = slowdown(obs, healthy_ns=round(slow_ns * (1 - share)), slow_ns=int(slow_ns))
+    groups = settled_groups(look)
+    share = _gained_share(groups, _confirmed(state, look.obs))
+    slow = slowdown(look.obs, healthy_ns=round(slow_ns * (1 - share)), slow_ns=int(slow_ns))
     return replace(slow, from_start=True, culprit=culprit)
 
 
@@ -123,18 +123,18 @@ def slowdown(obs: Observation, *, healthy_ns: int, slow_ns: int) -> SlowIncident
     )
 
 
-def present(slow: SlowIncident, obs: Observation, policy: Policy) -> Culprit | None:
+def present(slow: SlowIncident, look: Look) -> Culprit | None:
     """Return the incident's culprit with its newest figures; None where it does not stand out at this look."""
     culprit = slow.culprit
     if culprit is None:
         return None
-    groups = groups_of(measured_ranks(obs, policy), policy)
+    groups = groups_of(measured_ranks(look), look.policy)
     group = next((group for group in groups if any(rank.rank == culprit.rank for rank in group)), [])
-    if len(group) < 2 or culprit.rank not in _still_slow(group, policy):
+    if len(group) < 2 or culprit.rank not in _still_slow(group, look.policy):
         return None
     found = held_against_peers([group], {culprit.rank, *culprit.also})
     own = [straggler for straggler in found if straggler[0].rank == culprit.rank]
-    newest = culprit_of(own, obs, policy, None, never_well=True)
+    newest = culprit_of(own, look, None, never_well=True)
     return None if newest is None else replace(newest, also=culprit.also, also_total=culprit.also_total)
 
 
@@ -148,23 +148,23 @@ def forget(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
 # -- the job's own earlier generations ---------------------------------------------------------------------------------
 
 
-def level_of(obs: Observation, policy: Policy, ranks: list[RankSeen] | None = None) -> Level | None:
+def level_of(look: Look, ranks: list[RankSeen] | None = None) -> Level | None:
     """Return the healthy level that the agents (of all ``ranks``) have learned in the generation; None before that."""
-    known = [rank.sent for rank in (obs.ranks if ranks is None else ranks) if rank.sent.healthy_iteration_ns]
+    known = [rank.sent for rank in (look.obs.ranks if ranks is None else ranks) if rank.sent.healthy_iteration_ns]
     if not known:
         return None
     return Level(
         iteration_ns=int(median([sent.healthy_iteration_ns or 0 for sent in known])),
         noise=median([sent.healthy_noise or 0.0 for sent in known]),
         iterations=min([sent.iterations for sent in known]),
-        world_size=policy.world_size,
+        world_size=look.policy.world_size,
         period_calls=int(median([sent.period_calls or 0 for sent in known])),
         size_class=int(median([-1 if sent.size_class is None else sent.size_class for sent in known])),
-        generation=obs.generation,
+        generation=look.obs.generation,
     )
 
 
-def against_earlier(state: RecoveryState, obs: Observation, tracked: list[RankSeen], policy: Policy) -> bool:
+def against_earlier(state: RecoveryState, look: Look, tracked: list[RankSeen]) -> bool:
     """Check whether the settled level lies above that of the job's earlier generations (docs/architecture.md §5).
 
     Called where the agents report no onset.
@@ -174,10 +174,10 @@ def against_earlier(state: RecoveryState, obs: Observation, tracked: list[RankSe
     known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
     if not known or median(known) <= state.level.iteration_ns:
         return False
-    level = level_of(obs, policy, tracked)
+    level = level_of(look, tracked)
     return (
         level is not None
-        and slowdown_since_earlier(level, [state.level], verify_percent=round(policy.verify * 100)) is not None
+        and slowdown_since_earlier(level, [state.level], verify_percent=round(look.policy.verify * 100)) is not None
     )
 
 
@@ -209,12 +209,12 @@ def _confirmed(state: RecoveryState, obs: Observation) -> list[int]:
     return since.ranks if since is not None and certain else []
 
 
-def _remaining(before: SinceStart, groups: list[Group], obs: Observation, policy: Policy) -> list[int]:
+def _remaining(before: SinceStart, groups: list[Group], look: Look) -> list[int]:
     """Return the suspects after this look. Before they are named, all conditions have to hold once more."""
-    may_join = _may_join(before, obs)
+    may_join = _may_join(before, look.obs)
     certain = before.reports >= REPORTS
-    outstanding = _outstanding(groups, obs, policy) if may_join or certain else []
-    still: Collection[int] = {rank for group in groups for rank in _still_slow(group, policy)}
+    outstanding = _outstanding(groups, look) if may_join or certain else []
+    still: Collection[int] = {rank for group in groups for rank in _still_slow(group, look.policy)}
     kept = outstanding if certain else still
     ranks = [rank for rank in before.ranks if rank in kept]
     joining = [rank for rank in outstanding if rank not in before.ranks] if may_join else []
@@ -260,12 +260,12 @@ def _are_longer(group: Group, policy: Policy) -> Flags:
     return np.asarray(longer if 2 * int(longer.sum()) < len(group) else nobody)
 
 
-def _outstanding(groups: list[Group], obs: Observation, policy: Policy) -> list[int]:
+def _outstanding(groups: list[Group], look: Look) -> list[int]:
     """Return the ranks for which all conditions hold that a single look can show, the slowest first."""
     rises: dict[int, tuple[float, RankSeen]] = {}
     distances: list[Floats] = []
     for group in groups:
-        level, longer = np.log(_whole_ns(group)), _are_longer(group, policy)
+        level, longer = np.log(_whole_ns(group)), _are_longer(group, look.policy)
         rise = level - np.median(level[~longer])
         distances.append(np.abs(rise[~longer]))
         rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(longer).tolist()}
@@ -273,11 +273,11 @@ def _outstanding(groups: list[Group], obs: Observation, policy: Policy) -> list[
         return []
     least = JUDGEMENT.apart_factor * float(np.quantile(np.concatenate(distances), JUDGEMENT.apart_share))
     found = {number: (rise, rank) for number, (rise, rank) in rises.items() if rise >= least}
-    nodes = {obs.members[rank.replica].node for _, rank in found.values()}
-    if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in obs.members})):
+    nodes = {look.obs.members[rank.replica].node for _, rank in found.values()}
+    if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in look.obs.members})):
         return []
     share = _gained_share(groups, found)
-    return sorted(found, key=lambda number: -found[number][0]) if share > policy.verify * (1 - share) else []
+    return sorted(found, key=lambda number: -found[number][0]) if share > look.policy.verify * (1 - share) else []
 
 
 def _gained_share(groups: list[Group], slow: Collection[int]) -> float:

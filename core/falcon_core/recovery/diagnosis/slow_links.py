@@ -25,7 +25,7 @@ from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.communicator_progress import Names, communicators, place
 from falcon_core.recovery.diagnosis.stragglers import comparable
 from falcon_core.recovery.model.evidence import NetworkSeen
-from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, MemberSeen, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS, SlowIncident, SlowLink
 from falcon_core.signals.job.cause import explain
@@ -33,45 +33,43 @@ from falcon_core.signals.job.culprits import RankView, Verdict, Wait, attribute_
 from falcon_core.stats.medians import Floats, medians
 
 
-def slow_link(
-    obs: Observation, policy: Policy, slow: SlowIncident, beside: frozenset[int] = frozenset()
-) -> SlowLink | None:
+def slow_link(look: Look, slow: SlowIncident, beside: frozenset[int] = frozenset()) -> SlowLink | None:
     """Return the slowest link; None unless the link is beyond doubt. ``beside``: ranks that are known to be slow."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
-    if loss_ns <= slow.healthy_ns * policy.verify or not _all_are_slow(obs, policy):
+    if loss_ns <= slow.healthy_ns * look.policy.verify or not _all_are_slow(look):
         return None
-    if len(comparable(obs.ranks)) < len(obs.ranks):
+    if len(comparable(look.obs.ranks)) < len(look.obs.ranks):
         return None
-    now_ns, healthy_ns = _compute_ns(obs.ranks, policy)
+    now_ns, healthy_ns = _compute_ns(look.obs.ranks, look.policy)
     growth = float(np.max(now_ns / healthy_ns))
     least_ns = JUDGEMENT.action_share * loss_ns
-    if growth > 1 + policy.verify:
+    if growth > 1 + look.policy.verify:
         least_ns = max(least_ns, JUDGEMENT.link_over_computation * float(np.max(now_ns - healthy_ns)))
-    if not any(sum(comm.excess_ns) >= least_ns for rank in obs.ranks for comm in rank.sent.comms):
+    if not any(sum(comm.excess_ns) >= least_ns for rank in look.obs.ranks for comm in rank.sent.comms):
         return None
-    if any(map(_lacks_cpu, (rank for rank in obs.ranks if rank.rank not in beside))):
+    if any(map(_lacks_cpu, (rank for rank in look.obs.ranks if rank.rank not in beside))):
         return None
-    names = communicators(obs, policy)
-    verdicts = attribute_slowdown(_views(obs, names, policy), loss_ns=loss_ns)
+    names = communicators(look)
+    verdicts = attribute_slowdown(_views(look, names), loss_ns=loss_ns)
     found = [verdict for verdict in verdicts if verdict.kind == "Communication" and verdict.excess_ns >= least_ns]
     if not found or any(verdict.kind == "Computation" and not beside.issuperset(verdict.ranks) for verdict in verdicts):
         return None
-    return _named(obs, found[0], names, growth)
+    return _named(look.obs, found[0], names, growth)
 
 
-def is_of_the_network(obs: Observation, policy: Policy) -> bool:
+def is_of_the_network(look: Look) -> bool:
     """Check whether every rank is slow for certain, and neither longer computation nor a want of CPU is the reason."""
-    if not _all_are_slow(obs, policy):
+    if not _all_are_slow(look):
         return False
-    now_ns, healthy_ns = _compute_ns(obs.ranks, policy)
-    if float(np.max(now_ns / healthy_ns)) > 1 + policy.verify:
+    now_ns, healthy_ns = _compute_ns(look.obs.ranks, look.policy)
+    if float(np.max(now_ns / healthy_ns)) > 1 + look.policy.verify:
         return False
-    return not any(map(_lacks_cpu, obs.ranks))
+    return not any(map(_lacks_cpu, look.obs.ranks))
 
 
-def refreshed(known: SlowLink, obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink:
+def refreshed(known: SlowLink, look: Look, slow: SlowIncident) -> SlowLink:
     """Return the link that is named with what it costs now: it is named by windows that began before it was slow."""
-    now = slow_link(obs, policy, slow)
+    now = slow_link(look, slow)
     if now is None or now.comm != known.comm or now.excess_ns <= known.excess_ns:
         return known
     return msgspec.structs.replace(known, excess_ns=now.excess_ns)
@@ -82,9 +80,11 @@ def _windows(rank: RankSeen, policy: Policy) -> int:
     return max(1, min(JUDGEMENT.lasting_windows, len(rank.sent.compute_ns) // policy.consecutive))
 
 
-def _all_are_slow(obs: Observation, policy: Policy) -> bool:
+def _all_are_slow(look: Look) -> bool:
     """Check that every rank of the job is slow for certain, and that its computation is known."""
-    return len(obs.ranks) >= max(2, policy.world_size) and all(_is_known(rank, policy) for rank in obs.ranks)
+    return len(look.obs.ranks) >= max(2, look.policy.world_size) and all(
+        _is_known(rank, look.policy) for rank in look.obs.ranks
+    )
 
 
 def _lacks_cpu(rank: RankSeen) -> bool:
@@ -111,20 +111,20 @@ def _compute_ns(ranks: list[RankSeen], policy: Policy) -> tuple[Floats, Floats]:
     return worst, np.array([rank.sent.healthy_compute_ns for rank in ranks], dtype=np.float64)
 
 
-def _views(obs: Observation, names: Names, policy: Policy) -> list[RankView]:
-    iterations = medians([rank.sent.iteration_ns or [0] for rank in obs.ranks], policy.consecutive).tolist()
-    computes = medians([rank.sent.compute_ns for rank in obs.ranks], policy.consecutive).tolist()
+def _views(look: Look, names: Names) -> list[RankView]:
+    iterations = medians([rank.sent.iteration_ns or [0] for rank in look.obs.ranks], look.policy.consecutive).tolist()
+    computes = medians([rank.sent.compute_ns for rank in look.obs.ranks], look.policy.consecutive).tolist()
     return [
         RankView(
             rank=rank.rank,
             iteration_ns=iteration_ns,
-            node=obs.members[rank.replica].node,
-            work=str(policy.stage_of(rank.rank)),
+            node=look.obs.members[rank.replica].node,
+            work=str(look.policy.stage_of(rank.rank)),
             compute_ns=compute_ns,
             healthy_compute_ns=rank.sent.healthy_compute_ns,
             waits=_waits(rank, names),
         )
-        for rank, iteration_ns, compute_ns in zip(obs.ranks, iterations, computes, strict=True)
+        for rank, iteration_ns, compute_ns in zip(look.obs.ranks, iterations, computes, strict=True)
     ]
 
 

@@ -34,7 +34,7 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.culprit_timing import held_against
 from falcon_core.recovery.diagnosis.peer_groups import LEAST_GROUP, Group, held_against_peers, settled_groups
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -49,21 +49,21 @@ _STILL_FACTOR = 1 + (JUDGEMENT.lasting_factor - 1) / 2
 replace = msgspec.structs.replace
 
 
-def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with the ranks that have been slow at every look since they were found."""
     before = state.grown
-    if before is not None and before.generation != obs.generation:
+    if before is not None and before.generation != look.obs.generation:
         before, state = None, replace(state, grown=None)
-    if not _is_watched(state, obs) or (before is None and not any(map(_comes_forward, obs.ranks))):
+    if not _is_watched(state, look.obs) or (before is None and not any(map(_comes_forward, look.obs.ranks))):
         return state
-    groups = settled_groups(obs, policy)
+    groups = settled_groups(look)
     known = {rank.rank: rank for rank in chain.from_iterable(groups)}
     if before is None:
-        joining = _outstanding(groups, {}, obs, policy)
-        return replace(state, grown=_found(joining, known, obs) if joining else None)
+        joining = _outstanding(groups, {}, look)
+        return replace(state, grown=_found(joining, known, look.obs) if joining else None)
     if not known.keys() >= before.compute_ns.keys():
         return state  # of a rank that did not report nothing is known now
-    return replace(state, grown=_followed(before, groups, known, obs, policy))
+    return replace(state, grown=_followed(before, groups, known, look))
 
 
 def _found(joining: list[int], known: Mapping[int, RankSeen], obs: Observation) -> Grown:
@@ -77,21 +77,19 @@ def _found(joining: list[int], known: Mapping[int, RankSeen], obs: Observation) 
     return _with_report(grown, known, obs)
 
 
-def _followed(
-    before: Grown, groups: list[Group], known: Mapping[int, RankSeen], obs: Observation, policy: Policy
-) -> Grown | None:
+def _followed(before: Grown, groups: list[Group], known: Mapping[int, RankSeen], look: Look) -> Grown | None:
     """Return the watched ranks that are still slow, with new ones; None where no rank is slow any more."""
     since = before.compute_ns
-    still = {rank for group in groups for rank in _still_slow(group, since, policy)}
+    still = {rank for group in groups for rank in _still_slow(group, since, look.policy)}
     kept = {rank: level for rank, level in since.items() if rank in still}
-    joining = [rank for rank in _outstanding(groups, {}, obs, policy) if rank not in since]
+    joining = [rank for rank in _outstanding(groups, {}, look) if rank not in since]
     if not kept:
-        return _found(joining, known, obs) if joining else None
+        return _found(joining, known, look.obs) if joining else None
     grown = replace(before, compute_ns={**kept, **_levels(joining[: MOST_SUSPECTS - len(kept)], known)})
     if joining:
-        return _with_report(replace(grown, reports=0, slow_ns=0.0), known, obs)
+        return _with_report(replace(grown, reports=0, slow_ns=0.0), known, look.obs)
     fresh = _newest(grown, known) >= grown.counted_iteration + RECENT_ITERATIONS
-    return _with_report(grown, known, obs) if fresh else grown
+    return _with_report(grown, known, look.obs) if fresh else grown
 
 
 def _levels(ranks: Iterable[int], known: Mapping[int, RankSeen]) -> dict[int, int]:
@@ -117,31 +115,31 @@ def asked(state: RecoveryState, obs: Observation) -> list[int]:
     return sorted(_confirmed(state, obs))
 
 
-def incident(state: RecoveryState, obs: Observation, policy: Policy) -> SlowIncident | None:
+def incident(state: RecoveryState, look: Look) -> SlowIncident | None:
     """Return an incident without an id that counts from the look that found its culprit; None if no rank is named."""
-    levels, grown = _confirmed(state, obs), state.grown
-    if not levels or grown is None or not _is_watched(state, obs):
+    levels, grown = _confirmed(state, look.obs), state.grown
+    if not levels or grown is None or not _is_watched(state, look.obs):
         return None
-    if grown.slow_ns <= grown.healthy_ns * (1 + policy.verify / 4):
+    if grown.slow_ns <= grown.healthy_ns * (1 + look.policy.verify / 4):
         return None
-    groups = settled_groups(obs, policy)
-    slow = [rank for rank in _outstanding(groups, levels, obs, policy) if rank in levels]
-    culprit = culprit_of(held_against_peers(groups, slow), obs, policy, None)
+    groups = settled_groups(look)
+    slow = [rank for rank in _outstanding(groups, levels, look) if rank in levels]
+    culprit = culprit_of(held_against_peers(groups, slow), look, None)
     if culprit is None:
         return None
-    lasted = obs.iterations - grown.iteration
+    lasted = look.obs.iterations - grown.iteration
     lost_seconds = lasted * (grown.slow_ns - grown.healthy_ns) / 1e9
     return SlowIncident(
         id="",
         phase="Suspected",
-        onset_at=obs.now - lasted * grown.slow_ns / 1e9,
-        onset_generation=obs.generation,
+        onset_at=look.obs.now - lasted * grown.slow_ns / 1e9,
+        onset_generation=look.obs.generation,
         onset_iteration=grown.iteration,
-        reported_iteration=obs.iterations,
+        reported_iteration=look.obs.iterations,
         without_onset=True,
         healthy_ns=grown.healthy_ns,
         slow_ns=int(grown.slow_ns),
-        loss=Loss(seconds=lost_seconds, generation=obs.generation, counted_iterations=obs.iterations),
+        loss=Loss(seconds=lost_seconds, generation=look.obs.generation, counted_iterations=look.obs.iterations),
         culprit=held_against(culprit, levels[culprit.rank]),
     )
 
@@ -182,14 +180,14 @@ def _still_slow(group: Group, levels: Mapping[int, int], policy: Policy) -> set[
     return {group[row].rank for row in np.flatnonzero(slow).tolist()}
 
 
-def _outstanding(groups: Collection[Group], levels: Mapping[int, int], obs: Observation, policy: Policy) -> list[int]:
+def _outstanding(groups: Collection[Group], levels: Mapping[int, int], look: Look) -> list[int]:
     """Return the ranks for which all conditions hold that a single look can show, the slowest first."""
     rises: dict[int, tuple[float, RankSeen]] = {}
     distances: list[Floats] = []
     for group in groups:
         if len(group) < LEAST_GROUP:
             continue
-        own, beside = _growth(group, levels, policy)
+        own, beside = _growth(group, levels, look.policy)
         slow = np.minimum(own, beside) >= JUDGEMENT.lasting_factor
         if 2 * int(slow.sum()) >= len(group):
             slow[:] = False
@@ -201,8 +199,8 @@ def _outstanding(groups: Collection[Group], levels: Mapping[int, int], obs: Obse
         return []
     least = JUDGEMENT.apart_factor * float(np.quantile(np.concatenate(distances), JUDGEMENT.apart_share))
     found = {number: (rise, rank) for number, (rise, rank) in rises.items() if rise >= least}
-    nodes = {obs.members[rank.replica].node for _, rank in found.values()}
-    if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in obs.members})):
+    nodes = {look.obs.members[rank.replica].node for _, rank in found.values()}
+    if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in look.obs.members})):
         return []
     return sorted(found, key=lambda number: -found[number][0])
 

@@ -15,7 +15,7 @@ from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.workload_check import Straggler, waited_for
 from falcon_core.recovery.model.evidence import sampled
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident
 from falcon_core.signals.changepoint.median_rule import Outlier, Series, outliers
@@ -108,19 +108,18 @@ def each_straggler(ranks: list[RankSeen], policy: Policy, slow: SlowIncident) ->
 
 
 def culprit_of(
-    found: list[Straggler], obs: Observation, policy: Policy, shared: Common | None, *, never_well: bool = False
+    found: list[Straggler], look: Look, shared: Common | None, *, never_well: bool = False
 ) -> Culprit | None:
     """Return the worst of the stragglers. Only a rank that sent its newest iterations in detail is named.
 
     ``never_well``: what its agent took for healthy was slow already.
     """
-    return next(iter(culprits_of(found, obs, policy, shared, never_well=never_well)), None)
+    return next(iter(culprits_of(found, look, shared, never_well=never_well)), None)
 
 
 def culprits_of(
     found: list[Straggler],
-    obs: Observation,
-    policy: Policy,
+    look: Look,
     shared: Common | None,
     *,
     most: int = 1,
@@ -132,7 +131,7 @@ def culprits_of(
     Of a node whose rank was named before, that rank is returned if it stands out. Only a rank that sent its newest
     iterations in detail is named. The first culprit counts all stragglers that no culprit of the list stands for.
     """
-    by_node = _by_node(found, obs)
+    by_node = _by_node(found, look.obs)
     before = {culprit.node: culprit.rank for culprit in named}
     kept = set(sorted(by_node, key=lambda node: node not in before)[:most])
     slow_ranks = {out.rank for of_node in by_node.values() for out, _ in of_node}
@@ -144,12 +143,12 @@ def culprits_of(
             continue
         worst, group = _of_rank(of_node, before.get(node))
         if id(group) not in peers:
-            peers[id(group)] = _Peers.of([rank for rank in group if rank.rank not in slow_ranks], policy)
+            peers[id(group)] = _Peers.of([rank for rank in group if rank.rank not in slow_ranks], look.policy)
         also = {out.rank for out, _ in of_node} | rest
         # Only the first culprit counts the slow ranks that no culprit of the list stands for.
         rest = set()
         others = sorted(also - {worst.rank})
-        culprits.append(_culprit(obs, policy, worst, peers[id(group)], others, shared, never_well))
+        culprits.append(_culprit(look, worst, peers[id(group)], others, shared, never_well))
     return culprits
 
 
@@ -238,8 +237,7 @@ class _Peers(msgspec.Struct, frozen=True):
 
 
 def _culprit(
-    obs: Observation,
-    policy: Policy,
+    look: Look,
     worst: Outlier,
     peers: _Peers,
     others: list[int],
@@ -250,20 +248,20 @@ def _culprit(
 
     The rank's healthy computation includes what all ranks of its group have gained since.
     """
-    culprit = next(rank for rank in obs.ranks if rank.rank == worst.rank)
+    culprit = next(rank for rank in look.obs.ranks if rank.rank == worst.rank)
     healthy = culprit.sent.healthy_compute_ns
     if healthy is not None and shared is not None:
         # Growth that all ranks of the group share is not this rank's fault.
-        healthy = round(healthy * shared.of(worst.rank, policy))
+        healthy = round(healthy * shared.of(worst.rank, look.policy))
     evidence = replace(culprit.cpu, stall_share=culprit.sent.stall_share)
-    if never_well or (healthy is not None and worst.value_ns <= healthy * (1 + policy.verify)):
+    if never_well or (healthy is not None and worst.value_ns <= healthy * (1 + look.policy.verify)):
         # The agent of a generation that was slow from its first iteration has learned the slow level as healthy.
         healthy = None
         now = culprit.cpu
         evidence = CpuEvidence(throttled=now.throttled, run_delay=now.run_delay, collecting=now.collecting)
     evidence = replace(evidence, excess=_excess(culprit, worst.value_ns, healthy or worst.peers_ns))
     cause = explain(evidence, [peers.cpu])
-    member = obs.members[culprit.replica]
+    member = look.obs.members[culprit.replica]
     trouble = member.trouble
     # The node's own report is the cause only if neither counters nor calls show another one.
     reported = trouble if trouble is not None and trouble.slows and cause.cause is Cause.UNKNOWN else None
@@ -276,7 +274,7 @@ def _culprit(
         compute_ns=worst.value_ns,
         healthy_compute_ns=healthy,
         peers_compute_ns=worst.peers_ns,
-        wait_ns=_wait_ns([culprit], policy),
+        wait_ns=_wait_ns([culprit], look.policy),
         peers_wait_ns=peers.wait_ns,
         cause=cause.cause if reported is None else Cause.HARDWARE,
         node_reports="" if reported is None else reported.text,
@@ -316,60 +314,58 @@ def _wait_ns(ranks: list[RankSeen], policy: Policy) -> int | None:
     return int(median_of(np.floor(newest))) if len(newest) else None
 
 
-def no_longer_slow(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def no_longer_slow(slow: SlowIncident, look: Look) -> bool:
     """Check for relief: the culprit computes as fast as it did (or as its peers); unlocated, by the agents' reports.
 
     As fast as it did, times what its peers have gained or lost since it was named. Of a culprit that was never well the
     iteration time proves nothing, since the job's healthy time is but an estimate; nor of a culprit that was named
     though the job was hardly slower; nor while other ranks compute micro-batches of the culprit's.
     """
-    tracked = [rank for rank in obs.ranks if rank.fresh and rank.sent.iterations]
+    tracked = [rank for rank in look.obs.ranks if rank.fresh and rank.sent.iterations]
     if not tracked:
         return False
     if slow.culprit is None:
         onsets = sum(rank.sent.onset is not None for rank in tracked)
-        return 2 * onsets <= len(tracked) and _is_healthy(obs, slow, policy, policy.verify, fresh=True)
-    return _has_recovered(slow, slow.culprit, tracked, obs, policy)
+        return 2 * onsets <= len(tracked) and _is_healthy(look, slow, look.policy.verify, fresh=True)
+    return _has_recovered(slow, slow.culprit, tracked, look)
 
 
-def _has_recovered(
-    slow: SlowIncident, named: Culprit, tracked: list[RankSeen], obs: Observation, policy: Policy
-) -> bool:
+def _has_recovered(slow: SlowIncident, named: Culprit, tracked: list[RankSeen], look: Look) -> bool:
     culprit = next((rank for rank in tracked if rank.rank == named.rank), None)
-    if culprit is None or len(culprit.sent.compute_ns) < policy.consecutive:
+    if culprit is None or len(culprit.sent.compute_ns) < look.policy.consecutive:
         return False
-    well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
-    if max(culprit.sent.compute_ns[-policy.consecutive :]) <= well_ns:
+    well_ns = reference_ns(named, look) * (1 + look.policy.verify)
+    if max(culprit.sent.compute_ns[-look.policy.consecutive :]) <= well_ns:
         return True
-    if slow.from_start or slow.without_onset or slow.moved is not None or obs.shared_unevenly:
+    if slow.from_start or slow.without_onset or slow.moved is not None or look.obs.shared_unevenly:
         return False
     # Its own times say that it is slow: the job's have to lie at their level, not just below what an onset needs.
-    return culprit.sent.onset is None and _is_healthy(obs, slow, policy, policy.verify / 2, fresh=False)
+    return culprit.sent.onset is None and _is_healthy(look, slow, look.policy.verify / 2, fresh=False)
 
 
-def reference_ns(named: Culprit, obs: Observation, policy: Policy) -> float:
+def reference_ns(named: Culprit, look: Look) -> float:
     """Return the culprit's computation if it were healthy [ns]: as before, or as its peers' where that is unknown.
 
     Times what its peers have gained or lost since it was named.
     """
-    return (named.healthy_compute_ns or named.peers_compute_ns) * _gained_since(named, obs, policy)
+    return (named.healthy_compute_ns or named.peers_compute_ns) * _gained_since(named, look)
 
 
-def _gained_since(named: Culprit, obs: Observation, policy: Policy) -> float:
+def _gained_since(named: Culprit, look: Look) -> float:
     """Return the computation of the culprit's peers now ÷ then; 1 where the difference is noise, or not known.
 
     This is the lower quartile of the peers, as in ``common``: further slow ranks among them change nothing.
     """
-    numbers, levels = obs.compute_levels
-    alike = numbers // policy.stage_size == policy.stage_of(named.rank)
+    numbers, levels = look.obs.compute_levels
+    alike = numbers // look.policy.stage_size == look.policy.stage_of(named.rank)
     peers = np.sort(levels[alike & ~np.isin(numbers, [named.rank, *named.also])])
     if not len(peers) or not named.peers_compute_ns:
         return 1.0
     gained = float(peers[(len(peers) - 1) // 4]) / named.peers_compute_ns
-    return gained if abs(gained - 1) > policy.verify / 2 else 1.0
+    return gained if abs(gained - 1) > look.policy.verify / 2 else 1.0
 
 
-def _is_healthy(obs: Observation, slow: SlowIncident, policy: Policy, within: float, *, fresh: bool) -> bool:
+def _is_healthy(look: Look, slow: SlowIncident, within: float, *, fresh: bool) -> bool:
     """Check whether the iteration time is back at its healthy level, or longer by no more than this share."""
-    newest_ns = obs.iteration_ns(policy.consecutive, fresh=fresh)
+    newest_ns = look.obs.iteration_ns(look.policy.consecutive, fresh=fresh)
     return newest_ns is not None and newest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + within)

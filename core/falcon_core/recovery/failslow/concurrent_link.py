@@ -29,8 +29,7 @@ from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.failslow import incidents
 from falcon_core.recovery.history import durations
 from falcon_core.recovery.model.events import SlowClosed
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident, SlowLink, only, without
 from falcon_core.recovery.model.state import RecoveryState, numbered
 from falcon_core.recovery.model.step import Step
@@ -45,38 +44,38 @@ NOT_ENOUGH = "iterations take longer than their ranks explain"
 replace = msgspec.structs.replace
 
 
-def look(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+def look(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Name a link beside the open incident ``slow``, count what it costs, or close its incident."""
     if state.link_beside is not None:
-        return _followed(state, state.link_beside, slow, obs, policy)
-    if not is_suspected(state, obs, policy):
+        return _followed(state, state.link_beside, slow, look)
+    if not is_suspected(state, look):
         return Step(state)
-    link = slow_link(obs, policy, slow, beside=frozenset(culprit.rank for culprit in state.culprits))
-    own_ns = _own_ns(state, slow, obs, policy)
+    link = slow_link(look, slow, beside=frozenset(culprit.rank for culprit in state.culprits))
+    own_ns = _own_ns(state, slow, look)
     is_named = link is not None
     if link is None:
-        if not obs.shared_unevenly:
+        if not look.obs.shared_unevenly:
             return Step(state)
-        link = _somewhere(own_ns, obs)
-    width = policy.consecutive
-    iterations = (JUDGEMENT.lasting_windows if is_named else moved_windows(obs, width)) * width
-    first = max(1, obs.iterations - iterations + 1)
+        link = _somewhere(own_ns, look.obs)
+    width = look.policy.consecutive
+    iterations = (JUDGEMENT.lasting_windows if is_named else moved_windows(look.obs, width)) * width
+    first = max(1, look.obs.iterations - iterations + 1)
     found = SlowIncident(
         id="",
         phase="Detected" if is_named else "Suspected",
-        onset_at=obs.now - iterations * slow.slow_ns / 1e9,
-        onset_generation=obs.generation,
+        onset_at=look.obs.now - iterations * slow.slow_ns / 1e9,
+        onset_generation=look.obs.generation,
         onset_iteration=first,
-        reported_iteration=obs.iterations,
+        reported_iteration=look.obs.iterations,
         healthy_ns=slow.healthy_ns,
         slow_ns=slow.healthy_ns + own_ns,
         loss=ski_rental.Loss(
-            seconds=iterations * own_ns / 1e9, generation=obs.generation, counted_iterations=obs.iterations
+            seconds=iterations * own_ns / 1e9, generation=look.obs.generation, counted_iterations=look.obs.iterations
         ),
         link=link,
     )
     if is_named:
-        state, found = numbered(state, found, policy)
+        state, found = numbered(state, found, look.policy)
     return Step(replace(state, link_beside=found))
 
 
@@ -87,46 +86,53 @@ def _somewhere(own_ns: int, obs: Observation) -> SlowLink:
     return SlowLink(ranks=named, members=len(ranks), comm="", excess_ns=own_ns, compute_growth=1.0)
 
 
-def _own_ns(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
+def _own_ns(state: RecoveryState, slow: SlowIncident, look: Look) -> int:
     """Return the part of an iteration that no named rank explains [ns]."""
     lost_ns = slow.slow_ns - slow.healthy_ns - slow.common_ns
-    if obs.shared_unevenly and not adjust_microbatches.hindrance(obs, policy):
-        return max(0, lost_ns - round(adjust_microbatches.left_ns(obs, policy)))
-    each = (excess_ns(culprit, obs, policy.consecutive, policy) or 0.0 for culprit in state.culprits)
+    if look.obs.shared_unevenly and not adjust_microbatches.hindrance(look):
+        return max(0, lost_ns - round(adjust_microbatches.left_ns(look)))
+    each = (excess_ns(culprit, look, look.policy.consecutive) or 0.0 for culprit in state.culprits)
     return max(0, lost_ns - round(max(0.0, *each, 0.0)))
 
 
-def _followed(state: RecoveryState, link: SlowIncident, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+def _followed(state: RecoveryState, link: SlowIncident, slow: SlowIncident, look: Look) -> Step:
     """Count the loss of the iterations since the last look; close the incident once ranks explain all of it again."""
-    own_ns = _own_ns(state, slow, obs, policy)
+    own_ns = _own_ns(state, slow, look)
     well_ns = link.healthy_ns
     loss = ski_rental.accumulate(
-        link.loss, generation=obs.generation, iterations=obs.iterations, slow_ns=well_ns + own_ns, healthy_ns=well_ns
+        link.loss,
+        generation=look.obs.generation,
+        iterations=look.obs.iterations,
+        slow_ns=well_ns + own_ns,
+        healthy_ns=well_ns,
     )
     named_ns = link.named_ns or link.slow_ns
     link = replace(link, loss=loss, slow_ns=well_ns + own_ns)
     if own_ns > JUDGEMENT.action_share * (named_ns - well_ns):
-        return Step(replace(state, link_beside=_exchange_judged(replace(link, well_since=None), obs, policy)))
-    since = obs.now if link.well_since is None else link.well_since
-    if obs.now - since < JUDGEMENT.lasting_windows * policy.consecutive * slow.slow_ns / 1e9:
+        return Step(replace(state, link_beside=_exchange_judged(replace(link, well_since=None), look)))
+    since = look.obs.now if link.well_since is None else link.well_since
+    if look.obs.now - since < JUDGEMENT.lasting_windows * look.policy.consecutive * slow.slow_ns / 1e9:
         return Step(replace(state, link_beside=replace(link, well_since=since)))
     state = replace(state, link_beside=None)
     if not link.is_incident:
         return Step(state)
     if link.swapped is None or link.switched_at is None:
-        return incidents.passed(state, replace(link, well_since=since), obs, policy)
+        return incidents.passed(state, replace(link, well_since=since), look)
     state = durations.cut_short(state, link, link.switched_at)
     link = replace(link, slow_ns=link.named_ns, swapped=replace(link.swapped, after_ns=slow.slow_ns))
     return Step(state, events=[SlowClosed(incident=link, outcome="Helped", iteration_ns=slow.slow_ns)])
 
 
-def _exchange_judged(link: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
+def _exchange_judged(link: SlowIncident, look: Look) -> SlowIncident:
     """Return the incident of a link for which ranks do not explain iterations; an exchange may not have been enough."""
     if link.swapped is None or link.swapped.failed or link.switched_at is None:
         return link
-    if obs.now - obs.running_seconds < link.switched_at or obs.iterations < EXCHANGED_WINDOWS * policy.consecutive:
+    if (
+        look.obs.now - look.obs.running_seconds < link.switched_at
+        or look.obs.iterations < EXCHANGED_WINDOWS * look.policy.consecutive
+    ):
         return link
-    return replace(link, swapped=replace(link.swapped, failed=NOT_ENOUGH, failed_at=obs.now))
+    return replace(link, swapped=replace(link.swapped, failed=NOT_ENOUGH, failed_at=look.obs.now))
 
 
 def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tuple[RecoveryState, SlowIncident]:

@@ -17,8 +17,7 @@ from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import link_swap
 from falcon_core.recovery.model.actions import Swap
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink, was_applied
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
@@ -27,35 +26,35 @@ from falcon_core.recovery.strategies import known_slow_links, swap_for_link, swa
 replace = msgspec.structs.replace
 
 
-def climb(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def climb(state: RecoveryState, look: Look) -> Step:
     """Let pods exchange their roles against the link beside slow ranks, once that has paid for itself."""
     link = state.link_beside
     where = None if link is None else link.link
     if link is None or where is None or not link.is_incident or state.probe is not None:
         return Step(state)
-    if not policy.names(swap_for_link.TYPE) or any(slow.phase != "Located" for slow in _ranks(state)):
+    if not look.policy.names(swap_for_link.TYPE) or any(slow.phase != "Located" for slow in _ranks(state)):
         return Step(state)
-    if link_swap.is_old(link.outlook, obs):
-        link = _planned(state, link, where, obs, policy)[0]
+    if link_swap.is_old(link.outlook, look.obs):
+        link = _planned(state, link, where, look)[0]
         state = replace(state, link_beside=link)
-    strategy = prices.next_candidate(state, link, obs, policy)
+    strategy = prices.next_candidate(state, link, look)
     if strategy is None or not ski_rental.due(strategy, link.loss):
         return Step(state)
-    applied = [*link.applied, prices.applied(strategy, link, obs, policy)]
+    applied = [*link.applied, prices.applied(strategy, link, look)]
     if strategy.name != swap_for_link.TYPE:
         return Step(replace(state, link_beside=replace(link, applied=applied)))
-    if policy.enforce and obs.saving:
+    if look.policy.enforce and look.obs.saving:
         return Step(replace(state, link_beside=replace(link, blocked=link_swap.SAVING)))
-    link, plan = _planned(state, link, where, obs, policy)
+    link, plan = _planned(state, link, where, look)
     if plan is None:
         return Step(replace(state, link_beside=link))
-    link = replace(link, applied=applied, blocked="", swapped=swap_for_link.described(plan, obs))
-    if not policy.enforce:
+    link = replace(link, applied=applied, blocked="", swapped=swap_for_link.described(plan, look.obs))
+    if not look.policy.enforce:
         return Step(replace(state, link_beside=link))
     state = known_slow_links.remembered(
-        replace(state, link_beside=replace(link, switched_at=obs.now)), where, obs, policy
+        replace(state, link_beside=replace(link, switched_at=look.obs.now)), where, look
     )
-    return Step(swap_for_nodes.all_seated(state, plan.pods_of, obs, policy), [Swap(plan.pods_of)])
+    return Step(swap_for_nodes.all_seated(state, plan.pods_of, look), [Swap(plan.pods_of)])
 
 
 def _ranks(state: RecoveryState) -> list[SlowIncident]:
@@ -63,18 +62,18 @@ def _ranks(state: RecoveryState) -> list[SlowIncident]:
 
 
 def _planned(
-    state: RecoveryState, link: SlowIncident, where: SlowLink, obs: Observation, policy: Policy
+    state: RecoveryState, link: SlowIncident, where: SlowLink, look: Look
 ) -> tuple[SlowIncident, swap_for_link.Plan | None]:
     """Return the link's incident with the outlook on an exchange, and its plan; None where there is none."""
     if was_applied(link, swap_for_link.TYPE):
-        return replace(link, outlook=link_swap.outlook_on(None, "", obs.now)), None
-    why = swap_for_nodes.unseated(state, obs, policy) or swap_for_link.hindrance(state, where, obs, policy)
+        return replace(link, outlook=link_swap.outlook_on(None, "", look.obs.now)), None
+    why = swap_for_nodes.unseated(state, look) or swap_for_link.hindrance(state, where, look)
     own_ns = link.slow_ns - link.healthy_ns
-    level = obs.iteration_ns(policy.consecutive)
+    level = look.obs.iteration_ns(look.policy.consecutive)
     plan = None
     if not why and level is not None and own_ns > 0:
         # Without the link iterations are as long as the slow ranks make them.
         where = replace(where, excess_ns=min(where.excess_ns, own_ns))
-        known = known_slow_links.standing(state, obs)
-        plan = swap_for_link.plan(where, max(1, round(level) - own_ns), obs, policy, known)
-    return replace(link, outlook=link_swap.outlook_on(plan, why or swap_for_link.NO_GAIN, obs.now)), plan
+        known = known_slow_links.standing(state, look.obs)
+        plan = swap_for_link.plan(where, max(1, round(level) - own_ns), look, known)
+    return replace(link, outlook=link_swap.outlook_on(plan, why or swap_for_link.NO_GAIN, look.obs.now)), plan

@@ -24,7 +24,7 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.failslow import rebalance
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -34,35 +34,35 @@ from falcon_core.wire.reporting.microbatches import MAX_SHARES
 replace = msgspec.structs.replace
 
 
-def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with a slowdown that has just begun and micro-batches to be moved; called while none is open."""
-    if policy.world_size > MAX_SHARES or obs.shared_unevenly or not rebalance.is_allowed(policy):
+    if look.policy.world_size > MAX_SHARES or look.obs.shared_unevenly or not rebalance.is_allowed(look.policy):
         return state
-    slow = [rank for rank in obs.ranks if rank.fresh and is_suddenly_slow(rank.sent, policy.verify)]
+    slow = [rank for rank in look.obs.ranks if rank.fresh and is_suddenly_slow(rank.sent, look.policy.verify)]
     if not slow:
         return state
-    found = _suspicion(state, slow, obs, policy)
-    state, found = rebalance.on_suspicion(state, found, obs, replace(policy, consecutive=1))
+    found = _suspicion(state, slow, look)
+    state, found = rebalance.on_suspicion(state, found, Look(look.obs, replace(look.policy, consecutive=1)))
     return state if found.moved is None else replace(state, slow=found)
 
 
-def _suspicion(state: RecoveryState, slow: list[RankSeen], obs: Observation, policy: Policy) -> SlowIncident:
+def _suspicion(state: RecoveryState, slow: list[RankSeen], look: Look) -> SlowIncident:
     """Return a slowdown that counts from the first of the newest iterations in a row that are long."""
     healthy_ns = median(rank.sent.healthy_iteration_ns or 0 for rank in slow)
-    lasts = max(_long_iterations(rank, policy) for rank in slow)
+    lasts = max(_long_iterations(rank, look.policy) for rank in slow)
     level_ns = median(median(rank.sent.iteration_ns[-NEWEST:]) for rank in slow)
     lost_ns = lasts * max(0.0, level_ns - healthy_ns)
     done = max(rank.sent.iterations for rank in slow)
     return SlowIncident(
         id="",
         phase="Suspected",
-        onset_at=obs.now - lasts * level_ns / 1e9,
-        onset_generation=obs.generation,
+        onset_at=look.obs.now - lasts * level_ns / 1e9,
+        onset_generation=look.obs.generation,
         onset_iteration=max(1, done - lasts + 1),
         reported_iteration=done,
         healthy_ns=round(min(healthy_ns, state.healthy_ns or healthy_ns)),
         slow_ns=round(level_ns),
-        loss=ski_rental.Loss(seconds=lost_ns / 1e9, generation=obs.generation, counted_iterations=done),
+        loss=ski_rental.Loss(seconds=lost_ns / 1e9, generation=look.obs.generation, counted_iterations=done),
     )
 
 

@@ -38,8 +38,7 @@ from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprits_o
 from falcon_core.recovery.history import durations, flapping, left_nodes, node_fault
 from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
 from falcon_core.recovery.model.events import Event, SlowClosed
-from falcon_core.recovery.model.observation import Observation, PreparedSeen
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation, PreparedSeen
 from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident, in_force, newest, without
 from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState, numbered
 from falcon_core.recovery.model.step import Step
@@ -61,19 +60,18 @@ def first_of(state: RecoveryState) -> SlowIncident:
     return state.slow
 
 
-def find(state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None) -> list[Culprit]:
+def find(state: RecoveryState, look: Look, shared: Common | None) -> list[Culprit]:
     """Return the culprit of each node that stands out at this look, the slowest node first.
 
     Of those that have been slow since the first iteration only the rank is returned that an incident names.
     """
     named_before = [slow for slow in (first_of(state), *state.beside) if slow.from_start]
-    since_start = [current for slow in named_before if (current := slow_from_start.present(slow, obs, policy))]
+    since_start = [current for slow in named_before if (current := slow_from_start.present(slow, look))]
     known = {rank for slow in named_before for rank in (culprit(slow).rank, *culprit(slow).also)}
-    others = each_straggler(compared_ranks(obs), policy, first_of(state))
+    others = each_straggler(compared_ranks(look.obs), look.policy, first_of(state))
     found = culprits_of(
         [straggler for straggler in others if straggler[0].rank not in known] if known else others,
-        obs,
-        policy,
+        look,
         shared,
         most=1 + MOST_BESIDE,
         named=state.culprits,
@@ -81,42 +79,40 @@ def find(state: RecoveryState, obs: Observation, policy: Policy, shared: Common 
     return sorted([*since_start, *found], key=lambda current: -current.slowdown) if since_start else found
 
 
-def follow(state: RecoveryState, found: Collection[Culprit], obs: Observation, policy: Policy) -> Step:
+def follow(state: RecoveryState, found: Collection[Culprit], look: Look) -> Step:
     """Count the losses of the further slow nodes, and close the incidents of those that have recovered."""
     first = first_of(state)
     beside: list[SlowIncident] = []
     taken = Step(state)
     for slow in state.beside:
-        slow = _counted(slow, first, obs, policy)
+        slow = _counted(slow, first, look)
         now_there = next((current for current in found if current.node == culprit(slow).node), None)
-        slow = node_fault.judged(taken.state, with_newest_figures(slow, now_there, obs.now), now_there, obs, policy)
-        slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
-        if flapping.is_over(slow, obs.now):
-            taken = taken.then(passed(taken.state, slow, obs, policy))
+        slow = node_fault.judged(taken.state, with_newest_figures(slow, now_there, look.obs.now), now_there, look)
+        slow = flapping.after_look(slow, look.obs.now, well=no_longer_slow(slow, look))
+        if flapping.is_over(slow, look.obs.now):
+            taken = taken.then(passed(taken.state, slow, look))
         else:
             beside.append(slow)
     return replace(taken, state=replace(taken.state, beside=beside))
 
 
-def _counted(slow: SlowIncident, first: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
+def _counted(slow: SlowIncident, first: SlowIncident, look: Look) -> SlowIncident:
     """Add the node's own excess of the iterations since the last look, as far as the job lost that much."""
     slow = replace(slow, healthy_ns=first.healthy_ns, common_ns=first.common_ns)
-    counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
-    fresh = min(obs.iterations - counted, RECENT_ITERATIONS)
-    own_ns = excess_ns(culprit(slow), obs, fresh, policy) if fresh > 0 else None
+    counted = slow.loss.counted_iterations if slow.loss.generation == look.obs.generation else 0
+    fresh = min(look.obs.iterations - counted, RECENT_ITERATIONS)
+    own_ns = excess_ns(culprit(slow), look, fresh) if fresh > 0 else None
     if own_ns is None:
         return slow
     well_ns = first.healthy_ns + first.common_ns
     slow_ns = well_ns + max(0, min(round(own_ns), first.slow_ns - well_ns))
     loss = ski_rental.accumulate(
-        slow.loss, generation=obs.generation, iterations=obs.iterations, slow_ns=slow_ns, healthy_ns=well_ns
+        slow.loss, generation=look.obs.generation, iterations=look.obs.iterations, slow_ns=slow_ns, healthy_ns=well_ns
     )
     return replace(slow, loss=loss, slow_ns=slow_ns)
 
 
-def name(
-    state: RecoveryState, found: Collection[Culprit], obs: Observation, policy: Policy, *, at_once: bool = False
-) -> RecoveryState:
+def name(state: RecoveryState, found: Collection[Culprit], look: Look, *, at_once: bool = False) -> RecoveryState:
     """Open an incident for each further node that stands out.
 
     ``at_once``: the first node was named at this look as well.
@@ -124,85 +120,83 @@ def name(
     for current in found:
         nodes = {known.node for known in state.culprits}
         if current.node not in nodes and len(state.beside) < MOST_BESIDE:
-            state = _opened(state, current, obs, policy, at_once=at_once)
+            state = _opened(state, current, look, at_once=at_once)
     return state
 
 
-def _opened(
-    state: RecoveryState, current: Culprit, obs: Observation, policy: Policy, *, at_once: bool
-) -> RecoveryState:
+def _opened(state: RecoveryState, current: Culprit, look: Look, *, at_once: bool) -> RecoveryState:
     """Open an incident since the first slow iteration of the rank's report, or since the first node's onset.
 
     The latter if both nodes were named at the same look and no iteration of the report is well.
     """
     first = first_of(state)
-    count, all_of_them = slow_iterations(current, obs, policy)
-    since, began_at = obs.iterations - count + 1, obs.now - count * first.slow_ns / 1e9
-    if at_once and all_of_them and first.onset_generation == obs.generation:
+    count, all_of_them = slow_iterations(current, look)
+    since, began_at = look.obs.iterations - count + 1, look.obs.now - count * first.slow_ns / 1e9
+    if at_once and all_of_them and first.onset_generation == look.obs.generation:
         since, began_at = first.onset_iteration, first.onset_at
     slow = SlowIncident(
         id="",
         phase="Located",
         onset_at=began_at,
-        onset_generation=obs.generation,
+        onset_generation=look.obs.generation,
         onset_iteration=since,
-        reported_iteration=obs.iterations,
+        reported_iteration=look.obs.iterations,
         healthy_ns=first.healthy_ns,
         common_ns=first.common_ns,
         slow_ns=first.healthy_ns + first.common_ns,
-        loss=ski_rental.Loss(generation=obs.generation, counted_iterations=since - 1),
+        loss=ski_rental.Loss(generation=look.obs.generation, counted_iterations=since - 1),
         culprit=current,
-        refreshed_at=obs.now,
+        refreshed_at=look.obs.now,
     )
-    slow = _counted(slow, first, obs, policy)
-    slow = node_fault.judged(state, flapping.resume(state, slow, current, obs.now, policy), current, obs, policy)
+    slow = _counted(slow, first, look)
+    slow = node_fault.judged(state, flapping.resume(state, slow, current, look.obs.now, look.policy), current, look)
     if not slow.id:
-        state, slow = numbered(state, slow, policy)
+        state, slow = numbered(state, slow, look.policy)
     return replace(state, beside=[*state.beside, slow])
 
 
-def may_be_replaced(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def may_be_replaced(slow: SlowIncident, look: Look) -> bool:
     """Check whether the incident's node may be left at this look, as far as the node itself is concerned.
 
     This is asked of the first node and of those beside it alike: the evidence is against the node, it is slow at this
     moment, and its last preparation did not fail just now.
     """
-    believed = node_fault.suffices(slow.evidence, policy) and obs.now >= slow.retry_at
-    return believed and is_slow_now(culprit(slow), obs, policy)
+    believed = node_fault.suffices(slow.evidence, look.policy) and look.obs.now >= slow.retry_at
+    return believed and is_slow_now(culprit(slow), look)
 
 
-def led_by_the_slowest(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def led_by_the_slowest(state: RecoveryState, look: Look) -> RecoveryState:
     """Let a slower node that has paid for a restart by itself take the first place, if the first may not be replaced.
 
     As long as the first node stays, it hides what a faster node beside it costs; a slower node it does not hide.
     """
     first = first_of(state)
-    if not state.beside or may_be_replaced(first, obs, policy):
+    if not state.beside or may_be_replaced(first, look):
         return state
-    least_ns = (1 + policy.verify) * max(0.0, excess_ns(culprit(first), obs, policy.consecutive, policy) or 0.0)
+    least_ns = (1 + look.policy.verify) * max(0.0, excess_ns(culprit(first), look, look.policy.consecutive) or 0.0)
     for slow in state.beside:
-        own_ns = excess_ns(culprit(slow), obs, policy.consecutive, policy) or 0.0
-        price = prices.replacement(state, slow, obs, policy)
+        own_ns = excess_ns(culprit(slow), look, look.policy.consecutive) or 0.0
+        price = prices.replacement(state, slow, look)
         paid = price is not None and ski_rental.due(price, slow.loss)
-        if paid and own_ns > least_ns and may_be_replaced(slow, obs, policy):
+        if paid and own_ns > least_ns and may_be_replaced(slow, look):
             return replace(state, slow=slow, beside=[first, *(other for other in state.beside if other is not slow)])
     return state
 
 
-def join(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def join(state: RecoveryState, look: Look) -> Step:
     """Prepare pods for the further nodes that have paid for a spare, while the first is being prepared.
 
     In mode Observe that is only written down.
     """
     beside: list[SlowIncident] = []
     joined: list[Command] = []
-    taken = sum(_is_unplaced(slow, obs) for slow in (first_of(state), *state.beside))
+    taken = sum(_is_unplaced(slow, look.obs) for slow in (first_of(state), *state.beside))
     for slow in state.beside:
-        spare = left_nodes.spare_seconds(state, obs, taken)
-        if _is_due(slow, spare, obs, policy):
-            slow = replace(slow, blocked=replace_node.hindrance(obs.spares, taken))
+        spare = left_nodes.spare_seconds(state, look.obs, taken)
+        if _is_due(slow, spare, look):
+            slow = replace(slow, blocked=replace_node.hindrance(look.obs.spares, taken))
             if not slow.blocked:
-                slow = _joined(slow, spare, first_of(state), obs, policy)
+                slow = _joined(slow, spare, first_of(state), look)
             if slow.phase == "Mitigating":
                 joined.append(Prepare(culprit(slow).replica, replace_node.reason(culprit(slow)), slow.id))
                 taken += 1
@@ -216,31 +210,29 @@ def _is_unplaced(slow: SlowIncident, obs: Observation) -> bool:
     return slow.phase == "Mitigating" and (prepared is None or not prepared.claimed_node)
 
 
-def _is_due(slow: SlowIncident, spare_seconds: float, obs: Observation, policy: Policy) -> bool:
+def _is_due(slow: SlowIncident, spare_seconds: float, look: Look) -> bool:
     """Check whether a further node has paid for a spare, and is slow for long enough to be believed."""
     if slow.phase != "Located":
         return False
-    if any(applied.strategy == replace_node.TYPE for applied in in_force(slow, policy)):
+    if any(applied.strategy == replace_node.TYPE for applied in in_force(slow, look.policy)):
         return False
-    lasted = obs.iterations - slow.onset_iteration + 1 if slow.onset_generation == obs.generation else None
-    if lasted is not None and lasted < JUDGEMENT.lasting_windows * policy.consecutive:
+    lasted = look.obs.iterations - slow.onset_iteration + 1 if slow.onset_generation == look.obs.generation else None
+    if lasted is not None and lasted < JUDGEMENT.lasting_windows * look.policy.consecutive:
         return False
-    return slow.loss.seconds >= spare_seconds and may_be_replaced(slow, obs, policy)
+    return slow.loss.seconds >= spare_seconds and may_be_replaced(slow, look)
 
 
-def _joined(
-    slow: SlowIncident, spare_seconds: float, first: SlowIncident, obs: Observation, policy: Policy
-) -> SlowIncident:
+def _joined(slow: SlowIncident, spare_seconds: float, first: SlowIncident, look: Look) -> SlowIncident:
     applied = Applied(
         strategy=replace_node.TYPE,
-        at=obs.now,
+        at=look.obs.now,
         loss_seconds=slow.loss.seconds,
         overhead_seconds=spare_seconds,
         spare_seconds=spare_seconds,
-        observed_only=not policy.enforce,
+        observed_only=not look.policy.enforce,
         shares=first.id,
     )
-    return replace(slow, phase="Mitigating" if policy.enforce else slow.phase, applied=[*slow.applied, applied])
+    return replace(slow, phase="Mitigating" if look.policy.enforce else slow.phase, applied=[*slow.applied, applied])
 
 
 def may_wait(slow: SlowIncident) -> bool:
@@ -319,14 +311,14 @@ def without_failed(state: RecoveryState, obs: Observation) -> Step:
     return Step(replace(state, beside=beside), failed)
 
 
-def passed(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+def passed(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Close an incident that passed by itself; the caller takes it out of the state."""
-    level = obs.iteration_ns(8)
+    level = look.obs.iteration_ns(8)
     slow = replace(slow, slow_ns=max(slow.slow_ns, slow.named_ns))  # the newest iterations are fast again
     closed = SlowClosed(incident=slow, outcome="Relieved", iteration_ns=None if level is None else int(level))
     given: list[Command] = [Abandon(culprit(slow).replica)] if slow.phase == "Mitigating" else []
-    state = slow_from_start.forget(node_fault.passed(state, slow, obs), slow, obs)
-    state = flapping.remember(durations.passed(state, slow, obs.now), slow, obs.now, policy)
+    state = slow_from_start.forget(node_fault.passed(state, slow, look.obs), slow, look.obs)
+    state = flapping.remember(durations.passed(state, slow, look.obs.now), slow, look.obs.now, look.policy)
     return Step(state, given).then(Step(state, events=[closed]))
 
 

@@ -50,7 +50,7 @@ from falcon_core.recovery.failslow import (
 )
 from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold
 from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, was_applied
 from falcon_core.recovery.model.state import RecoveryState, numbered
@@ -62,69 +62,70 @@ from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS,
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once and climb the ladder; called after the ladder for fail-stop, which goes first."""
-    state, disturbed = standby_interference.look(state, obs)
+    state, disturbed = standby_interference.look(state, look.obs)
     # A node that is being replaced is replaced all the same.
     if disturbed and (state.slow is None or state.slow.phase != "Mitigating"):
         return Step(state)
     # Do this first: after a change of the job itself, all that follows compares with the job's new level.
-    state, obs, shared = job_change.held_against(state, obs, policy)
-    state = _learn_healthy(state, obs, policy)
-    state = slow_from_start.look(state, obs, policy)
-    state = slow_without_onset.look(state, obs, policy)
-    state = group_comparison.look(state, obs, policy)
+    state, seen, shared = job_change.held_against(state, look)
+    look = replace(look, obs=seen)
+    state = _learn_healthy(state, look)
+    state = slow_from_start.look(state, look)
+    state = slow_without_onset.look(state, look)
+    state = group_comparison.look(state, look)
     slow = state.slow
     if slow is None:
-        return _open(onset.look(state, obs, policy), obs, policy, shared)
+        return _open(onset.look(state, look), look, shared)
     if slow.phase == "Checking":
-        return _checked(state, slow, obs, policy)
+        return _checked(state, slow, look)
     # While no generation runs or a failure is open, no speed is judged: only a pod in preparation is followed.
-    if obs.running and state.stop is None:
+    if look.obs.running and state.stop is None:
         link = state.link_beside is not None
-        slow = loss.counted(slow, obs, policy, shared, paused=probe_controller.disturbs(state, obs), link_beside=link)
+        slow = loss.counted(slow, look, shared, paused=probe_controller.disturbs(state, look.obs), link_beside=link)
         if slow.unexplained:
-            return _watch(state, slow, obs, policy, shared)
-        return _act(replace(state, slow=slow), obs, policy, shared)
+            return _watch(state, slow, look, shared)
+        return _act(replace(state, slow=slow), look, shared)
     if slow.phase == "Mitigating":
-        return _mitigate(state, slow, obs, policy)
+        return _mitigate(state, slow, look)
     return Step(state)
 
 
-def _checked(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+def _checked(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Judge the action that the generation began with."""
     if not link_swap.is_checked(slow):
-        return replacement_check.step(state, slow, obs, policy)
+        return replacement_check.step(state, slow, look)
     if slow.culprit is not None:
-        return node_swap.check(state, slow, obs, policy)
-    state, slow = rebalance.beside_exchange(state, slow, obs, policy)
-    return link_swap.check(replace(state, slow=slow), slow, obs, policy)
+        return node_swap.check(state, slow, look)
+    state, slow = rebalance.beside_exchange(state, slow, look)
+    return link_swap.check(replace(state, slow=slow), slow, look)
 
 
-def _act(state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None) -> Step:
+def _act(state: RecoveryState, look: Look, shared: Common | None) -> Step:
     """Update all named incidents, name further nodes that stand out, and apply the ladder."""
-    found = incidents.find(state, obs, policy, shared)
-    taken = incidents.follow(state, found, obs, policy)
+    found = incidents.find(state, look, shared)
+    taken = incidents.follow(state, found, look)
     slow = incidents.first_of(taken.state)
-    taken = taken.then(concurrent_link.look(taken.state, slow, obs, policy))
-    exchanged = concurrent_link_swap.climb(taken.state, obs, policy)
+    taken = taken.then(concurrent_link.look(taken.state, slow, look))
+    exchanged = concurrent_link_swap.climb(taken.state, look)
     taken = taken.then(exchanged)
     if exchanged.commands:  # all ranks restart for it: look again
         return taken
-    slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
-    if flapping.is_over(slow, obs.now, rebalance.hold_seconds(taken.state)):
-        return taken.then(_relieved(taken.state, slow, obs, policy))
-    state = incidents.name(replace(taken.state, slow=slow), found, obs, policy)
+    slow = flapping.after_look(slow, look.obs.now, well=no_longer_slow(slow, look))
+    if flapping.is_over(slow, look.obs.now, rebalance.hold_seconds(taken.state)):
+        return taken.then(_relieved(taken.state, slow, look))
+    state = incidents.name(replace(taken.state, slow=slow), found, look)
     if slow.phase == "Mitigating":
-        return taken.then(_mitigate(state, slow, obs, policy))
-    return taken.then(_ladder(state, obs, policy, found))
+        return taken.then(_mitigate(state, slow, look))
+    return taken.then(_ladder(state, look, found))
 
 
-def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def _learn_healthy(state: RecoveryState, look: Look) -> RecoveryState:
     """Take the agents' reference as the job's healthy time while the job is well, unless the job started slowly."""
-    if not obs.running or state.slow is not None or any(rank.sent.onset for rank in obs.ranks):
+    if not look.obs.running or state.slow is not None or any(rank.sent.onset for rank in look.obs.ranks):
         return state
-    level = slow_from_start.level_of(obs, policy)
+    level = slow_from_start.level_of(look)
     if level is None:
         return state
     before = state.healthy_ns
@@ -132,119 +133,118 @@ def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> Re
     # Iterations of other calls or bytes do other work, as with more micro-batches or longer sequences: there is nothing
     # to compare with.
     other_work = settled and state.level is not None and not same_work(state.level, level)
-    if before is not None and level.iteration_ns > before * (1 + policy.verify) and not other_work:
+    if before is not None and level.iteration_ns > before * (1 + look.policy.verify) and not other_work:
         return state
     if settled:
-        state = job_change.learned_anew(state, level, obs, policy)
+        state = job_change.learned_anew(state, level, look)
     return replace(state, healthy_ns=level.iteration_ns, level=level if settled else state.level)
 
 
-def _open(state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None) -> Step:
+def _open(state: RecoveryState, look: Look, shared: Common | None) -> Step:
     """Open an incident for ranks that are slow though no agent reports an onset, if there is no incident."""
     if state.slow is not None:
         return Step(state)
-    found = slow_from_start.incident(state, obs, policy) or slow_without_onset.incident(state, obs, policy)
+    found = slow_from_start.incident(state, look) or slow_without_onset.incident(state, look)
     if found is None or found.culprit is None:
-        return Step(replace(state, slow=group_comparison.suspicion(state, obs, policy)))
-    return _blame(replace(state, grown=None), found, found.culprit, obs, policy, shared)
+        return Step(replace(state, slow=group_comparison.suspicion(state, look)))
+    return _blame(replace(state, grown=None), found, found.culprit, look, shared)
 
 
-def _watch(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None) -> Step:
+def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> Step:
     """Handle a slowdown without a culprit: forget it if it passes, else name the culprit, the slow link or the job.
 
     The link is looked for only where no rank stands out as the culprit, and the job is at fault where neither is.
     """
     if probe_targets.is_suspected_group(slow):
-        return Step(group_comparison.follow(state, slow, obs, policy))
-    found = stragglers(compared_ranks(obs), policy, slow)
-    culprit = culprit_of(found, obs, policy, shared)
+        return Step(group_comparison.follow(state, slow, look))
+    found = stragglers(compared_ranks(look.obs), look.policy, slow)
+    culprit = culprit_of(found, look, shared)
     if not found:
-        slow = replace(slow, quiet_iteration=obs.iterations)
+        slow = replace(slow, quiet_iteration=look.obs.iterations)
     # A generation that is slow from its first iteration has no onset to compare with: only the peers remain.
     if culprit is None and slow.onset_iteration <= 1:
-        culprit = slow_from_start.named(state, obs, policy)
+        culprit = slow_from_start.named(state, look)
         slow = replace(slow, from_start=culprit is not None)
-    own = slow.quiet_iteration - JUDGEMENT.lasting_windows * policy.consecutive
+    own = slow.quiet_iteration - JUDGEMENT.lasting_windows * look.policy.consecutive
     # No rank stands out for long enough: add up the windows of several short spells.
     in_pieces = culprit is None
     if in_pieces:
-        state, suspected = intermittent.look(state, slow, obs, policy)
-        culprit, own = culprit_of(suspected, obs, policy, shared), intermittent.since(state, slow, policy)
+        state, suspected = intermittent.look(state, slow, look)
+        culprit, own = culprit_of(suspected, look, shared), intermittent.since(state, slow, look.policy)
     if culprit is not None:
-        state, slow = _dated(state, slow, culprit, own, obs, policy)
+        state, slow = _dated(state, slow, culprit, own, look)
         # Where work moves between ranks, a short stay is the job's habit and is not reported.
-        if not moving_work.is_usual(state, slow, culprit, obs, policy):
-            return _blame(state, replace(slow, usual=None), culprit, obs, policy, shared, in_pieces=in_pieces)
+        if not moving_work.is_usual(state, slow, culprit, look):
+            return _blame(state, replace(slow, usual=None), culprit, look, shared, in_pieces=in_pieces)
         slow = replace(slow, usual=culprit)
     # No rank is named: the slowdown is reported only once it outlasts its possible explanations.
-    slow = reporting_threshold.after_look(state, slow, obs, policy)
-    slow = flapping.after_look(slow, obs.now, well=_is_well(state, slow, obs, policy))
-    if flapping.is_over(slow, obs.now, rebalance.hold_seconds(state)):
-        return _passed(state, slow, obs, policy)
+    slow = reporting_threshold.after_look(state, slow, look)
+    slow = flapping.after_look(slow, look.obs.now, well=_is_well(state, slow, look))
+    if flapping.is_over(slow, look.obs.now, rebalance.hold_seconds(state)):
+        return _passed(state, slow, look)
     # Moving micro-batches needs no named rank and takes no node, so it does not wait for a culprit.
-    state, slow = rebalance.on_suspicion(state, slow, obs, policy)
-    link = slow.link or slow_link(obs, policy, slow)
+    state, slow = rebalance.on_suspicion(state, slow, look)
+    link = slow.link or slow_link(look, slow)
     # The job itself has changed only if neither a rank nor a link explains the slowdown.
-    if not found and link is None and not slow.id and (change := job_change.found(state, slow, obs, policy, shared)):
+    if not found and link is None and not slow.id and (change := job_change.found(state, slow, look, shared)):
         return Step(replace(state, slow=None, change=change, healthy_ns=change.after_ns))
     # A named link makes the suspicion an incident.
     if link is not None and not slow.id:
-        state, slow = numbered(state, replace(slow, phase="Detected"), policy)
-    return link_swap.climb(state, replace(slow, link=link), obs, policy)
+        state, slow = numbered(state, replace(slow, phase="Detected"), look.policy)
+    return link_swap.climb(state, replace(slow, link=link), look)
 
 
-def _is_well(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def _is_well(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether a slowdown without a name is over; short iterations prove nothing while micro-batches are moved."""
-    if slow.moved is not None and rebalance.is_on_its_way(state, obs, policy):
+    if slow.moved is not None and rebalance.is_on_its_way(state, look):
         return False
-    if slow.moved is not None and obs.shared_unevenly and slow.link is None:
-        return rebalance.replicas_are_alike(obs, policy)
-    return no_longer_slow(slow, obs, policy)
+    if slow.moved is not None and look.obs.shared_unevenly and slow.link is None:
+        return rebalance.replicas_are_alike(look)
+    return no_longer_slow(slow, look)
 
 
-def _passed(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+def _passed(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Forget a slowdown without a name, and remember it: for the node that alone stood out, or as the job's habit."""
     if slow.usual is not None:
-        return Step(replace(moving_work.passed(state, slow, obs), slow=None))
+        return Step(replace(moving_work.passed(state, slow, look.obs), slow=None))
     node = "" if slow.id else intermittent.of_spell(state, slow)
     if node:
-        return Step(replace(flapping.remember(state, slow, obs.now, policy, node=node), slow=None))
-    state = reporting_threshold.remember(state, slow, obs, policy)
-    return _relieved(state, slow, obs, policy) if slow.id else Step(replace(state, slow=None))
+        return Step(replace(flapping.remember(state, slow, look.obs.now, look.policy, node=node), slow=None))
+    state = reporting_threshold.remember(state, slow, look)
+    return _relieved(state, slow, look) if slow.id else Step(replace(state, slow=None))
 
 
 def _blame(
     state: RecoveryState,
     slow: SlowIncident,
     culprit: Culprit,
-    obs: Observation,
-    policy: Policy,
+    look: Look,
     shared: Common | None,
     *,
     in_pieces: bool = False,
 ) -> Step:
     """Name the culprit and further slow nodes, and apply the ladder."""
     state, slow = concurrent_link.put_beside(state, slow, culprit)
-    slow = flapping.resume(state, loss.of_named(slow, culprit), culprit, obs.now, policy)
+    slow = flapping.resume(state, loss.of_named(slow, culprit), culprit, look.obs.now, look.policy)
     if not slow.id:
-        state, slow = numbered(state, slow, policy)
-    slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=obs.now)
-    state = replace(intermittent.named(state, culprit, slow, obs, policy), slow=slow)
-    each = incidents.find(state, obs, policy, shared)
+        state, slow = numbered(state, slow, look.policy)
+    slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=look.obs.now)
+    state = replace(intermittent.named(state, culprit, slow, look), slow=slow)
+    each = incidents.find(state, look, shared)
     by_itself = next((other for other in each if other.rank == culprit.rank), culprit)
     if slow.without_onset:
         by_itself = culprit
     if in_pieces and by_itself is culprit:  # it does not stand out in as many windows in a row
         each = [*each, culprit]
     state = replace(state, slow=replace(incidents.first_of(state), culprit=by_itself))
-    state = incidents.name(state, each, obs, policy, at_once=True)
+    state = incidents.name(state, each, look, at_once=True)
     # Run this in the same look: otherwise the link measurement started for the unnamed suspicion would be cancelled.
-    named = concurrent_link.look(state, incidents.first_of(state), obs, policy)
-    return named.then(_ladder(named.state, obs, policy, each))
+    named = concurrent_link.look(state, incidents.first_of(state), look)
+    return named.then(_ladder(named.state, look, each))
 
 
 def _dated(
-    state: RecoveryState, slow: SlowIncident, culprit: Culprit, own: int, obs: Observation, policy: Policy
+    state: RecoveryState, slow: SlowIncident, culprit: Culprit, own: int, look: Look
 ) -> tuple[RecoveryState, SlowIncident]:
     """Let a slowdown count from its culprit's ``own`` onset, unless the same node stood out before (``slow.usual``).
 
@@ -254,57 +254,57 @@ def _dated(
     if before is not None:
         if before.node == culprit.node:
             return state, slow
-        state = moving_work.passed(state, slow, obs)
-        own = obs.iterations - JUDGEMENT.lasting_windows * policy.consecutive + 1
-    return state, loss.since_own_onset(slow, own, obs)
+        state = moving_work.passed(state, slow, look.obs)
+        own = look.obs.iterations - JUDGEMENT.lasting_windows * look.policy.consecutive + 1
+    return state, loss.since_own_onset(slow, own, look.obs)
 
 
-def _ladder(state: RecoveryState, obs: Observation, policy: Policy, found: Collection[Culprit]) -> Step:
+def _ladder(state: RecoveryState, look: Look, found: Collection[Culprit]) -> Step:
     """Handle the phase ``Located``: apply each strategy that is due.
 
     ``found``: who stands out at this look.
     """
     slow = incidents.first_of(state)
     current = next((culprit for culprit in found if culprit.rank == incidents.culprit(slow).rank), None)
-    slow = node_fault.judged(state, with_newest_figures(slow, current, obs.now), current, obs, policy)
-    state = incidents.led_by_the_slowest(replace(state, slow=slow), obs, policy)
-    state = node_swap.look(state, obs, policy)
+    slow = node_fault.judged(state, with_newest_figures(slow, current, look.obs.now), current, look)
+    state = incidents.led_by_the_slowest(replace(state, slow=slow), look)
+    state = node_swap.look(state, look)
     slow = incidents.first_of(state)
-    slow = replace(slow, passed_over=why_not_moved(slow, obs, policy))
+    slow = replace(slow, passed_over=why_not_moved(slow, look))
     given: list[Command] = []
     # Several strategies may be due at one look. Stop at the first that is not due, or cannot be carried out.
-    while (strategy := next_candidate(state, slow, obs, policy)) is not None and _is_due(strategy, slow, policy):
-        state, slow, carried_out = _carried_out(strategy, state, slow, obs, policy)
+    while (strategy := next_candidate(state, slow, look)) is not None and _is_due(strategy, slow, look.policy):
+        state, slow, carried_out = _carried_out(strategy, state, slow, look)
         if carried_out is None:
             break
         given += carried_out
-        slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
+        slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, look)])
         if slow.phase == "Checking":  # all ranks restart for it: look again
             return Step(replace(state, slow=slow), given)
     taken = Step(replace(state, slow=slow), given)
     # One restart can leave several nodes: further nodes whose loss has paid for a spare join it.
-    return taken.then(incidents.join(taken.state, obs, policy)) if was_applied(slow, replace_node.TYPE) else taken
+    return taken.then(incidents.join(taken.state, look)) if was_applied(slow, replace_node.TYPE) else taken
 
 
 def _carried_out(
-    strategy: ski_rental.Candidate, state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+    strategy: ski_rental.Candidate, state: RecoveryState, slow: SlowIncident, look: Look
 ) -> tuple[RecoveryState, SlowIncident, list[Command] | None]:
     """Return the commands of a strategy that is due; None where it has to wait."""
     if strategy.name == swap_for_link.TYPE:
-        return node_swap.exchange(state, slow, obs, policy)
-    if strategy.name == replace_node.TYPE and policy.enforce:
-        slow, prepare = _prepared(slow, obs, policy)
+        return node_swap.exchange(state, slow, look)
+    if strategy.name == replace_node.TYPE and look.policy.enforce:
+        slow, prepare = _prepared(slow, look)
         return state, slow, None if prepare is None else [prepare]
-    if strategy.name == adjust_microbatches.TYPE and policy.enforce:
-        state, slow = rebalance.order(state, slow, obs, policy)
+    if strategy.name == adjust_microbatches.TYPE and look.policy.enforce:
+        state, slow = rebalance.order(state, slow, look)
     return state, slow, []
 
 
-def _prepared(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[SlowIncident, Prepare | None]:
+def _prepared(slow: SlowIncident, look: Look) -> tuple[SlowIncident, Prepare | None]:
     """Let a pod be prepared on another node; None where that has to wait."""
-    if not incidents.may_be_replaced(slow, obs, policy):
+    if not incidents.may_be_replaced(slow, look):
         return slow, None  # named, but not slow at this moment
-    hindrance = replace_node.hindrance(obs.spares)
+    hindrance = replace_node.hindrance(look.obs.spares)
     if hindrance:
         return replace(slow, blocked=hindrance), None
     culprit = incidents.culprit(slow)
@@ -319,35 +319,35 @@ def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) 
     return ski_rental.due(strategy, slow.loss)
 
 
-def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+def _mitigate(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Wait until the prepared pods can take over; training goes on meanwhile."""
     replica = incidents.culprit(slow).replica
-    prepared = obs.prepared.get(replica)
+    prepared = look.obs.prepared.get(replica)
     if prepared is None:  # the ladder for fail-stop took it, or the intent was withdrawn
-        return Step(replace(state, slow=replace(slow, phase="Checking", switched_at=obs.now)))
-    if not obs.running and not obs.members[replica].acknowledged:
+        return Step(replace(state, slow=replace(slow, phase="Checking", switched_at=look.obs.now)))
+    if not look.obs.running and not look.obs.members[replica].acknowledged:
         return Step(state)  # a failure is being met: first see whether the culprit's pod still lives
     failure = "" if prepared.ready else replace_node.failed(prepared)
     if failure:
-        state = replace(state, slow=incidents.given_back(slow, failure, obs.now))
+        state = replace(state, slow=incidents.given_back(slow, failure, look.obs.now))
         # Without the first node's pod there is no restart that the other pods could share.
         return Step(state, [Abandon(replica)]).then(incidents.give_back(state))
-    taken = incidents.without_failed(state, obs)
-    training = obs.running and state.stop is None
+    taken = incidents.without_failed(state, look.obs)
+    training = look.obs.running and state.stop is None
     joined = Step(taken.state)
     if training and incidents.may_wait(slow):
-        joined = incidents.join(taken.state, obs, policy)
+        joined = incidents.join(taken.state, look)
         taken = taken.then(joined)
     if not prepared.ready or slow.well_since is not None:  # it may have recovered for good: see ``flapping``
         return taken
     # A shared restart is cheaper than a second one: wait for the pods of further nodes while that pays.
-    if training and (joined.commands or incidents.awaited(taken.state, obs)):
+    if training and (joined.commands or incidents.awaited(taken.state, look.obs)):
         return taken
-    state = replace(taken.state, slow=incidents.switched(slow, prepared, obs.now))
-    return taken.then(Step(state, [Switch(replica)])).then(incidents.switch(state, obs))
+    state = replace(taken.state, slow=incidents.switched(slow, prepared, look.obs.now))
+    return taken.then(Step(state, [Switch(replica)])).then(incidents.switch(state, look.obs))
 
 
-def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
-    taken = incidents.passed(state, slow, obs, policy)
+def _relieved(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
+    taken = incidents.passed(state, slow, look)
     taken = taken.then(incidents.promoted(replace(taken.state, slow=None)))
-    return replace(taken, state=rebalance.kept(taken.state, slow, obs, policy))
+    return replace(taken, state=rebalance.kept(taken.state, slow, look))

@@ -18,8 +18,7 @@ from falcon_core.recovery.failslow import incidents, link_swap, replacement_chec
 from falcon_core.recovery.history import durations, node_fault
 from falcon_core.recovery.model.actions import Command, Swap
 from falcon_core.recovery.model.events import SlowClosed
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import SlowIncident, in_force
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
@@ -31,80 +30,78 @@ FOLLOWED = "the slowness stayed with the role, and not with the node"
 replace = msgspec.structs.replace
 
 
-def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Plan an exchange of roles each ``PLAN_SECONDS``, where the spec names S3; the first incident has the outlook."""
     slow = incidents.first_of(state)
-    named = policy.names(swap_for_link.TYPE)
-    if not named or state.probe is not None or not link_swap.is_old(slow.outlook, obs):
+    named = look.policy.names(swap_for_link.TYPE)
+    if not named or state.probe is not None or not link_swap.is_old(slow.outlook, look.obs):
         return state
-    return replace(state, slow=_planned(state, slow, obs, policy)[0])
+    return replace(state, slow=_planned(state, slow, look)[0])
 
 
-def _planned(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[SlowIncident, swap_for_link.Plan | None]:
+def _planned(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[SlowIncident, swap_for_link.Plan | None]:
     """Return the incident with the outlook on an exchange, and its plan; None where there is none, or one was made."""
-    if any(applied.strategy == swap_for_link.TYPE for applied in in_force(slow, policy)):
-        return replace(slow, outlook=Outlook(at=obs.now)), None
-    known = known_slow_links.standing(state, obs)
-    why = swap_for_nodes.hindrance(state, obs, policy, known)
-    plan = None if why else swap_for_nodes.plan(state, slow, obs, policy, known)
-    return replace(slow, outlook=link_swap.outlook_on(plan, why or swap_for_nodes.NO_GAIN, obs.now)), plan
+    if any(applied.strategy == swap_for_link.TYPE for applied in in_force(slow, look.policy)):
+        return replace(slow, outlook=Outlook(at=look.obs.now)), None
+    known = known_slow_links.standing(state, look.obs)
+    why = swap_for_nodes.hindrance(state, look, known)
+    plan = None if why else swap_for_nodes.plan(state, slow, look, known)
+    return replace(slow, outlook=link_swap.outlook_on(plan, why or swap_for_nodes.NO_GAIN, look.obs.now)), plan
 
 
-def needs_traffic(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+def needs_traffic(state: RecoveryState, look: Look) -> bool:
     """Check whether an exchange has to know the traffic between ranks, because known slow links are to be avoided."""
-    several_stages = policy.layout is not None and policy.layout.pipeline > 1
-    return several_stages and policy.names(swap_for_link.TYPE) and bool(known_slow_links.standing(state, obs))
+    several_stages = look.policy.layout is not None and look.policy.layout.pipeline > 1
+    return several_stages and look.policy.names(swap_for_link.TYPE) and bool(known_slow_links.standing(state, look.obs))
 
 
 def exchange(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+    state: RecoveryState, slow: SlowIncident, look: Look
 ) -> tuple[RecoveryState, SlowIncident, list[Command] | None]:
     """Let pods exchange their roles, or in mode Observe write down that they would. None: that has to wait.
 
     The incidents beside the first follow their nodes, too.
     """
-    if policy.enforce and obs.saving:
+    if look.policy.enforce and look.obs.saving:
         return state, replace(slow, blocked=link_swap.SAVING), None
-    slow, plan = _planned(state, slow, obs, policy)
+    slow, plan = _planned(state, slow, look)
     if plan is None:
         return state, slow, None
-    swapped = swap_for_link.described(plan, obs)
-    if not policy.enforce:
+    swapped = swap_for_link.described(plan, look.obs)
+    if not look.policy.enforce:
         return state, replace(slow, swapped=swapped), []
-    slow = replace(slow, phase="Checking", blocked="", swapped=swapped, switched_at=obs.now, trained_at=None)
-    state = swap_for_nodes.all_seated(replace(state, slow=slow), plan.pods_of, obs, policy)
+    slow = replace(slow, phase="Checking", blocked="", swapped=swapped, switched_at=look.obs.now, trained_at=None)
+    state = swap_for_nodes.all_seated(replace(state, slow=slow), plan.pods_of, look)
     return state, incidents.first_of(state), [Swap(plan.pods_of)]
 
 
-def check(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+def check(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Judge by the iteration time whether the exchange helped, and measure what it cost."""
-    state, level = link_swap.level_after(state, slow, obs, policy)
+    state, level = link_swap.level_after(state, slow, look)
     slow = incidents.first_of(state)
     swapped = slow.swapped
     if level is None or swapped is None:
         return Step(state)
     state, cost = replacement_check.learned_cost(state, slow, swap_for_link.TYPE)
     measured = replace(swapped, after_ns=int(level))
-    if level <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify):
-        state = durations.cut_short(state, slow, slow.switched_at or obs.now)
+    if level <= (slow.healthy_ns + slow.common_ns) * (1 + look.policy.verify):
+        state = durations.cut_short(state, slow, slow.switched_at or look.obs.now)
         slow = replace(slow, swapped=measured)
         state = replace(state, slow=None)
         closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
         return Step(state, events=[closed]).then(incidents.promoted(state))
     if swap_for_link.did_not_help(swapped, level):
-        followed = [found for each in (slow, *state.beside) if (found := _left_behind(each, swapped, obs, policy))]
+        followed = [found for each in (slow, *state.beside) if (found := _left_behind(each, swapped, look))]
         for incident in followed:
-            state = node_fault.stayed_with_role(state, incident, obs)
-        measured = replace(measured, failed=FOLLOWED if followed else NOT_FASTER, failed_at=obs.now)
+            state = node_fault.stayed_with_role(state, incident, look.obs)
+        measured = replace(measured, failed=FOLLOWED if followed else NOT_FASTER, failed_at=look.obs.now)
     return Step(replace(state, slow=replace(slow, phase="Located", swapped=measured, switched_at=None)))
 
 
-def _left_behind(slow: SlowIncident, swapped: Swapped, obs: Observation, policy: Policy) -> SlowIncident | None:
+def _left_behind(slow: SlowIncident, swapped: Swapped, look: Look) -> SlowIncident | None:
     """Return the incident as it was before the exchange, if its node has another role since and is well in it."""
     culprit = incidents.culprit(slow)
     role = next((pod.role for pod in swapped.pods if pod.next_role == culprit.replica), None)
-    if role is None or not computes_as_before(culprit, obs, policy):
+    if role is None or not computes_as_before(culprit, look):
         return None
     return replace(slow, culprit=replace(culprit, replica=role))

@@ -15,8 +15,7 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis import slow_from_start
 from falcon_core.recovery.failslow import early_rebalance, rebalance
-from falcon_core.recovery.model.observation import Observation, RankSeen
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.reporting.messages import Onset
@@ -24,21 +23,21 @@ from falcon_core.wire.reporting.messages import Onset
 replace = msgspec.structs.replace
 
 
-def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with a slowdown that has begun; called while none is open."""
-    if not obs.running or state.stop is not None:
+    if not look.obs.running or state.stop is not None:
         return state
-    tracked = [rank for rank in obs.ranks if rank.sent.iterations and rank.fresh]
+    tracked = [rank for rank in look.obs.ranks if rank.sent.iterations and rank.fresh]
     onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
-    level = obs.iteration_ns(policy.consecutive, fresh=True)
+    level = look.obs.iteration_ns(look.policy.consecutive, fresh=True)
     if level is None:
         return state
     if 2 * len(onsets) > len(tracked):
-        return replace(state, slow=_reported(state, obs, onsets, int(level)))
-    healthy_ns = None if onsets else _healthy_ns(state, obs, tracked, policy)
+        return replace(state, slow=_reported(state, look.obs, onsets, int(level)))
+    healthy_ns = None if onsets else _healthy_ns(state, look, tracked)
     if healthy_ns is None:
-        return state if onsets else early_rebalance.look(state, obs, policy)
-    found = slow_from_start.slowdown(obs, healthy_ns=round(healthy_ns), slow_ns=int(level))
+        return state if onsets else early_rebalance.look(state, look)
+    found = slow_from_start.slowdown(look.obs, healthy_ns=round(healthy_ns), slow_ns=int(level))
     return replace(state, slow=replace(found, reported_iteration=max(rank.sent.iterations for rank in tracked)))
 
 
@@ -60,8 +59,8 @@ def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level
     )
 
 
-def _healthy_ns(state: RecoveryState, obs: Observation, tracked: list[RankSeen], policy: Policy) -> float | None:
+def _healthy_ns(state: RecoveryState, look: Look, tracked: list[RankSeen]) -> float | None:
     """Return the healthy iteration time [ns] if the generation began slowly; else None."""
-    if slow_from_start.against_earlier(state, obs, tracked, policy) and state.level is not None:
+    if slow_from_start.against_earlier(state, look, tracked) and state.level is not None:
         return state.level.iteration_ns
-    return rebalance.since_start(state, obs, policy)
+    return rebalance.since_start(state, look)

@@ -36,7 +36,7 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.model.actions import RESTARTS, Command, Swap, left_replicas
-from falcon_core.recovery.model.observation import Observation, resumed_at
+from falcon_core.recovery.model.observation import Look, resumed_at
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, only, without
 from falcon_core.recovery.model.state import RecoveryState
@@ -68,87 +68,89 @@ def hold_seconds(state: RecoveryState) -> float:
     return TAKE_BACK_ITERATIONS * slow.slow_ns / 1e9
 
 
-def order(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, SlowIncident]:
+def order(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, SlowIncident]:
     """Ask for the best split against a slowdown; nothing changes where there is none that is better."""
-    plan = adjust_microbatches.plan(obs, policy)
-    level = obs.iteration_ns(policy.consecutive)
+    plan = adjust_microbatches.plan(look)
+    level = look.obs.iteration_ns(look.policy.consecutive)
     if plan is None or level is None:
         return state, slow
-    before = state.sharing if state.sharing is not None and state.sharing.generation == obs.generation else None
+    before = state.sharing if state.sharing is not None and state.sharing.generation == look.obs.generation else None
     moves = 1 if before is None else before.moves + before.is_even
-    if before is not None and before.is_even and obs.now - before.at > APART_SECONDS:
+    if before is not None and before.is_even and look.obs.now - before.at > APART_SECONDS:
         moves = 1  # another slowdown, and not the same again
-    sharing = Sharing(generation=obs.generation, shares=plan.shares, per_rank=plan.per_rank, at=obs.now, moves=moves)
+    sharing = Sharing(
+        generation=look.obs.generation, shares=plan.shares, per_rank=plan.per_rank, at=look.obs.now, moves=moves
+    )
     return replace(state, sharing=sharing), replace(slow, moved=_moved(plan, slow.culprit, int(level)))
 
 
-def on_suspicion(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, SlowIncident]:
+def on_suspicion(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, SlowIncident]:
     """Ask for the best split against a slowdown without a name, once it has lost as much as that costs."""
-    if slow.culprit is not None or slow.link is not None or not is_allowed(policy):
+    if slow.culprit is not None or slow.link is not None or not is_allowed(look.policy):
         return state, slow
-    if slow.moved is not None and not prices.may_move_again(slow, obs):
+    if slow.moved is not None and not prices.may_move_again(slow, look.obs):
         return state, slow
-    if not _is_settled(state, slow, obs, policy):
+    if not _is_settled(state, slow, look):
         return state, slow
     price = ski_rental.Candidate(
         name=adjust_microbatches.TYPE,
-        overhead_seconds=prices.overhead_seconds(state, policy, adjust_microbatches.TYPE),
+        overhead_seconds=prices.overhead_seconds(state, look.policy, adjust_microbatches.TYPE),
     )
-    if not ski_rental.due(price, slow.loss) or adjust_microbatches.hindrance(obs, policy):
+    if not ski_rental.due(price, slow.loss) or adjust_microbatches.hindrance(look):
         return state, slow
-    state, slow = order(state, slow, obs, policy)
+    state, slow = order(state, slow, look)
     if slow.moved is None:
         return state, slow
-    return state, replace(slow, applied=[*slow.applied, prices.applied(price, slow, obs, policy)])
+    return state, replace(slow, applied=[*slow.applied, prices.applied(price, slow, look)])
 
 
-def kept(state: RecoveryState, over: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+def kept(state: RecoveryState, over: SlowIncident, look: Look) -> RecoveryState:
     """Return the state after an incident is over: micro-batches stay moved while some other replica is slow."""
-    sharing, level = state.sharing, obs.iteration_ns(policy.consecutive)
+    sharing, level = state.sharing, look.obs.iteration_ns(look.policy.consecutive)
     if state.slow is not None or over.moved is None or over.moved.failed or level is None:
         return state
-    moved = sharing is not None and not sharing.is_even and sharing.generation == obs.generation
+    moved = sharing is not None and not sharing.is_even and sharing.generation == look.obs.generation
     # The shares were moved for a reason: take them back only when the replicas are clearly alike.
-    if not moved or adjust_microbatches.hindrance(obs, policy) or replicas_are_alike(obs, policy, policy.verify / 2):
+    if not moved or adjust_microbatches.hindrance(look) or replicas_are_alike(look, look.policy.verify / 2):
         return state
     # Only an open slowdown keeps micro-batches moved, so follow the other slow replica without naming it.
     suspicion = SlowIncident(
         id="",
         phase="Suspected",
-        onset_at=obs.now,
-        onset_generation=obs.generation,
-        onset_iteration=max(1, obs.iterations),
-        reported_iteration=obs.iterations,
+        onset_at=look.obs.now,
+        onset_generation=look.obs.generation,
+        onset_iteration=max(1, look.obs.iterations),
+        reported_iteration=look.obs.iterations,
         healthy_ns=over.healthy_ns,
         slow_ns=int(level),
-        loss=ski_rental.Loss(generation=obs.generation, counted_iterations=obs.iterations),
+        loss=ski_rental.Loss(generation=look.obs.generation, counted_iterations=look.obs.iterations),
         moved=over.moved,
         applied=only(over, adjust_microbatches.TYPE),
     )
     return replace(state, slow=suspicion)
 
 
-def carried(state: RecoveryState, commands: Sequence[Command], obs: Observation, policy: Policy) -> RecoveryState:
+def carried(state: RecoveryState, commands: Sequence[Command], look: Look) -> RecoveryState:
     """Ask for the best split of the next generation, where the commands end one with moved micro-batches."""
     sharing = state.sharing
     restarts = [command for command in commands if isinstance(command, RESTARTS)]
-    if sharing is None or sharing.generation != obs.generation or not restarts:
+    if sharing is None or sharing.generation != look.obs.generation or not restarts:
         return state
     new = left_replicas(restarts)
     plan, level_ns = None, 0.0
-    if not sharing.is_even and _is_wanted(state, policy) and not adjust_microbatches.hindrance(obs, policy):
-        pods_of = next((each.pods_of for each in restarts if isinstance(each, Swap)), tuple(range(len(obs.members))))
+    if not sharing.is_even and _is_wanted(state, look.policy) and not adjust_microbatches.hindrance(look):
+        pods_of = next(
+            (each.pods_of for each in restarts if isinstance(each, Swap)), tuple(range(len(look.obs.members)))
+        )
         healthy_ns = max(slow.healthy_ns + slow.common_ns for slow in _incidents(state))
-        plan, level_ns = adjust_microbatches.plan_seated(obs, policy, pods_of, new, healthy_ns)
+        plan, level_ns = adjust_microbatches.plan_seated(look, pods_of, new, healthy_ns)
     if plan is None:
         return _moved_anew(replace(state, sharing=None), new)
     state = _with_moved(state, lambda _, named: _moved(plan, named, round(level_ns)))
-    generation = obs.generation + 1
-    asked = Sharing(generation=generation, shares=plan.shares, per_rank=plan.per_rank, at=obs.now, moves=sharing.moves)
+    generation = look.obs.generation + 1
+    asked = Sharing(
+        generation=generation, shares=plan.shares, per_rank=plan.per_rank, at=look.obs.now, moves=sharing.moves
+    )
     return replace(state, sharing=asked)
 
 
@@ -164,44 +166,45 @@ def _moved_anew(state: RecoveryState, new: Collection[int]) -> RecoveryState:
     return _changed(state, again)
 
 
-def since_start(state: RecoveryState, obs: Observation, policy: Policy) -> float | None:
+def since_start(state: RecoveryState, look: Look) -> float | None:
     """Return the iteration time [ns] without the slowdown if a young generation has unequal replicas; else None."""
-    young = policy.consecutive < obs.iterations <= SETTLED_ITERATIONS  # the first iteration proves nothing
-    if not young or obs.shared_unevenly or not is_allowed(policy) or adjust_microbatches.hindrance(obs, policy):
+    young = look.policy.consecutive < look.obs.iterations <= SETTLED_ITERATIONS  # the first iteration proves nothing
+    if not young or look.obs.shared_unevenly or not is_allowed(look.policy) or adjust_microbatches.hindrance(look):
         return None
-    if replicas_are_alike(obs, policy) or (plan := adjust_microbatches.plan(obs, policy)) is None:
+    if replicas_are_alike(look) or (plan := adjust_microbatches.plan(look)) is None:
         return None
     return float(state.healthy_ns or plan.expected_ns)
 
 
-def beside_exchange(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
-) -> tuple[RecoveryState, SlowIncident]:
+def beside_exchange(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, SlowIncident]:
     """Order the best split if the generation after an exchange of roles began with unequal replicas."""
-    if slow.moved is not None or since_start(state, obs, policy) is None:
+    if slow.moved is not None or since_start(state, look) is None:
         return state, slow
-    return order(state, slow, obs, policy)
+    return order(state, slow, look)
 
 
-def _is_settled(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def _is_settled(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether the newest iterations are all of this slowdown, and of the present shares."""
-    if slow.onset_generation == obs.generation and obs.iterations - slow.onset_iteration < policy.consecutive:
+    if (
+        slow.onset_generation == look.obs.generation
+        and look.obs.iterations - slow.onset_iteration < look.policy.consecutive
+    ):
         return False
-    level, before = obs.iteration_ns(policy.consecutive), state.sharing
-    if level is None or before is None or before.generation != obs.generation:
+    level, before = look.obs.iteration_ns(look.policy.consecutive), state.sharing
+    if level is None or before is None or before.generation != look.obs.generation:
         return level is not None
-    return obs.now - before.at > REPORT_SECONDS + (policy.consecutive + TAKE_BACK_ITERATIONS) * level / 1e9
+    return look.obs.now - before.at > REPORT_SECONDS + (look.policy.consecutive + TAKE_BACK_ITERATIONS) * level / 1e9
 
 
-def replicas_are_alike(obs: Observation, policy: Policy, least: float | None = None) -> bool:
+def replicas_are_alike(look: Look, least: float | None = None) -> bool:
     """Check whether equal shares would be as good as any, so that nothing is left of a slowdown without a name.
 
     ``least``: by which share the slowest of them would take longer, were it slow; None: ``verify``.
     """
-    if adjust_microbatches.hindrance(obs, policy):
+    if adjust_microbatches.hindrance(look):
         return False
-    times = adjust_microbatches.even_seconds(obs, policy)
-    least = policy.verify if least is None else least
+    times = adjust_microbatches.even_seconds(look)
+    least = look.policy.verify if least is None else least
     return float(times.max()) <= adjust_microbatches.healthy_seconds(times) * (1 + least)
 
 
@@ -218,30 +221,30 @@ def _moved(plan: adjust_microbatches.Plan, named: Culprit | None, before_ns: int
     )
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def step(state: RecoveryState, look: Look) -> RecoveryState:
     """Follow what was asked for; called at the end of each look."""
     sharing = state.sharing
     if sharing is None:
         return state
-    if sharing.generation < obs.generation:
+    if sharing.generation < look.obs.generation:
         return replace(state, sharing=None)
-    if sharing.generation > obs.generation or sharing.is_even:
+    if sharing.generation > look.obs.generation or sharing.is_even:
         return state
-    if not _is_wanted(state, policy):
-        return replace(state, sharing=_evened(sharing, obs.now))
-    if not obs.running or state.stop is not None or state.hang is not None:
+    if not _is_wanted(state, look.policy):
+        return replace(state, sharing=_evened(sharing, look.obs.now))
+    if not look.obs.running or state.stop is not None or state.hang is not None:
         return state
     if not sharing.taken_iteration:
-        return _awaited(state, sharing, obs, policy)
-    return _judged(state, sharing, obs, policy)
+        return _awaited(state, sharing, look)
+    return _judged(state, sharing, look)
 
 
-def is_on_its_way(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+def is_on_its_way(state: RecoveryState, look: Look) -> bool:
     """Check whether micro-batches are being moved: too few iterations are of the new shares to judge by."""
     sharing = state.sharing
-    if sharing is None or sharing.is_even or sharing.generation != obs.generation:
+    if sharing is None or sharing.is_even or sharing.generation != look.obs.generation:
         return False
-    return not sharing.taken_iteration or obs.iterations - sharing.taken_iteration < policy.consecutive
+    return not sharing.taken_iteration or look.obs.iterations - sharing.taken_iteration < look.policy.consecutive
 
 
 def _is_wanted(state: RecoveryState, policy: Policy) -> bool:
@@ -259,72 +262,72 @@ def _evened(sharing: Sharing, now: float) -> Sharing:
     return replace(sharing, shares=[sharing.per_rank] * len(sharing.shares), at=now, taken_iteration=0)
 
 
-def _awaited(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
+def _awaited(state: RecoveryState, sharing: Sharing, look: Look) -> RecoveryState:
     """Wait until the ranks have taken their shares over; until then a slowdown may still grow."""
-    level = max(obs.iteration_ns(newest) or 0.0 for newest in (NEWEST, policy.consecutive))
+    level = max(look.obs.iteration_ns(newest) or 0.0 for newest in (NEWEST, look.policy.consecutive))
     state = _with_moved(state, lambda known, _: replace(known, before_ns=max(known.before_ns, round(level))))
-    if adjust_microbatches.have(obs.ranks, sharing.shares):
-        return replace(state, sharing=replace(sharing, taken_iteration=max(1, obs.iterations)))
+    if adjust_microbatches.have(look.obs.ranks, sharing.shares):
+        return replace(state, sharing=replace(sharing, taken_iteration=max(1, look.obs.iterations)))
     moved = _newest_moved(state)
-    waited_seconds = obs.now - max(sharing.at, resumed_at(obs))  # no rank takes shares over before training goes on
+    waited_seconds = look.obs.now - max(
+        sharing.at, resumed_at(look.obs)
+    )  # no rank takes shares over before training goes on
     why = adjust_microbatches.was_not_taken(waited_seconds, moved.before_ns if moved is not None else 0)
-    return _failed(state, sharing, why, obs.now) if why else state
+    return _failed(state, sharing, why, look.obs.now) if why else state
 
 
-def _judged(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy) -> RecoveryState:
+def _judged(state: RecoveryState, sharing: Sharing, look: Look) -> RecoveryState:
     """Measure what came of it once the newest iterations are of the new shares; then follow the ranks' speeds."""
     # Reports are not all of the same moment, and a rank without a recent report proves nothing.
-    done = min((rank.sent.iterations for rank in obs.ranks if rank.fresh), default=0) - sharing.taken_iteration
+    done = min((rank.sent.iterations for rank in look.obs.ranks if rank.fresh), default=0) - sharing.taken_iteration
     if done < NEWEST + TAKE_BACK_ITERATIONS:
         return state
-    followed = _followed(state, sharing, obs, policy, done)
+    followed = _followed(state, sharing, look, done)
     link = state.link_beside
     if followed is not state or (link is not None and link.is_incident):
         return followed  # if a link is slow, too, the iteration time does not judge the split
     moved = _newest_moved(state)
-    if moved is None or moved.after_ns or done < CHECK_ITERATIONS * policy.consecutive:
+    if moved is None or moved.after_ns or done < CHECK_ITERATIONS * look.policy.consecutive:
         return state
-    level = obs.iteration_ns(policy.consecutive, fresh=True)
+    level = look.obs.iteration_ns(look.policy.consecutive, fresh=True)
     if level is None:
         return state
     state = _with_moved(state, lambda known, _: replace(known, after_ns=int(level)))
-    if link is None and adjust_microbatches.did_not_help(moved, level, obs, policy):
-        return _failed(state, sharing, "it did not make iterations shorter", obs.now)
+    if link is None and adjust_microbatches.did_not_help(moved, level, look):
+        return _failed(state, sharing, "it did not make iterations shorter", look.obs.now)
     return state
 
 
-def _followed(state: RecoveryState, sharing: Sharing, obs: Observation, policy: Policy, done: int) -> RecoveryState:
+def _followed(state: RecoveryState, sharing: Sharing, look: Look, done: int) -> RecoveryState:
     """Ask for a better split, once the ``done`` iterations of the present one have lost what the change costs."""
     well = any(slow.well_since is not None for slow in _incidents(state))
-    if well or adjust_microbatches.hindrance(obs, policy):
+    if well or adjust_microbatches.hindrance(look):
         return state
-    plan, gives_back = None, obs.now - sharing.at >= AGAIN_SECONDS
-    if done >= policy.consecutive + TAKE_BACK_ITERATIONS:
-        plan = _better(state, obs, policy, done, gives_back=gives_back)
-    if plan is None and _is_suddenly_longer(state, obs, policy):
-        plan = _better(state, obs, replace(policy, consecutive=1), NEWEST, gives_back=gives_back)
+    plan, gives_back = None, look.obs.now - sharing.at >= AGAIN_SECONDS
+    if done >= look.policy.consecutive + TAKE_BACK_ITERATIONS:
+        plan = _better(state, look, done, gives_back=gives_back)
+    if plan is None and _is_suddenly_longer(state, look):
+        plan = _better(state, Look(look.obs, replace(look.policy, consecutive=1)), NEWEST, gives_back=gives_back)
     if plan is None or plan.per_rank != sharing.per_rank:
         return state
     if all(share == plan.per_rank for share in plan.shares):
         return state  # that is for the relief to decide: an estimate may err
     found = plan
     state = _with_moved(state, lambda known, named: _moved(found, named, known.before_ns))
-    return replace(state, sharing=replace(sharing, shares=plan.shares, at=obs.now, taken_iteration=0))
+    return replace(state, sharing=replace(sharing, shares=plan.shares, at=look.obs.now, taken_iteration=0))
 
 
-def _better(
-    state: RecoveryState, obs: Observation, policy: Policy, iterations: int, *, gives_back: bool
-) -> adjust_microbatches.Plan | None:
+def _better(state: RecoveryState, look: Look, iterations: int, *, gives_back: bool) -> adjust_microbatches.Plan | None:
     """Return a better split that would have been worth its price in so many newest iterations; None without one."""
-    level = obs.iteration_ns(policy.consecutive)
-    plan = None if level is None else adjust_microbatches.plan(obs, policy, gives_back=gives_back)
+    level = look.obs.iteration_ns(look.policy.consecutive)
+    plan = None if level is None else adjust_microbatches.plan(look, gives_back=gives_back)
     if level is None or plan is None:
         return None
     lost_seconds = iterations * (level - plan.expected_ns) / 1e9
-    return plan if lost_seconds >= prices.overhead_seconds(state, policy, adjust_microbatches.TYPE) else None
+    return plan if lost_seconds >= prices.overhead_seconds(state, look.policy, adjust_microbatches.TYPE) else None
 
 
-def _is_suddenly_longer(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+def _is_suddenly_longer(state: RecoveryState, look: Look) -> bool:
     """Check whether the newest iterations are longer than with the present split: another rank may be slow.
 
     As in ``early_rebalance``, they are enough if they have paid for the change, and the newest shows how slow the rank
@@ -334,10 +337,10 @@ def _is_suddenly_longer(state: RecoveryState, obs: Observation, policy: Policy) 
     if moved is None or state.link_beside is not None:
         return False
     well_ns = moved.after_ns or moved.expected_ns
-    times = [rank.sent.iteration_ns[-NEWEST:] for rank in obs.ranks if len(rank.sent.iteration_ns) >= NEWEST]
-    if not times or median(taken[-1] for taken in times) <= well_ns * (1 + policy.verify):
+    times = [rank.sent.iteration_ns[-NEWEST:] for rank in look.obs.ranks if len(rank.sent.iteration_ns) >= NEWEST]
+    if not times or median(taken[-1] for taken in times) <= well_ns * (1 + look.policy.verify):
         return False
-    return median(min(taken) for taken in times) > well_ns * (1 + policy.verify / 2)
+    return median(min(taken) for taken in times) > well_ns * (1 + look.policy.verify / 2)
 
 
 def _failed(state: RecoveryState, sharing: Sharing, why: str, now: float) -> RecoveryState:

@@ -12,8 +12,7 @@ from falcon_core.recovery.diagnosis.stragglers import compared_ranks, each_strag
 from falcon_core.recovery.failslow import incidents as together
 from falcon_core.recovery.history import durations, flapping, node_fault
 from falcon_core.recovery.model.events import Event, SlowClosed
-from falcon_core.recovery.model.observation import Observation, resumed_at
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation, resumed_at
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
@@ -24,7 +23,7 @@ CHECK_SECONDS = 60.0  # of training, after which a replacement that has not brou
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Step:
+def step(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Judge whether the replacement helped, and measure what it cost.
 
     The time that loading a checkpoint takes says nothing of the node, so the judgement begins when training goes on.
@@ -32,20 +31,20 @@ def step(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Pol
     that, the other ranks' times decide. Where another node is slow, the job's time says nothing of the replacement: it
     is judged by its own computation.
     """
-    if not obs.running or state.stop is not None:
+    if not look.obs.running or state.stop is not None:
         return Step(state)
-    slow = trains_again(slow, obs)
+    slow = trains_again(slow, look.obs)
     if slow.trained_at is None:
         return Step(state)
     state = replace(state, slow=slow)
-    level = level_after(obs, policy, CHECK_ITERATIONS)
+    level = level_after(look, CHECK_ITERATIONS)
     if level is None:
         return Step(state)
-    if level <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify):
-        return _judged(state, level, _checked(state), obs, policy)
-    well = _well_beside_another(state, obs, policy)
-    over = len(well) == len(_checked(state)) or obs.now - slow.trained_at > CHECK_SECONDS
-    return _judged(state, level, well, obs, policy) if over else Step(state)
+    if level <= (slow.healthy_ns + slow.common_ns) * (1 + look.policy.verify):
+        return _judged(state, level, _checked(state), look)
+    well = _well_beside_another(state, look)
+    over = len(well) == len(_checked(state)) or look.obs.now - slow.trained_at > CHECK_SECONDS
+    return _judged(state, level, well, look) if over else Step(state)
 
 
 def trains_again(slow: SlowIncident, obs: Observation) -> SlowIncident:
@@ -59,10 +58,10 @@ def trains_again(slow: SlowIncident, obs: Observation) -> SlowIncident:
     return replace(slow, trained_at=resumed)
 
 
-def level_after(obs: Observation, policy: Policy, windows: int) -> float | None:
+def level_after(look: Look, windows: int) -> float | None:
     """Return the iteration time [ns]; None until each rank that trains has done so many windows of C iterations."""
-    done = min((rank.sent.iterations for rank in obs.ranks if rank.sent.iterations), default=0)
-    return obs.iteration_ns(policy.consecutive) if done >= windows * policy.consecutive else None
+    done = min((rank.sent.iterations for rank in look.obs.ranks if rank.sent.iterations), default=0)
+    return look.obs.iteration_ns(look.policy.consecutive) if done >= windows * look.policy.consecutive else None
 
 
 def learned_cost(state: RecoveryState, slow: SlowIncident, strategy: str) -> tuple[RecoveryState, float | None]:
@@ -74,9 +73,7 @@ def learned_cost(state: RecoveryState, slow: SlowIncident, strategy: str) -> tup
     return replace(state, overheads={**state.overheads, strategy: round(learned, 2)}), cost
 
 
-def _judged(
-    state: RecoveryState, level: float, helped: Collection[SlowIncident], obs: Observation, policy: Policy
-) -> Step:
+def _judged(state: RecoveryState, level: float, helped: Collection[SlowIncident], look: Look) -> Step:
     """Close the incidents whose nodes were replaced, and learn what the restart cost. ``helped``: these did."""
     slow, checked = together.first_of(state), _checked(state)
     state, cost = learned_cost(state, slow, replace_node.TYPE)
@@ -91,27 +88,27 @@ def _judged(
     ]
     for incident in checked:
         state = flapping.forget(state, together.culprit(incident).node)
-        state = durations.cut_short(state, incident, incident.switched_at or obs.now)
+        state = durations.cut_short(state, incident, incident.switched_at or look.obs.now)
         if incident in helped:
             state = node_fault.helped(state, incident)
         else:
-            state = node_fault.did_not_help(state, incident, obs, policy)
+            state = node_fault.did_not_help(state, incident, look)
     left = [incident for incident in state.beside if incident not in checked]
     state = replace(state, slow=None, beside=left)
     return Step(state, events=closed).then(together.promoted(state))
 
 
-def _another_is_slow(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+def _another_is_slow(state: RecoveryState, look: Look) -> bool:
     """Check whether a node that was not replaced, or a link, explains that the job is slow after the replacement."""
     first = together.first_of(state)
     if state.link_beside is not None and state.link_beside.is_incident:
         return True
     left = [slow for slow in state.beside if slow.phase != "Checking"]
-    if any(is_slow_now(together.culprit(slow), obs, policy) for slow in left):
+    if any(is_slow_now(together.culprit(slow), look) for slow in left):
         return True
     replaced = {together.culprit(slow).replica for slow in _checked(state)}
-    elsewhere = {rank.rank for rank in obs.ranks if rank.replica not in replaced}
-    return any(out.rank in elsewhere for out, _ in each_straggler(compared_ranks(obs), policy, first))
+    elsewhere = {rank.rank for rank in look.obs.ranks if rank.replica not in replaced}
+    return any(out.rank in elsewhere for out, _ in each_straggler(compared_ranks(look.obs), look.policy, first))
 
 
 def _checked(state: RecoveryState) -> list[SlowIncident]:
@@ -119,12 +116,12 @@ def _checked(state: RecoveryState) -> list[SlowIncident]:
     return [together.first_of(state), *(slow for slow in state.beside if slow.phase == "Checking")]
 
 
-def _well_beside_another(state: RecoveryState, obs: Observation, policy: Policy) -> list[SlowIncident]:
+def _well_beside_another(state: RecoveryState, look: Look) -> list[SlowIncident]:
     """Return the replaced nodes' incidents whose ranks are well, where another node explains that the job is slow.
 
     That is a node that was not replaced, or one of the replaced nodes whose replacement did not help.
     """
     incidents = _checked(state)
-    well = [slow for slow in incidents if computes_as_before(together.culprit(slow), obs, policy)]
-    explained = len(well) < len(incidents) or _another_is_slow(state, obs, policy)
+    well = [slow for slow in incidents if computes_as_before(together.culprit(slow), look)]
+    explained = len(well) < len(incidents) or _another_is_slow(state, look)
     return well if explained else []

@@ -14,8 +14,7 @@ from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.failstop.output_evidence import has_ended, printed_at, raised, words
 from falcon_core.recovery.model.failure import Fault
-from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, MemberSeen, Observation, RankSeen
 from falcon_core.times import RAISED_SECONDS
 
 # Of a rank that raised an error and lives: an end like exit code 1.
@@ -75,16 +74,16 @@ def is_leaving(obs: Observation, fault: Fault) -> bool:
     )
 
 
-def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
+def raised_fault(look: Look) -> Fault | None:
     """Return the failure of the rank that raised an error first, by its nature and then by its time, and does not end.
 
     None where there is none, or nothing is to be done about processes that live.
     """
-    if not policy.enforce:
+    if not look.policy.enforce:
         return None
     faults = [
-        _process_fault(rank, _LINGERS if has_ended(rank) and not rank.printed else _STAYS, obs, policy.judge)
-        for rank in raised(obs, policy.judge)
+        _process_fault(rank, _LINGERS if has_ended(rank) and not rank.printed else _STAYS, look.obs, look.policy.judge)
+        for rank in raised(look.obs, look.policy.judge)
     ]
     return min(faults, key=precedence, default=None)
 

@@ -26,8 +26,7 @@ from falcon_core.recovery.failstop import restart_budget
 from falcon_core.recovery.failstop.output_evidence import could_answer, raised, said_last
 from falcon_core.recovery.model.events import HangClosed
 from falcon_core.recovery.model.failure import Awaited, Fault, HangFinding, HangIncident, StackGroup
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import NAMED_RANKS
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
@@ -53,12 +52,12 @@ def stalled_since(obs: Observation) -> float | None:
     return obs.now - min(silent_seconds) if silent_seconds else None
 
 
-def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
+def explain(look: Look) -> list[HangFinding]:
     """Find whom the job waits for, the call with most ranks inside first; empty where the reports do not show it."""
-    counts = progress(obs, policy)
-    mute = _mute(obs)
+    counts = progress(look)
+    mute = _mute(look.obs)
     hangs = [_narrowed(hang, mute) for hang in _hangs(counts)[:MAX_FINDINGS]]
-    evidence = _Evidence(obs, counts, {hang.comm for hang in hangs}, mute)
+    evidence = _Evidence(look.obs, counts, {hang.comm for hang in hangs}, mute)
     return [evidence.finding(hang) for hang in hangs if hang.waiting]
 
 
@@ -131,49 +130,49 @@ class _Evidence:
         )
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once, after the ladder for fail-stop."""
-    since = stalled_since(obs)
+    since = stalled_since(look.obs)
     if state.hang is not None:
-        return _follow(state, state.hang, obs, policy, stalled=since is not None)
+        return _follow(state, state.hang, look, stalled=since is not None)
     if since is None or state.stop is not None:
         return Step(state)
     # A raised error explains the stall at once. Any other stall may be a checkpoint or an evaluation.
-    patience = 0.0 if raised(obs, policy.judge) else IDLE_SECONDS
-    if obs.now - since < patience:
+    patience = 0.0 if raised(look.obs, look.policy.judge) else IDLE_SECONDS
+    if look.obs.now - since < patience:
         return Step(state)  # too early, whomever they wait for
-    findings = explain(obs, policy)
-    if patience and obs.now - since < _patience(findings):
+    findings = explain(look)
+    if patience and look.obs.now - since < _patience(findings):
         return Step(state)
-    cost = price(state, obs, policy)
+    cost = price(state, look)
     found = HangIncident(
-        id=f"{policy.job}-{state.incidents + 1}",
+        id=f"{look.policy.job}-{state.incidents + 1}",
         since=since,
-        generation=obs.generation,
-        iterations=obs.iterations,
+        generation=look.obs.generation,
+        iterations=look.obs.iterations,
         findings=findings,
         restart_seconds=cost.seconds,
         redo_seconds=cost.redo_seconds,
-        stacks=stacks(obs, findings),
-        said=said(obs, findings, policy.judge),
+        stacks=stacks(look.obs, findings),
+        said=said(look.obs, findings, look.policy.judge),
     )
     return Step(replace(state, incidents=state.incidents + 1, hang=found))
 
 
-def _follow(state: RecoveryState, hang: HangIncident, obs: Observation, policy: Policy, *, stalled: bool) -> Step:
+def _follow(state: RecoveryState, hang: HangIncident, look: Look, *, stalled: bool) -> Step:
     """Close an open hang, or keep what it shows."""
-    if state.stop is not None or obs.generation != hang.generation:
-        return _closed(state, hang, obs, moved=False)
+    if state.stop is not None or look.obs.generation != hang.generation:
+        return _closed(state, hang, look.obs, moved=False)
     if not stalled:
-        moving = any(rank.fresh and rank.sent.iterations and not rank.stalled for rank in obs.ranks)
-        return _closed(state, hang, obs, moved=True) if moving else Step(state)
-    findings = explain(obs, policy)
+        moving = any(rank.fresh and rank.sent.iterations and not rank.stalled for rank in look.obs.ranks)
+        return _closed(state, hang, look.obs, moved=True) if moving else Step(state)
+    findings = explain(look)
     if findings and _key(findings) != _key(hang.findings):
         hang = replace(hang, findings=findings)
-    shown = stacks(obs, hang.findings)
+    shown = stacks(look.obs, hang.findings)
     if shown and shown != hang.stacks:
         hang = replace(hang, stacks=shown)
-    told = said(obs, hang.findings, policy.judge)
+    told = said(look.obs, hang.findings, look.policy.judge)
     if told and told != hang.said:
         hang = replace(hang, said=told)
     return Step(replace(state, hang=hang))
@@ -200,18 +199,18 @@ def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[in
     return {rank: told[rank] for rank in sorted(told, key=lambda rank: (rank not in awaited, rank))[:MAX_SAID]}
 
 
-def price(state: RecoveryState, obs: Observation, policy: Policy) -> RestartPrice:
+def price(state: RecoveryState, look: Look) -> RestartPrice:
     """Return the price of a restart of all processes now: the standstill, and the work since the last checkpoint."""
-    healthy_ns = state.healthy_ns or obs.iteration_ns(policy.consecutive) or 0.0
-    since = stalled_since(obs)
-    moved_until = obs.now if since is None else since
+    healthy_ns = state.healthy_ns or look.obs.iteration_ns(look.policy.consecutive) or 0.0
+    since = stalled_since(look.obs)
+    moved_until = look.obs.now if since is None else since
     return restart_price(
         configured_seconds=None,
         measured_seconds=state.overheads.get(restart_budget.TYPE),
         default_seconds=restart_budget.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=obs.iterations * healthy_ns / 1e9,
-        interval_seconds=policy.checkpoint_interval_seconds,
-        unsaved_seconds=None if obs.saved_at is None else max(0.0, moved_until - obs.saved_at),
+        trained_seconds=look.obs.iterations * healthy_ns / 1e9,
+        interval_seconds=look.policy.checkpoint_interval_seconds,
+        unsaved_seconds=None if look.obs.saved_at is None else max(0.0, moved_until - look.obs.saved_at),
     )
 
 
@@ -220,24 +219,29 @@ def due_at(hang: HangIncident) -> float:
     return hang.since + min(hang.restart_seconds, PATIENCE_SECONDS)
 
 
-def due(state: RecoveryState, obs: Observation, policy: Policy) -> Fault | None:
+def due(state: RecoveryState, look: Look) -> Fault | None:
     """Return the open hang as a fault, once the standstill has cost what a restart costs; None before that.
 
     After ``PATIENCE_SECONDS`` it is due in any case: the libraries' own timeouts, of ten minutes and more, would end
     the processes and lose the same work. A job in which nobody waits inside a call does not hang.
     """
     hang = state.hang
-    if hang is None or not policy.enforce or obs.generation != hang.generation or stalled_since(obs) is None:
+    if (
+        hang is None
+        or not look.policy.enforce
+        or look.obs.generation != hang.generation
+        or stalled_since(look.obs) is None
+    ):
         return None
-    if nobody_waits(obs) or obs.now < due_at(hang):
+    if nobody_waits(look.obs) or look.obs.now < due_at(hang):
         return None
     first = hang.findings[0] if hang.findings else None
     # Only a single rank that never arrived, or does not answer, is blamed, and perhaps its node.
     # Any other finding blames no node.
     alone = first is not None and first.total == 1 and (first.kind == "NeverArrived" or not first.ranks[0].answers)
     at = first.ranks[0].place if first is not None and first.ranks else None
-    replica = next((rank.replica for rank in obs.ranks if at is not None and rank.rank == at.rank), 0)
-    member = obs.members[replica]
+    replica = next((rank.replica for rank in look.obs.ranks if at is not None and rank.rank == at.rank), 0)
+    member = look.obs.members[replica]
     return Fault(
         severity=Severity.SEV2,
         cause=Cause.HANG,

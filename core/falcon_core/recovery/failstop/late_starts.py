@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 
 from falcon_core.recovery.model.failure import StopIncident
-from falcon_core.recovery.model.observation import MemberSeen, Observation, StartWait
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, MemberSeen, Observation, StartWait
 
 PATIENCE = 3.0  # × the longest start of the job's other pods: images are pulled, volumes attached, data fetched
 
@@ -36,19 +35,20 @@ def blames_job(obs: Observation, stop: StopIncident | None) -> bool:
     return len(nodes) > 1 or (stop is not None and stop.moves > 0)
 
 
-def late_starts(obs: Observation, policy: Policy, stop: StopIncident | None) -> list[MemberSeen]:
+def late_starts(look: Look, stop: StopIncident | None) -> list[MemberSeen]:
     """Return the members whose pods are to be moved to another node, as many as there is room for.
 
     An incident moves no more pods than the job may restart, and one for each four replicas besides.
     """
-    if obs.running or blames_job(obs, stop):
+    if look.obs.running or blames_job(look.obs, stop):
         return []
     late = [
         member
-        for member in obs.members
+        for member in look.obs.members
         if member.start is not None
-        and member.start.seconds >= limit_seconds(member.start, obs.longest_start_seconds, policy.start_seconds)
+        and member.start.seconds
+        >= limit_seconds(member.start, look.obs.longest_start_seconds, look.policy.start_seconds)
     ]
     moved = stop.moves if stop is not None else 0
-    allowed = max(1, policy.restarts) + len(obs.members) // 4 - moved
-    return late[: max(0, min(obs.free_nodes, allowed))]
+    allowed = max(1, look.policy.restarts) + len(look.obs.members) // 4 - moved
+    return late[: max(0, min(look.obs.free_nodes, allowed))]

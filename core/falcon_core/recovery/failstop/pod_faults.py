@@ -10,14 +10,14 @@ from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.failstop.late_starts import late_starts, limit_seconds
 from falcon_core.recovery.failstop.liveness import Liveness
 from falcon_core.recovery.model.failure import Fault, StopIncident
-from falcon_core.recovery.model.observation import MemberSeen, Observation, PodEnd, StartWait
+from falcon_core.recovery.model.observation import Look, MemberSeen, PodEnd, StartWait
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
 _UNKNOWN = PodEnd()
 
 
-def member_faults(obs: Observation, live: Liveness, policy: Policy, stop: StopIncident | None) -> list[Fault]:
+def member_faults(look: Look, live: Liveness, stop: StopIncident | None) -> list[Fault]:
     """Return the faults of pods, launchers and nodes that are lost or do not start, the gravest first.
 
     ``stop``: the open failure.
@@ -29,22 +29,22 @@ def member_faults(obs: Observation, live: Liveness, policy: Policy, stop: StopIn
             component=Component.NODE,
             text="its agent's lease is lost",
             replica=lost.replica,
-            pod_name=obs.members[lost.replica].pod_name,
-            node=obs.members[lost.replica].node,
+            pod_name=look.obs.members[lost.replica].pod_name,
+            node=look.obs.members[lost.replica].node,
             witness=lost.witness,
             node_not_ready=lost.node_not_ready,
         )
         for lost in live.lost
     ]
     named = {fault.replica for fault in faults}
-    for member in obs.members:
+    for member in look.obs.members:
         if member.replica not in named and not member.done:
-            fault = _pod_fault(member, policy) or _launcher_fault(obs, member, policy, bus_trouble=live.bus_trouble)
+            fault = _pod_fault(member, look.policy) or _launcher_fault(look, member, bus_trouble=live.bus_trouble)
             if fault is not None:
                 faults.append(fault)
     named = {fault.replica for fault in faults}
-    late = late_starts(obs, policy, stop)
-    faults += [_late_start(member, obs, policy) for member in late if member.replica not in named]
+    late = late_starts(look, stop)
+    faults += [_late_start(member, look) for member in late if member.replica not in named]
     return sorted(faults, key=lambda fault: fault.severity)
 
 
@@ -66,26 +66,28 @@ def _pod_fault(member: MemberSeen, policy: Policy) -> Fault | None:
     return None
 
 
-def _late_start(member: MemberSeen, obs: Observation, policy: Policy) -> Fault:
+def _late_start(member: MemberSeen, look: Look) -> Fault:
     wait = member.start or StartWait()
-    seconds = limit_seconds(wait, obs.longest_start_seconds, policy.start_seconds)
+    seconds = limit_seconds(wait, look.obs.longest_start_seconds, look.policy.start_seconds)
     said = f": {wait.text}" if wait.text else ""
     text = f"its pod has not started within {seconds:.0f} s (spec.schedulingDeadlineSeconds){said}"
-    return _fault(member, policy, text, counts=False, end=PodEnd(cause=Cause.NOT_STARTED, error_class=wait.error_class))
+    return _fault(
+        member, look.policy, text, counts=False, end=PodEnd(cause=Cause.NOT_STARTED, error_class=wait.error_class)
+    )
 
 
-def _launcher_fault(obs: Observation, member: MemberSeen, policy: Policy, *, bus_trouble: str) -> Fault | None:
+def _launcher_fault(look: Look, member: MemberSeen, *, bus_trouble: str) -> Fault | None:
     """Return the fault of a launcher that does not do as it was ordered."""
     if member.stuck:
         text = f"a process survived SIGKILL for {LAUNCHER_STUCK_SECONDS} s"
-        return _fault(member, policy, text, counts=False, severity=Severity.SEV1)
-    if obs.running or member.pod != "Present" or member.acknowledged:
+        return _fault(member, look.policy, text, counts=False, severity=Severity.SEV1)
+    if look.obs.running or member.pod != "Present" or member.acknowledged:
         return None
     silent = member.alive is False and not bus_trouble and member.unacknowledged_seconds > SILENT_SECONDS
-    ending_seconds = policy.grace_seconds + OBSTINATE_SECONDS
+    ending_seconds = look.policy.grace_seconds + OBSTINATE_SECONDS
     obstinate = member.alive is True and member.unacknowledged_seconds > ending_seconds
     if silent or obstinate:
-        return _fault(member, policy, "its launcher did not answer the order to stop", counts=False)
+        return _fault(member, look.policy, "its launcher did not answer the order to stop", counts=False)
     return None
 
 

@@ -35,8 +35,7 @@ from falcon_core.recovery.failstop.pod_faults import member_faults
 from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart, Switch
 from falcon_core.recovery.model.events import StopClosed
 from falcon_core.recovery.model.failure import Attempt, Fault, StepTaken, StopIncident
-from falcon_core.recovery.model.observation import Observation, resumed_at, training
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation, resumed_at, training
 from falcon_core.recovery.model.state import Awaiting, RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_core.times import OBSTINATE_SECONDS, RAISED_SECONDS
@@ -48,59 +47,57 @@ OTHERS_SECONDS = 5.0
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once, and answer the failures that the look shows."""
-    if state.stop is not None and training(obs, seen_before=_seen_before(state, state.stop)):
-        return _close(state, obs)
-    live = assess_liveness(obs, state.stop)
-    faults = member_faults(obs, live, policy, state.stop)
+    if state.stop is not None and training(look.obs, seen_before=_seen_before(state, state.stop)):
+        return _close(state, look.obs)
+    live = assess_liveness(look.obs, state.stop)
+    faults = member_faults(look, live, state.stop)
     # While a generation is being stopped, a replica whose new pod is on its way needs no second one.
-    members = [fault for fault in faults if obs.running or not _under_way(obs, fault)]
+    members = [fault for fault in faults if look.obs.running or not _under_way(look.obs, fault)]
     if members:
-        if _is_held(state, obs) and not any(fault.is_lost for fault in members):
-            return Step(_refine(state, obs, policy))
-        return _act(state, obs, policy, members)
+        if _is_held(state, look.obs) and not any(fault.is_lost for fault in members):
+            return Step(_refine(state, look))
+        return _act(state, look, members)
     # The old generation is still being stopped: later signs may correct the diagnosis.
-    if not obs.running:
-        return Step(_refine(state, obs, policy))
+    if not look.obs.running:
+        return Step(_refine(state, look))
     if state.stop is not None and state.stop.acts_at is not None:
-        return _held_back(_refine(state, obs, policy), obs, state.stop.acts_at)
+        return _held_back(_refine(state, look), look.obs, state.stop.acts_at)
     failure = (
-        rank_fault(obs, policy.judge, uncaught=policy.enforce)
-        or start_fault(obs.members)
-        or raised_fault(obs, policy)
-        or hangs.due(state, obs, policy)
+        rank_fault(look.obs, look.policy.judge, uncaught=look.policy.enforce)
+        or start_fault(look.obs.members)
+        or raised_fault(look)
+        or hangs.due(state, look)
     )
     if failure is None:
         return Step(state)
-    state, waits = _wait(state, obs, policy, failure)
-    return Step(state) if waits else _act(replace(state, awaiting=None), obs, policy, [failure])
+    state, waits = _wait(state, look, failure)
+    return Step(state) if waits else _act(replace(state, awaiting=None), look, [failure])
 
 
-def _wait(state: RecoveryState, obs: Observation, policy: Policy, failure: Fault) -> tuple[RecoveryState, bool]:
+def _wait(state: RecoveryState, look: Look, failure: Fault) -> tuple[RecoveryState, bool]:
     """Return whether more will be known of the failure in a moment, before which nothing is decided."""
-    if failure.symptom and any(member.signalled for member in obs.members):
+    if failure.symptom and any(member.signalled for member in look.obs.members):
         # Its pod is about to end, with a reason of its own, and no generation can begin before that.
-        return _wait_for_end(state, obs, policy, failure, policy.grace_seconds + OBSTINATE_SECONDS)
-    if others_may_follow(obs, failure, policy.judge):
-        state = _wait_for_others(state, obs)
-        if state.awaiting is not None and obs.now - state.awaiting.since < OTHERS_SECONDS:
+        return _wait_for_end(state, look, failure, look.policy.grace_seconds + OBSTINATE_SECONDS)
+    if others_may_follow(look.obs, failure, look.policy.judge):
+        state = _wait_for_others(state, look.obs)
+        if state.awaiting is not None and look.obs.now - state.awaiting.since < OTHERS_SECONDS:
             return state, True
-    return _wait_for_end(state, obs, policy, failure, RAISED_SECONDS) if is_leaving(obs, failure) else (state, False)
+    return _wait_for_end(state, look, failure, RAISED_SECONDS) if is_leaving(look.obs, failure) else (state, False)
 
 
-def _wait_for_end(
-    state: RecoveryState, obs: Observation, policy: Policy, failure: Fault, seconds: float
-) -> tuple[RecoveryState, bool]:
+def _wait_for_end(state: RecoveryState, look: Look, failure: Fault, seconds: float) -> tuple[RecoveryState, bool]:
     """Open the incident at once, and let the process or the pod end: later failures may explain more.
 
     Return whether its time has not yet run out.
     """
     if state.stop is None or not state.stop.undecided:
-        state, incident = _open(state, obs, policy, failure)
+        state, incident = _open(state, look, failure)
         return replace(state, stop=replace(incident, undecided=True)), True
     state = replace(state, stop=replace(state.stop, fault=failure))
-    return state, state.stop is not None and obs.now - state.stop.detected_at < seconds
+    return state, state.stop is not None and look.obs.now - state.stop.detected_at < seconds
 
 
 def _wait_for_others(state: RecoveryState, obs: Observation) -> RecoveryState:
@@ -124,35 +121,35 @@ def _under_way(obs: Observation, fault: Fault) -> bool:
     return member.pod == "Awaited" and not fault.is_lost
 
 
-def _act(state: RecoveryState, obs: Observation, policy: Policy, faults: list[Fault]) -> Step:
-    first = explained(faults[0], obs.members[faults[0].replica])
-    culprit = obs.members[first.replica]
-    recent = restart_budget.recent(state.attempts, obs.now, policy.window_seconds)
-    ends = [fault.replica for fault in faults if _pod_fault(obs, fault)]
+def _act(state: RecoveryState, look: Look, faults: list[Fault]) -> Step:
+    first = explained(faults[0], look.obs.members[faults[0].replica])
+    culprit = look.obs.members[first.replica]
+    recent = restart_budget.recent(state.attempts, look.obs.now, look.policy.window_seconds)
+    ends = [fault.replica for fault in faults if _pod_fault(look.obs, fault)]
     # Ends of pods that belong to a failure in the budget already do not count again.
-    counts = first.counts and not _is_counted(state, obs, ends)
-    verdict, kind = _verdict(obs, policy, first, recent, counts=counts)
+    counts = first.counts and not _is_counted(state, look.obs, ends)
+    verdict, kind = _verdict(look, first, recent, counts=counts)
     attempts = [
-        Attempt(at=obs.now, node=first.node, kind=each, error=first.error, error_class=first.error_class)
+        Attempt(at=look.obs.now, node=first.node, kind=each, error=first.error, error_class=first.error_class)
         for each in ([kind] if kind else [])
     ]
-    state, incident = _open(replace(state, attempts=[*recent, *attempts]), obs, policy, first)
+    state, incident = _open(replace(state, attempts=[*recent, *attempts]), look, first)
     incident = replace(incident, moves=incident.moves + sum(fault.cause is Cause.NOT_STARTED for fault in faults))
     incident = replace(incident, ends=ends if counts else sorted({*incident.ends, *ends}))
     if verdict == "GiveUp":
-        closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
-        return Step(replace(state, stop=None), [GiveUp(farewell(incident, policy))], [closed])
+        closed = StopClosed(incident=incident, resumed=False, seconds=look.obs.now - incident.since)
+        return Step(replace(state, stop=None), [GiveUp(farewell(incident, look.policy))], [closed])
     faults = [first, *faults[1:]]
-    wanted = (_command(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
+    wanted = (_command(look.obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
     commands = [command for command in wanted if command is not None]
     # Nodes that report trouble or have a notice are left in this restart, because that costs no further restart.
-    besides = leaving(obs, {fault.replica for fault in faults}, incident.id)
-    held_seconds = restart_budget.back_off_seconds(recent, obs.now) if kind else 0.0
+    besides = leaving(look.obs, {fault.replica for fault in faults}, incident.id)
+    held_seconds = restart_budget.back_off_seconds(recent, look.obs.now) if kind else 0.0
     # Repeated restarts wait longer each time, but a command that leaves a node is not delayed.
     if held_seconds and _may_wait(first, commands, besides):
-        return Step(replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)))
+        return Step(replace(state, stop=replace(incident, acts_at=look.obs.now + held_seconds)))
     commands = [*commands, *besides] or [Restart()]
-    return Step(replace(state, stop=_with_steps(incident, commands, obs, culprit.node)), commands)
+    return Step(replace(state, stop=_with_steps(incident, commands, look.obs, culprit.node)), commands)
 
 
 def _may_wait(fault: Fault, commands: Sequence[Command], besides: Sequence[Command]) -> bool:
@@ -203,36 +200,38 @@ def _with_steps(incident: StopIncident, commands: Sequence[Command], obs: Observ
 
 
 def _verdict(
-    obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt], *, counts: bool
+    look: Look, fault: Fault, attempts: list[Attempt], *, counts: bool
 ) -> tuple[restart_budget.Verdict, Literal["", "Restart", "Replace", "Lost", "Transient", "Moved"]]:
     """Return the repair that the budget allows, and the kind of the attempt; "" for an act of the cluster's owner."""
     if fault.is_lost:
         if fault.node_not_ready:
             return "Replace", ""
-        budget = restart_budget.unwitnessed_verdict(attempts, restarts=policy.restarts, replicas=len(obs.members))
+        budget = restart_budget.unwitnessed_verdict(
+            attempts, restarts=look.policy.restarts, replicas=len(look.obs.members)
+        )
         return budget, "Lost"
     if fault.cause is Cause.NOT_STARTED:
         return "Replace", "Moved"
     if not counts:
         return "Restart", ""
-    if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
+    if no_restart_mends(look.obs, fault, [(attempt.node, attempt.error) for attempt in attempts], look.policy.judge):
         return "GiveUp", ""
-    if fault.node_reports and obs.spares.available:
+    if fault.node_reports and look.obs.spares.available:
         return "Replace", ""  # the platform reports it, and not the job: the budget does not limit it
-    by_class = None if fault.node_reports else _verdict_of_class(obs, policy, fault, attempts)
+    by_class = None if fault.node_reports else _verdict_of_class(look, fault, attempts)
     if by_class is not None:
         return by_class
     verdict = restart_budget.verdict(
         attempts,
         node=fault.node,
-        restarts=policy.restarts,
-        program_at_fault=_program_at_fault(obs, fault, policy.judge),
+        restarts=look.policy.restarts,
+        program_at_fault=_program_at_fault(look.obs, fault, look.policy.judge),
     )
     return verdict, "" if verdict == "GiveUp" else verdict
 
 
 def _verdict_of_class(
-    obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt]
+    look: Look, fault: Fault, attempts: list[Attempt]
 ) -> tuple[restart_budget.Verdict, Literal["Replace", "Transient"]] | None:
     """Return the repair that the class of a failure needs; None where it needs none, or is not allowed it.
 
@@ -240,16 +239,16 @@ def _verdict_of_class(
     back on the same node. Only the job's own processes say so: within a window they may move as often as for lost
     nodes, and never while no spare is ready, since a restart may still succeed.
     """
-    kind = policy.judge.get(fault.error_class)
+    kind = look.policy.judge.get(fault.error_class)
     if kind is None:
         return None
     if fault.severity is Severity.SEV1 or _comes_back(kind, fault, attempts):
         moved = sum(attempt.kind == "Replace" and bool(attempt.error_class) for attempt in attempts)
-        allowed = obs.spares.available and moved < policy.restarts + len(obs.members) // 4
+        allowed = look.obs.spares.available and moved < look.policy.restarts + len(look.obs.members) // 4
         return ("Replace", "Replace") if allowed else None
     if kind.transient and not kind.consequence and kind.domain in (Domain.STORAGE, Domain.LINK):
-        since = restart_budget.series_since(attempts, obs.now)
-        return ("Restart", "Transient") if obs.now - since < TRANSIENT_SECONDS else None
+        since = restart_budget.series_since(attempts, look.obs.now)
+        return ("Restart", "Transient") if look.obs.now - since < TRANSIENT_SECONDS else None
     return None
 
 
@@ -309,25 +308,25 @@ def _reason(fault: Fault) -> str:
     return f"{fault.text} ({said})" if said else fault.text
 
 
-def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) -> tuple[RecoveryState, StopIncident]:
+def _open(state: RecoveryState, look: Look, fault: Fault) -> tuple[RecoveryState, StopIncident]:
     """Open an incident, or let the fault join the open one."""
     incident = state.stop
     if incident is None:
         hang = state.hang if fault.cause is Cause.HANG else None
         state = replace(state, incidents=state.incidents + 1) if hang is None else replace(state, hang=None)
         incident = StopIncident(
-            id=f"{policy.job}-{state.incidents}" if hang is None else hang.id,
+            id=f"{look.policy.job}-{state.incidents}" if hang is None else hang.id,
             fault=fault,
             hang=hang,
-            generation=obs.generation,
-            iterations=obs.iterations,
-            since=_began(obs, fault),
-            detected_at=obs.now,
+            generation=look.obs.generation,
+            iterations=look.obs.iterations,
+            since=_began(look.obs, fault),
+            detected_at=look.obs.now,
         )
     elif incident.undecided:
-        incident = replace(incident, fault=fault, undecided=False, since=min(incident.since, _began(obs, fault)))
-    elif obs.running and incident.acts_at is None:
-        incident = replace(incident, fault=fault, recurrences=incident.recurrences + 1, detected_at=obs.now)
+        incident = replace(incident, fault=fault, undecided=False, since=min(incident.since, _began(look.obs, fault)))
+    elif look.obs.running and incident.acts_at is None:
+        incident = replace(incident, fault=fault, recurrences=incident.recurrences + 1, detected_at=look.obs.now)
     elif fault.severity <= incident.fault.severity:
         incident = replace(incident, fault=fault)
     return replace(state, stop=incident), incident
@@ -344,12 +343,12 @@ def _began(obs: Observation, fault: Fault) -> float:
     return obs.now - min(min(silent, default=0.0), obs.running_seconds)
 
 
-def _refine(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def _refine(state: RecoveryState, look: Look) -> RecoveryState:
     """Correct the open incident's fault while the old generation stops: a late report may show who failed first."""
     incident = state.stop
     if incident is None or incident.fault.ended_at is None or incident.fault.is_lost:
         return state
-    fault = rank_fault(obs, policy.judge, before=incident.detected_at, uncaught=policy.enforce)
+    fault = rank_fault(look.obs, look.policy.judge, before=incident.detected_at, uncaught=look.policy.enforce)
     if fault is None or fault.ended_at is None:
         return state
     if precedence(fault) >= precedence(incident.fault):

@@ -11,8 +11,7 @@ import msgspec
 from falcon_core.recovery.diagnosis.communicator_progress import place
 from falcon_core.recovery.model.events import RetriesClosed
 from falcon_core.recovery.model.failure import Retried, RetryIncident
-from falcon_core.recovery.model.observation import Observation, RankSeen
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.slowdown import NAMED_RANKS
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
@@ -23,26 +22,26 @@ APART_SECONDS = 60.0  # between two incidents, however often ranks try again
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> Step:
+def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once, after the ladders. While a failure is open, what its ranks try again is not over."""
-    ranks = [rank for rank in obs.ranks if rank.sent.retries] if obs.running else []
+    ranks = [rank for rank in look.obs.ranks if rank.sent.retries] if look.obs.running else []
     if not ranks or state.stop is not None:
         return Step(state)
-    seen = _counted(state.retried, sum(rank.sent.retries for rank in ranks), obs)
+    seen = _counted(state.retried, sum(rank.sent.retries for rank in ranks), look.obs)
     state = replace(state, retried=seen)
-    waited = min(obs.now - seen.since - GATHER_SECONDS, obs.now - seen.shown_at - APART_SECONDS)
-    if seen.retries == seen.shown or waited < 0 or not all(_went_on(rank, obs.now - seen.since) for rank in ranks):
+    waited = min(look.obs.now - seen.since - GATHER_SECONDS, look.obs.now - seen.shown_at - APART_SECONDS)
+    if seen.retries == seen.shown or waited < 0 or not all(_went_on(rank, look.obs.now - seen.since) for rank in ranks):
         return Step(state)
     number = state.incidents + 1
     incident = RetryIncident(
-        id=f"{policy.job}-{number}",
+        id=f"{look.policy.job}-{number}",
         at=seen.since,
-        generation=obs.generation,
-        places=[place(obs, rank) for rank in ranks[:NAMED_RANKS]],
+        generation=look.obs.generation,
+        places=[place(look.obs, rank) for rank in ranks[:NAMED_RANKS]],
         ranks=len(ranks),
         retries=seen.retries - seen.shown,
     )
-    seen = replace(seen, shown=seen.retries, shown_at=obs.now)
+    seen = replace(seen, shown=seen.retries, shown_at=look.obs.now)
     return Step(replace(state, incidents=number, retried=seen), events=[RetriesClosed(incident=incident)])
 
 

@@ -20,8 +20,7 @@ import msgspec
 
 from falcon_core.model import Evidence
 from falcon_core.recovery.history import node_fault, reporting_threshold
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
@@ -29,24 +28,23 @@ from falcon_core.recovery.strategies import adjust_microbatches
 replace = msgspec.structs.replace
 
 
-def is_usual(state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation, policy: Policy) -> bool:
+def is_usual(state: RecoveryState, slow: SlowIncident, culprit: Culprit, look: Look) -> bool:
     """Check whether the culprit of a slowdown without a name is slow as others of this job were before it."""
-    evidence, _ = node_fault.evidence_against(state, slow, culprit, obs, policy)
-    if slow.id or evidence is not Evidence.WORK_MAY_MOVE or _can_be_shared(obs, policy):
+    evidence, _ = node_fault.evidence_against(state, slow, culprit, look)
+    if slow.id or evidence is not Evidence.WORK_MAY_MOVE or _can_be_shared(look):
         return False
-    usual = reporting_threshold.LONGER * node_fault.usual_iterations(state, culprit, obs, policy)
-    _, seconds = reporting_threshold.lasted(slow, obs)
+    usual = reporting_threshold.LONGER * node_fault.usual_iterations(state, culprit, look)
+    _, seconds = reporting_threshold.lasted(slow, look.obs)
     return (
-        seconds <= reporting_threshold.MOST_SECONDS and node_fault.stayed_iterations(state, slow, culprit, obs) <= usual
+        seconds <= reporting_threshold.MOST_SECONDS
+        and node_fault.stayed_iterations(state, slow, culprit, look.obs) <= usual
     )
 
 
-def _can_be_shared(obs: Observation, policy: Policy) -> bool:
+def _can_be_shared(look: Look) -> bool:
     """Check whether micro-batches may move, and another split of them is better now."""
-    named = policy.names(adjust_microbatches.TYPE)
-    return (
-        named and not adjust_microbatches.hindrance(obs, policy) and adjust_microbatches.plan(obs, policy) is not None
-    )
+    named = look.policy.names(adjust_microbatches.TYPE)
+    return named and not adjust_microbatches.hindrance(look) and adjust_microbatches.plan(look) is not None
 
 
 def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:

@@ -40,7 +40,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.model import Cause, Evidence
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -69,39 +69,33 @@ def suffices(evidence: Evidence | None, policy: Policy) -> bool:
     return policy.confidence == "Low" or evidence in _AT_FAULT
 
 
-def judged(
-    state: RecoveryState, slow: SlowIncident, current: Culprit | None, obs: Observation, policy: Policy
-) -> SlowIncident:
+def judged(state: RecoveryState, slow: SlowIncident, current: Culprit | None, look: Look) -> SlowIncident:
     """Return the incident with the evidence of now, where its culprit is the rank that stands out at this look."""
     culprit = slow.culprit
     if culprit is None or current is None or current.rank != culprit.rank:
         return slow
-    evidence, needed = evidence_against(state, slow, culprit, obs, policy)
+    evidence, needed = evidence_against(state, slow, culprit, look)
     return replace(slow, evidence=evidence, stay_iterations=needed)
 
 
-def evidence_against(
-    state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation, policy: Policy
-) -> tuple[Evidence, int]:
+def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit, look: Look) -> tuple[Evidence, int]:
     """Return the evidence against a slow rank's node.
 
     The second value: after how many iterations with its node the slowness is the node's; 0 where that is not known, or
     not needed. ``slow`` says since when the rank is slow.
     """
-    stays = _remembered(state.stays, obs.now)
-    evidence = _at_once(state, slow, culprit, stays, obs, policy)
+    stays = _remembered(state.stays, look.obs.now)
+    evidence = _at_once(state, slow, culprit, stays, look)
     is_as_fast = _tested(slow, culprit) == "AsFast"
     if evidence is not Evidence.WORK_MAY_MOVE:
         return (Evidence.TESTED_AS_FAST if is_as_fast and evidence is Evidence.SINCE_START else evidence), 0
     needed = _needed_iterations(stays, culprit)
-    if needed and _stayed_iterations(slow, obs) >= needed:
+    if needed and _stayed_iterations(slow, look.obs) >= needed:
         return Evidence.STAYED_LONGER, needed
     return Evidence.TESTED_AS_FAST if is_as_fast else evidence, needed
 
 
-def _at_once(
-    state: RecoveryState, slow: SlowIncident, culprit: Culprit, stays: Sequence[Stay], obs: Observation, policy: Policy
-) -> Evidence:
+def _at_once(state: RecoveryState, slow: SlowIncident, culprit: Culprit, stays: Sequence[Stay], look: Look) -> Evidence:
     """Apply all rules but the last."""
     if any(_shows_the_role(stay, culprit) for stay in stays):
         return Evidence.FOLLOWS_THE_ROLE
@@ -109,11 +103,11 @@ def _at_once(
         return Evidence.PROGRAM
     if culprit.cause not in (Cause.UNKNOWN, Cause.LATE_DATA):  # late data do not show which node is late
         return Evidence.COUNTER_SHOWS_CAUSE
-    if _is_whole_node(culprit, obs, policy):
+    if _is_whole_node(culprit, look):
         return Evidence.WHOLE_NODE
     if _tested(slow, culprit) == "Slow":
         return Evidence.TESTED_SLOW
-    if not _was_healthy(state, slow, culprit, policy):
+    if not _was_healthy(state, slow, culprit, look.policy):
         return Evidence.SINCE_START
     if culprit.work != "Hidden" and len(_elsewhere(stays, culprit)) < LEAST_STAYS:
         return Evidence.WAS_HEALTHY_HERE
@@ -136,12 +130,16 @@ def _shows_the_role(stay: Stay, culprit: Culprit) -> bool:
     return stay.end == "NotHelped" or (stay.end == "Left" and culprit.healthy_compute_ns is None)
 
 
-def _is_whole_node(culprit: Culprit, obs: Observation, policy: Policy) -> bool:
+def _is_whole_node(culprit: Culprit, look: Look) -> bool:
     """Check whether all ranks of the culprit's node are slow, and hold more than one replica of the model."""
-    mates = {rank.rank for rank in obs.ranks if rank.replica == culprit.replica}
-    if policy.layout is None or policy.layout.world != len(obs.ranks) or len(mates) == len(obs.ranks):
+    mates = {rank.rank for rank in look.obs.ranks if rank.replica == culprit.replica}
+    if (
+        look.policy.layout is None
+        or look.policy.layout.world != len(look.obs.ranks)
+        or len(mates) == len(look.obs.ranks)
+    ):
         return False
-    layout = policy.layout
+    layout = look.policy.layout
     return mates <= {culprit.rank, *culprit.also} and len({layout.coordinates(rank).data for rank in mates}) > 1
 
 
@@ -202,10 +200,10 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
     return replace(state, stays=_bounded([*stays, stay]))
 
 
-def usual_iterations(state: RecoveryState, culprit: Culprit, obs: Observation, policy: Policy) -> int:
+def usual_iterations(state: RecoveryState, culprit: Culprit, look: Look) -> int:
     """Return the longest stay of a slowness as large on another node before it passed [iterations]; 0: none known."""
-    stays = _elsewhere(_remembered(state.stays, obs.now), culprit)
-    as_large = (stay for stay in stays if culprit.slowdown <= stay.slowdown * (1 + policy.verify))
+    stays = _elsewhere(_remembered(state.stays, look.obs.now), culprit)
+    as_large = (stay for stay in stays if culprit.slowdown <= stay.slowdown * (1 + look.policy.verify))
     return max((stay.iterations for stay in as_large), default=0)
 
 
@@ -246,15 +244,15 @@ def stayed_with_role(state: RecoveryState, slow: SlowIncident, obs: Observation)
     return _ended(state, slow, "NotHelped", obs)
 
 
-def did_not_help(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+def did_not_help(state: RecoveryState, slow: SlowIncident, look: Look) -> RecoveryState:
     """Remember that the rank is as slow on another node, if that is why the replacement did not help."""
     culprit = slow.culprit
-    rank = None if culprit is None else next((rank for rank in obs.ranks if rank.rank == culprit.rank), None)
+    rank = None if culprit is None else next((rank for rank in look.obs.ranks if rank.rank == culprit.rank), None)
     if culprit is None or rank is None or not rank.sent.compute_ns:
         return state
     reference_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
-    newest_ns = median(rank.sent.compute_ns[-policy.consecutive :])
-    return _ended(state, slow, "NotHelped", obs) if newest_ns > reference_ns * (1 + policy.verify) else state
+    newest_ns = median(rank.sent.compute_ns[-look.policy.consecutive :])
+    return _ended(state, slow, "NotHelped", look.obs) if newest_ns > reference_ns * (1 + look.policy.verify) else state
 
 
 def _ended(

@@ -27,8 +27,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.diagnosis.job_change import same_size
 from falcon_core.recovery.history import node_fault
 from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident, Spell
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.stats.medians import median
@@ -42,25 +41,25 @@ LONGER = 1.5  # than the longest known: no two uploads last equally long
 replace = msgspec.structs.replace
 
 
-def after_look(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
+def after_look(state: RecoveryState, slow: SlowIncident, look: Look) -> SlowIncident:
     """Return a slowdown without a name after another look at it: an incident, if it has lasted for that long."""
-    level_ns = obs.iteration_ns(policy.consecutive, fresh=True) or 0.0
+    level_ns = look.obs.iteration_ns(look.policy.consecutive, fresh=True) or 0.0
     slow = replace(slow, peak_ns=max(slow.peak_ns, int(level_ns)))
     if slow.phase != "Suspected":
         return slow
-    iterations, seconds = lasted(slow, obs)
-    asking = OWN_JUDGEMENT_SECONDS + turns(len(obs.ranks)) * TURN_SECONDS
+    iterations, seconds = lasted(slow, look.obs)
+    asking = OWN_JUDGEMENT_SECONDS + turns(len(look.obs.ranks)) * TURN_SECONDS
     if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
         return slow
-    if is_usual(state, slow, obs, policy) or _has_more_to_do(slow, obs, policy):
+    if is_usual(state, slow, look) or _has_more_to_do(slow, look):
         return slow
     return replace(slow, phase="Detected")
 
 
-def is_usual(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def is_usual(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether a slowdown has lasted for no longer than the job is used to."""
-    iterations, seconds = lasted(slow, obs)
-    return seconds <= MOST_SECONDS and iterations <= LONGER * _usual_iterations(state, slow, obs, policy)
+    iterations, seconds = lasted(slow, look.obs)
+    return seconds <= MOST_SECONDS and iterations <= LONGER * _usual_iterations(state, slow, look)
 
 
 def lasted(slow: SlowIncident, obs: Observation) -> tuple[int, float]:
@@ -69,13 +68,13 @@ def lasted(slow: SlowIncident, obs: Observation) -> tuple[int, float]:
     return max(0, obs.iterations - before), max(0.0, obs.now - slow.onset_at)
 
 
-def remember(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+def remember(state: RecoveryState, slow: SlowIncident, look: Look) -> RecoveryState:
     """Return the state after a slowdown without a name has passed."""
     size = _size(slow)
-    if size <= 1.0 or slow.onset_generation != obs.generation:
+    if size <= 1.0 or slow.onset_generation != look.obs.generation:
         return state  # another generation began meanwhile: how long it would have lasted is not known
-    iterations, _ = lasted(slow, obs)
-    alike = [spell for spell in state.spells if same_size(spell.size, size, policy)]
+    iterations, _ = lasted(slow, look.obs)
+    alike = [spell for spell in state.spells if same_size(spell.size, size, look.policy)]
     spell = Spell(
         size=round(max([size, *(known.size for known in alike)]), 4),
         iterations=max([iterations, *(known.iterations for known in alike)]),
@@ -83,16 +82,16 @@ def remember(state: RecoveryState, slow: SlowIncident, obs: Observation, policy:
     return replace(state, spells=[*(known for known in state.spells if known not in alike), spell][-MOST_SPELLS:])
 
 
-def _has_more_to_do(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def _has_more_to_do(slow: SlowIncident, look: Look) -> bool:
     """Check whether a rank takes as long as it should for its sizes, though the job is slow: the rest waits for it."""
-    known = [rank.sent for rank in obs.ranks if rank.fresh and rank.sent.detailed and rank.sent.work == "InBytes"]
+    known = [rank.sent for rank in look.obs.ranks if rank.fresh and rank.sent.detailed and rank.sent.work == "InBytes"]
     if any(_explained_ns(sent) >= JUDGEMENT.action_share * (slow.slow_ns - slow.healthy_ns) for sent in known):
         return True
     return any(
         sent.onset is None
         and sent.healthy_iteration_ns
         and len(sent.iteration_ns) >= RECENT_ITERATIONS
-        and median(sent.iteration_ns) <= sent.healthy_iteration_ns * (1 + policy.verify / 2)
+        and median(sent.iteration_ns) <= sent.healthy_iteration_ns * (1 + look.policy.verify / 2)
         for sent in known
     )
 
@@ -102,12 +101,12 @@ def _explained_ns(sent: RankSignals) -> float:
     return ((sent.load or 1.0) - 1.0) * (sent.healthy_compute_ns or 0)
 
 
-def _usual_iterations(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
+def _usual_iterations(state: RecoveryState, slow: SlowIncident, look: Look) -> int:
     """Return the longest known slowdown of this size, in iterations; 0 where none is known."""
     size = _size(slow)
-    as_large = [spell.iterations for spell in state.spells if size <= spell.size * (1 + policy.verify)]
+    as_large = [spell.iterations for spell in state.spells if size <= spell.size * (1 + look.policy.verify)]
     if slow.usual is not None:
-        as_large.append(node_fault.usual_iterations(state, slow.usual, obs, policy))
+        as_large.append(node_fault.usual_iterations(state, slow.usual, look))
     return max(as_large, default=0)
 
 

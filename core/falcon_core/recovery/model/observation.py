@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.model import Cause
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.stats.medians import Floats, Ints, Table, medians
@@ -237,6 +238,13 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             timed &= np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))
         rows = np.flatnonzero(timed)
         return median_of(self.iteration_times.medians(newest, rows)) if len(rows) else None
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What each decision of one look at a job uses: the observation, and the part of the spec that decisions need."""
+
+    obs: Observation
+    policy: Policy
 
 
 def training(obs: Observation, *, seen_before: bool) -> bool:

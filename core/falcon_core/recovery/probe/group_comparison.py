@@ -27,8 +27,7 @@ from falcon_core.recovery.diagnosis import slow_from_start
 from falcon_core.recovery.diagnosis.communicator_progress import communicators, place
 from falcon_core.recovery.diagnosis.slow_links import network_seen
 from falcon_core.recovery.diagnosis.stragglers import no_longer_slow
-from falcon_core.recovery.model.observation import Observation, RankSeen
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.slowdown import NAMED_RANKS, SlowIncident, SlowLink
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Compared
@@ -73,73 +72,73 @@ class Slower(NamedTuple):
     siblings: int  # groups that it was compared with
 
 
-def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with the group that has been slower than its kind at every look at this generation."""
-    if not _is_wanted(state, obs, policy):
+    if not _is_wanted(state, look):
         return state
-    before = _of_generation(state, obs) or Compared(generation=obs.generation, iteration=obs.iterations)
-    is_late = obs.iterations >= before.iteration + PATIENCE_ITERATIONS
-    groups = _known_groups(obs, policy)
+    before = _of_generation(state, look.obs) or Compared(generation=look.obs.generation, iteration=look.obs.iterations)
+    is_late = look.obs.iterations >= before.iteration + PATIENCE_ITERATIONS
+    groups = _known_groups(look)
     if groups is None:
         return replace(state, compared=replace(before, over=is_late))
-    found = slowest(groups, obs, policy)
+    found = slowest(groups, look)
     if found is None or before.comm not in ("", found.comm):
         # A group that was not slower at a look is counted from zero, as long as reports are requested.
         over = is_late or not before.comm
         return replace(state, compared=replace(before, comm="", reports=0, over=over))
-    newest = min(rank.sent.iterations for rank in obs.ranks)
+    newest = min(rank.sent.iterations for rank in look.obs.ranks)
     if not before.comm or newest >= before.counted_iteration + RECENT_ITERATIONS:
         before = replace(before, comm=found.comm, reports=before.reports + 1, counted_iteration=newest)
     return replace(state, compared=before)
 
 
-def asked(state: RecoveryState, obs: Observation, policy: Policy) -> list[int]:
+def asked(state: RecoveryState, look: Look) -> list[int]:
     """Return the ranks whose detail is needed before groups can be compared, in ascending order."""
-    return sorted(rank.rank for rank in obs.ranks if rank.tracked) if _is_wanted(state, obs, policy) else []
+    return sorted(rank.rank for rank in look.obs.ranks if rank.tracked) if _is_wanted(state, look) else []
 
 
-def suspicion(state: RecoveryState, obs: Observation, policy: Policy) -> SlowIncident | None:
+def suspicion(state: RecoveryState, look: Look) -> SlowIncident | None:
     """Return a slowdown without an id since the generation's first iteration; None while no group is suspected."""
-    compared = _of_generation(state, obs)
-    if compared is None or compared.reports < REPORTS or not _is_wanted(state, obs, policy):
+    compared = _of_generation(state, look.obs)
+    if compared is None or compared.reports < REPORTS or not _is_wanted(state, look):
         return None
-    groups, slow_ns = _known_groups(obs, policy), obs.iteration_ns(RECENT_ITERATIONS, fresh=True)
-    found = None if groups is None else slowest(groups, obs, policy)
+    groups, slow_ns = _known_groups(look), look.obs.iteration_ns(RECENT_ITERATIONS, fresh=True)
+    found = None if groups is None else slowest(groups, look)
     if found is None or slow_ns is None:
         return None
-    slow = slow_from_start.slowdown(obs, healthy_ns=round(slow_ns - found.excess_ns), slow_ns=round(slow_ns))
-    return replace(slow, link=_link(found, obs))
+    slow = slow_from_start.slowdown(look.obs, healthy_ns=round(slow_ns - found.excess_ns), slow_ns=round(slow_ns))
+    return replace(slow, link=_link(found, look.obs))
 
 
-def follow(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+def follow(state: RecoveryState, slow: SlowIncident, look: Look) -> RecoveryState:
     """Keep a suspicion for as long as links may show whether it is right, and nothing else is slow."""
     assert slow.link is not None
     tries = slow.probed.tries if slow.probed is not None else 0
     measured = slow.probed is not None and slow.probed.found == "Alike"
     measured = measured or (tries >= probe_targets.MOST_TRIES and state.probe is None)
-    if measured or not _may_be_measured(obs, policy) or slow.onset_generation != obs.generation:
-        return _forget(state, obs)
-    well = no_longer_slow(slow, obs, policy)
-    if well or any(rank.sent.onset for rank in obs.ranks) or slow_from_start.asked(state, obs):
+    if measured or not _may_be_measured(look) or slow.onset_generation != look.obs.generation:
+        return _forget(state, look.obs)
+    well = no_longer_slow(slow, look)
+    if well or any(rank.sent.onset for rank in look.obs.ranks) or slow_from_start.asked(state, look.obs):
         return replace(state, slow=None, compared=None)  # groups are compared again when that is over
-    groups = _known_groups(obs, policy)
-    found = None if groups is None else slowest(groups, obs, policy)
+    groups = _known_groups(look)
+    found = None if groups is None else slowest(groups, look)
     if found is not None and found.comm != slow.link.comm:
-        return _forget(state, obs)
+        return _forget(state, look.obs)
     return replace(state, slow=slow)
 
 
-def slowest(kinds: Kinds, obs: Observation, policy: Policy) -> Slower | None:
+def slowest(kinds: Kinds, look: Look) -> Slower | None:
     """Return the group that makes iterations longest, beyond those of its kind; None where no group does."""
     slower = [
         Slower(group.comm, group.members, group.op, group.transfer_ns - others_ns, len(groups) - 1)
         for groups in kinds.values()
         if len(groups) > 1
         for group in groups
-        if group.transfer_ns > policy.suspicion * (others_ns := _median_of_others(group, groups))
+        if group.transfer_ns > look.policy.suspicion * (others_ns := _median_of_others(group, groups))
     ]
-    iteration_ns = obs.iteration_ns(RECENT_ITERATIONS, fresh=True) or 0.0
-    worth = [each for each in slower if each.excess_ns > policy.verify * max(0.0, iteration_ns - each.excess_ns)]
+    iteration_ns = look.obs.iteration_ns(RECENT_ITERATIONS, fresh=True) or 0.0
+    worth = [each for each in slower if each.excess_ns > look.policy.verify * max(0.0, iteration_ns - each.excess_ns)]
     return max((each for each in worth if each.excess_ns < iteration_ns), key=lambda each: each.excess_ns, default=None)
 
 
@@ -147,13 +146,13 @@ def _median_of_others(group: _Group, groups: list[_Group]) -> float:
     return median([other.transfer_ns for other in groups if other is not group])
 
 
-def _known_groups(obs: Observation, policy: Policy) -> Kinds | None:
+def _known_groups(look: Look) -> Kinds | None:
     """Return the groups that span several nodes, by kind; None unless all members report what their calls take."""
-    if len(obs.ranks) < policy.world_size or not all(map(_is_known, obs.ranks)):
+    if len(look.obs.ranks) < look.policy.world_size or not all(map(_is_known, look.obs.ranks)):
         return None
-    node_of = {rank.rank: obs.members[rank.replica].node for rank in obs.ranks}
+    node_of = {rank.rank: look.obs.members[rank.replica].node for rank in look.obs.ranks}
     kinds: Kinds = defaultdict(list)
-    for group, signals in _reported(obs, policy).items():
+    for group, signals in _reported(look).items():
         nodes = len({node_of.get(rank, "") for rank in group.members})
         if nodes > 1 and len(signals) < len(group.members):
             return None  # its calls were not in the newest cycle of every member
@@ -163,11 +162,11 @@ def _known_groups(obs: Observation, policy: Policy) -> Kinds | None:
     return kinds
 
 
-def _reported(obs: Observation, policy: Policy) -> dict[Communicator, list[CommSignals]]:
+def _reported(look: Look) -> dict[Communicator, list[CommSignals]]:
     """Return the reports of the members of each group whose calls they make in an iteration."""
-    names = communicators(obs, policy)
+    names = communicators(look)
     reported: defaultdict[Communicator, list[CommSignals]] = defaultdict(list)
-    for rank in obs.ranks:
+    for rank in look.obs.ranks:
         for comm in rank.sent.comms:
             named = names.get((rank.rank, comm.comm))
             if named is not None and comm.healthy_ns and comm.link_bytes:
@@ -208,20 +207,20 @@ def _of_generation(state: RecoveryState, obs: Observation) -> Compared | None:
     return compared if compared is not None and compared.generation == obs.generation else None
 
 
-def _is_wanted(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+def _is_wanted(state: RecoveryState, look: Look) -> bool:
     """Check whether groups are still to be compared in this generation, and all is well otherwise."""
-    compared = _of_generation(state, obs)
-    if obs.iterations < SETTLED_ITERATIONS or (compared is not None and compared.over):
+    compared = _of_generation(state, look.obs)
+    if look.obs.iterations < SETTLED_ITERATIONS or (compared is not None and compared.over):
         return False
-    if not obs.running or state.stop is not None or state.slow is not None or obs.shared_unevenly:
+    if not look.obs.running or state.stop is not None or state.slow is not None or look.obs.shared_unevenly:
         return False
-    return _may_be_measured(obs, policy) and not any(rank.sent.onset for rank in obs.ranks)
+    return _may_be_measured(look) and not any(rank.sent.onset for rank in look.obs.ranks)
 
 
-def _may_be_measured(obs: Observation, policy: Policy) -> bool:
-    if policy.layout is None or not _has_siblings(policy.layout) or probe_targets.forbidden(policy):
+def _may_be_measured(look: Look) -> bool:
+    if look.policy.layout is None or not _has_siblings(look.policy.layout) or probe_targets.forbidden(look.policy):
         return False
-    return not probe_targets.never(probe_targets.Target("Links"), obs, policy)
+    return not probe_targets.never(probe_targets.Target("Links"), look)
 
 
 def _has_siblings(layout: Parallelism) -> bool:

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.model.observation import Observation, ProbeSeen
+from falcon_core.recovery.model.observation import Look, Observation, ProbeSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses, Probe, Probed, RingSeat
 from falcon_core.recovery.model.state import RecoveryState, numbered
@@ -44,25 +44,25 @@ _SPEED_UP: Final = 0.8  # iterations may become shorter while the order is on it
 replace = msgspec.structs.replace
 
 
-def step(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def step(state: RecoveryState, look: Look) -> RecoveryState:
     """Follow the probe that is on, or begin one; called at the end of each look."""
-    if not state.pauses.since and obs.running and obs.iterations:
-        state = replace(state, pauses=replace(state.pauses, since=obs.now))
-    state = user_check.look(state, obs, policy)
+    if not state.pauses.since and look.obs.running and look.obs.iterations:
+        state = replace(state, pauses=replace(state.pauses, since=look.obs.now))
+    state = user_check.look(state, look)
     probe = state.probe
     if probe is None:
-        target = probe_targets.wanted(state, obs, policy)
-        return state if target is None else _begun_if_allowed(state, target, obs, policy)
+        target = probe_targets.wanted(state, look)
+        return state if target is None else _begun_if_allowed(state, target, look)
     # An order belongs to one generation: when that ends, its ranks no longer stand still.
-    if probe.generation != obs.generation or not obs.running:
-        return replace(_ended(state, probe, obs), probe=None)
+    if probe.generation != look.obs.generation or not look.obs.running:
+        return replace(_ended(state, probe, look.obs), probe=None)
     if probe.phase == "Release":
-        return _released(state, probe, obs)
-    reports = _reports(probe, obs)
-    why = probe_targets.unwanted(probe, state, obs, policy) or _given_up(reports, obs)
+        return _released(state, probe, look.obs)
+    reports = _reports(probe, look.obs)
+    why = probe_targets.unwanted(probe, state, look) or _given_up(reports, look.obs)
     if why:
-        return _failed(state, probe, obs, why, passed=any(report.passed for report in reports.values()))
-    return _prepared(state, probe, obs, policy) if probe.phase == "Prepare" else _measured(state, probe, obs, policy)
+        return _failed(state, probe, look.obs, why, passed=any(report.passed for report in reports.values()))
+    return _prepared(state, probe, look) if probe.phase == "Prepare" else _measured(state, probe, look)
 
 
 def _given_up(reports: Mapping[int, ProbeReport], obs: Observation) -> str:
@@ -78,14 +78,12 @@ def disturbs(state: RecoveryState, obs: Observation) -> bool:
     return is_on or 0 <= obs.now - state.pauses.last_at < AFTER_SECONDS
 
 
-def _begun_if_allowed(
-    state: RecoveryState, target: probe_targets.Target, obs: Observation, policy: Policy
-) -> RecoveryState:
+def _begun_if_allowed(state: RecoveryState, target: probe_targets.Target, look: Look) -> RecoveryState:
     """Begin a probe, if nothing is in its way."""
-    if probe_targets.hindrance(target, state, obs, policy):
+    if probe_targets.hindrance(target, state, look):
         return state
     slow = probe_targets.incident_of(state, target.incident) if target.incident else None
-    if obs.now < probe_targets.allowed_at(state, slow, policy):
+    if look.obs.now < probe_targets.allowed_at(state, slow, look.policy):
         return state
     # Answers are matched to a probe by its number, so no number is used twice in the job's life.
     number = state.pauses.probes + 1
@@ -94,11 +92,11 @@ def _begun_if_allowed(
     lead_seconds = probed.lead_seconds if target.incident or check is None else check.lead_seconds
     probe = Probe(
         number=number,
-        generation=obs.generation,
+        generation=look.obs.generation,
         incident=target.incident,
         measures=target.measures,
         phase="Prepare",
-        since=obs.now,
+        since=look.obs.now,
         lead_seconds=lead_seconds or LEAD_SECONDS,
     )
     if slow is not None:
@@ -117,20 +115,20 @@ def _reports(probe: Probe, obs: Observation) -> dict[int, ProbeReport]:
 # -- prepare ----------------------------------------------------------------------------------------------------------
 
 
-def _prepared(state: RecoveryState, probe: Probe, obs: Observation, policy: Policy) -> RecoveryState:
+def _prepared(state: RecoveryState, probe: Probe, look: Look) -> RecoveryState:
     """Order the ranks to stop, once the executors wait in all pods and every rank's iterations are known."""
-    seen = {replica: each for replica, each in sorted(obs.probes.items()) if each.report.number == probe.number}
+    seen = {replica: each for replica, each in sorted(look.obs.probes.items()) if each.report.number == probe.number}
     reported = [Reported(start, each.age_seconds) for each in seen.values() for start in each.report.ranks]
-    awaited = _awaited(seen, len(reported), obs, policy) or _unknown(reported)
+    awaited = _awaited(seen, len(reported), look) or _unknown(reported)
     if awaited:
-        return _failed(state, probe, obs, awaited) if obs.now - probe.since > PREPARE_SECONDS else state
-    seconds = (obs.iteration_ns(policy.consecutive) or 0.0) / 1e9
+        return _failed(state, probe, look.obs, awaited) if look.obs.now - probe.since > PREPARE_SECONDS else state
+    seconds = (look.obs.iteration_ns(look.policy.consecutive) or 0.0) / 1e9
     if probe.measures == "Machines" and any(each.start.on_device for each in reported):
-        return _failed(state, probe, obs, "its ranks compute on GPUs, and beside ranks only CPUs are measured")
+        return _failed(state, probe, look.obs, "its ranks compute on GPUs, and beside ranks only CPUs are measured")
     try:
-        where = _stops(probe, reported, seconds, policy)
+        where = _stops(probe, reported, seconds, look.policy)
     except DisagreementError as why:
-        return _failed(state, probe, obs, str(why))
+        return _failed(state, probe, look.obs, str(why))
     ring = [
         RingSeat(replica=replica, address=each.address, port=each.report.links.port)
         for replica, each in seen.items()
@@ -139,10 +137,10 @@ def _prepared(state: RecoveryState, probe: Probe, obs: Observation, policy: Poli
     held = replace(
         probe,
         phase="Hold",
-        since=obs.now,
-        held_at=obs.now,
+        since=look.obs.now,
+        held_at=look.obs.now,
         iteration_seconds=seconds,
-        token=obs.nonce,
+        token=look.obs.nonce,
         ring=ring,
         stops=where.iterations,
         calls_before=where.calls_before,
@@ -150,13 +148,13 @@ def _prepared(state: RecoveryState, probe: Probe, obs: Observation, policy: Poli
     return replace(state, probe=held)
 
 
-def _awaited(seen: Mapping[int, ProbeSeen], ranks: int, obs: Observation, policy: Policy) -> str:
+def _awaited(seen: Mapping[int, ProbeSeen], ranks: int, look: Look) -> str:
     """Return the reason why ranks cannot get their order yet; "" if there is none."""
-    late = next((each.pod_name for each in obs.members if each.replica not in seen), "")
+    late = next((each.pod_name for each in look.obs.members if each.replica not in seen), "")
     if late:
         return f"pod {late} has not answered"
     are_ready = all(each.address and each.report.links.port > 0 for each in seen.values())
-    return "" if are_ready and ranks >= policy.world_size else "not all pods were ready in time"
+    return "" if are_ready and ranks >= look.policy.world_size else "not all pods were ready in time"
 
 
 def _unknown(reported: Sequence[Reported]) -> str:
@@ -202,19 +200,19 @@ def links_order(probe: Probe) -> LinksOrder:
 # -- hold -------------------------------------------------------------------------------------------------------------
 
 
-def _measured(state: RecoveryState, probe: Probe, obs: Observation, policy: Policy) -> RecoveryState:
+def _measured(state: RecoveryState, probe: Probe, look: Look) -> RecoveryState:
     """Take the verdict over, once all pods have measured."""
-    reports = _reports(probe, obs)
+    reports = _reports(probe, look.obs)
     over = [replica for replica, report in reports.items() if report.held and report.links.over]
-    if len(over) < len(obs.members):
-        late = obs.now - probe.since > deadline_seconds(probe) + URGENT_SECONDS
-        return _failed(state, probe, obs, "not all pods have measured in time") if late else state
+    if len(over) < len(look.obs.members):
+        late = look.obs.now - probe.since > deadline_seconds(probe) + URGENT_SECONDS
+        return _failed(state, probe, look.obs, "not all pods have measured in time") if late else state
     machines = [
         Machine(replica=each.replica, pod_name=each.pod_name, node=each.node, report=_report(reports[each.replica]))
-        for each in obs.members
+        for each in look.obs.members
     ]
-    state = _judged(state, probe, machines, obs, policy)
-    return replace(state, probe=_release(state.probe or probe, obs))
+    state = _judged(state, probe, machines, look)
+    return replace(state, probe=_release(state.probe or probe, look.obs))
 
 
 def _report(said: ProbeReport) -> CheckReport:
@@ -222,28 +220,26 @@ def _report(said: ProbeReport) -> CheckReport:
     return replace(said.machine or CheckReport(said.number, why="not measured"), links=said.links)
 
 
-def _judged(
-    state: RecoveryState, probe: Probe, machines: Sequence[Machine], obs: Observation, policy: Policy
-) -> RecoveryState:
+def _judged(state: RecoveryState, probe: Probe, machines: Sequence[Machine], look: Look) -> RecoveryState:
     """Take over what the measurement has shown."""
     slow, check = probe_targets.incident_of(state, probe.incident), state.check
     if not probe.incident:
         assert check is not None  # the probe is for it
-        return replace(state, check=user_check.done(check, *probe_verdicts.of_check(machines, obs), obs.now))
+        return replace(state, check=user_check.done(check, *probe_verdicts.of_check(machines, look.obs), look.obs.now))
     assert slow is not None  # likewise
     if probe.measures == "Machines":
         assert slow.culprit is not None
-        judged = replace(slow, probed=probe_verdicts.of_machine(slow, slow.culprit, machines, obs))
+        judged = replace(slow, probed=probe_verdicts.of_machine(slow, slow.culprit, machines, look.obs))
         return probe_targets.with_incident(state, slow, judged)
     if slow.link is not None and slow.is_incident:
-        probed, known = probe_verdicts.of_links(slow, slow.link, machines, obs)
-        found = probe_verdicts.with_link(slow, known, obs)
+        probed, known = probe_verdicts.of_links(slow, slow.link, machines, look.obs)
+        found = probe_verdicts.with_link(slow, known, look.obs)
         return probe_targets.with_incident(state, slow, replace(found, probed=probed, outlook=None))
-    probed, link = probe_verdicts.of_unnamed(slow, machines, obs)
+    probed, link = probe_verdicts.of_unnamed(slow, machines, look.obs)
     if link is None:
         return probe_targets.with_incident(state, slow, replace(slow, probed=probed))
     found = replace(slow, phase="Detected", probed=probed, link=link)
-    state, found = numbered(state, found, policy)
+    state, found = numbered(state, found, look.policy)
     state = replace(state, probe=replace(probe, incident=found.id))
     return probe_targets.with_incident(state, slow, found)
 

@@ -35,7 +35,7 @@ from falcon_core.recovery.cost import unexplained
 from falcon_core.recovery.cost.prices import TAKE_THE_ROLE, next_candidate
 from falcon_core.recovery.diagnosis import slow_links
 from falcon_core.recovery.history import reporting_threshold
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Measured, Probe, Probed
 from falcon_core.recovery.model.slowdown import SlowIncident
@@ -61,19 +61,19 @@ class Target(msgspec.Struct, frozen=True):
     incident: str = ""
 
 
-def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | None:
+def wanted(state: RecoveryState, look: Look) -> Target | None:
     """Return the target of the next measurement under a pause; None: nothing."""
     if state.check is not None and state.check.state == "Waiting":
-        return Target("Both" if len(obs.members) >= LEAST_MACHINES else "Machines")
+        return Target("Both" if len(look.obs.members) >= LEAST_MACHINES else "Machines")
     slow = state.slow
     if slow is None:
         return None
-    if _needs_links(state, slow, obs, policy):
+    if _needs_links(state, slow, look):
         return Target("Links", key(slow))
     link = state.link_beside
     if link is not None and _link_beside_is_unknown(state, link):
         return Target("Links", key(link))
-    return Target("Machines", slow.id) if slow.id and _would_be_replaced(state, slow, obs, policy) else None
+    return Target("Machines", slow.id) if slow.id and _would_be_replaced(state, slow, look) else None
 
 
 def key(slow: SlowIncident) -> str:
@@ -105,23 +105,23 @@ def _may_be_another(slow: SlowIncident) -> bool:
     return measured_at < (slow.switched_at or swapped.failed_at)
 
 
-def _needs_links(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def _needs_links(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     if is_unknown_link(slow) or is_suspected_group(slow) or _may_be_another(slow):
         return True
-    if is_unnamed(slow, obs, policy) or _is_left_to_the_network(state, slow, obs, policy):
+    if is_unnamed(slow, look) or _is_left_to_the_network(state, slow, look):
         return True
-    if not _is_nameless(slow) or not obs.shared_unevenly or not _has_paid(state, slow):
+    if not _is_nameless(slow) or not look.obs.shared_unevenly or not _has_paid(state, slow):
         return False
-    return unexplained.is_beyond_shares(state, slow, obs, policy)
+    return unexplained.is_beyond_shares(state, slow, look)
 
 
-def _is_left_to_the_network(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def _is_left_to_the_network(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether a slowdown without a named rank has paid for a pause, and its ranks compute as before."""
-    if not _is_nameless(slow) or slow.usual is not None or slow.onset_generation != obs.generation:
+    if not _is_nameless(slow) or slow.usual is not None or slow.onset_generation != look.obs.generation:
         return False
-    if not _has_paid(state, slow) or reporting_threshold.is_usual(state, slow, obs, policy):
+    if not _has_paid(state, slow) or reporting_threshold.is_usual(state, slow, look):
         return False
-    return not obs.shared_unevenly and slow_links.is_of_the_network(obs, policy)
+    return not look.obs.shared_unevenly and slow_links.is_of_the_network(look)
 
 
 def _has_paid(state: RecoveryState, slow: SlowIncident) -> bool:
@@ -138,12 +138,17 @@ def _is_nameless(slow: SlowIncident) -> bool:
     return slow.unexplained and not slow.id and slow.link is None
 
 
-def is_unnamed(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def is_unnamed(slow: SlowIncident, look: Look) -> bool:
     """Check whether the job is slow, no rank is named, and every rank's computation fits into a healthy iteration."""
-    if slow.id or slow.phase != "Detected" or slow.usual is not None or len(obs.compute_levels[0]) < policy.world_size:
+    if (
+        slow.id
+        or slow.phase != "Detected"
+        or slow.usual is not None
+        or len(look.obs.compute_levels[0]) < look.policy.world_size
+    ):
         return False
-    longest_ns = float(obs.compute_levels[1].max(initial=0.0))
-    return longest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify) < slow.slow_ns
+    longest_ns = float(look.obs.compute_levels[1].max(initial=0.0))
+    return longest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + look.policy.verify) < slow.slow_ns
 
 
 def is_unknown_link(slow: SlowIncident) -> bool:
@@ -161,25 +166,25 @@ def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
     return slow.phase == "Located" and policy.confidence == "High" and slow.evidence in _DOUBTED
 
 
-def _would_be_replaced(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+def _would_be_replaced(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether the slow rank's node would leave its role now, were it known to be at fault."""
-    if not is_doubted_machine(slow, policy):
+    if not is_doubted_machine(slow, look.policy):
         return False
-    strategy = next_candidate(state, slow, obs, policy)
+    strategy = next_candidate(state, slow, look)
     if strategy is None or strategy.name not in TAKE_THE_ROLE:
         return False
     return ski_rental.due(strategy, slow.loss)
 
 
-def hindrance(target: Target, state: RecoveryState, obs: Observation, policy: Policy) -> str:
+def hindrance(target: Target, state: RecoveryState, look: Look) -> str:
     """Return why that is not measured now, apart from the budget; "" if it can be."""
     if target.incident:
         slow = incident_of(state, target.incident)
         tries = slow.probed.tries if slow is not None and slow.probed is not None else 0
-        why = forbidden(policy) or (f"{MOST_TRIES} times it has shown nothing" if tries >= MOST_TRIES else "")
+        why = forbidden(look.policy) or (f"{MOST_TRIES} times it has shown nothing" if tries >= MOST_TRIES else "")
         if why:
             return why
-    return never(target, obs, policy) or not_now(state, obs, policy)
+    return never(target, look) or not_now(state, look)
 
 
 def forbidden(policy: Policy) -> str:
@@ -189,36 +194,36 @@ def forbidden(policy: Policy) -> str:
     return "" if policy.pause_budget else "spec.detection.pauseBudget allows no pause"
 
 
-def never(target: Target, obs: Observation, policy: Policy) -> str:
+def never(target: Target, look: Look) -> str:
     """Return why that can never be measured in this job; "" if it can be."""
-    if target.measures == "Links" and len(obs.members) < LEAST_MACHINES:
+    if target.measures == "Links" and len(look.obs.members) < LEAST_MACHINES:
         return "with two pods there is one link"
-    if len(obs.members) < 2:
+    if len(look.obs.members) < 2:
         return "one pod has no peer to be compared with"
-    return f"more than {MOST_RANKS} ranks are not paused" if policy.world_size > MOST_RANKS else ""
+    return f"more than {MOST_RANKS} ranks are not paused" if look.policy.world_size > MOST_RANKS else ""
 
 
-def not_now(state: RecoveryState, obs: Observation, policy: Policy) -> str:
+def not_now(state: RecoveryState, look: Look) -> str:
     """Return the reason why no pause is possible at this moment; "" if there is none."""
-    if state.stop is not None or state.hang is not None or state.move is not None or obs.saving:
+    if state.stop is not None or state.hang is not None or state.move is not None or look.obs.saving:
         return "something else is going on"
-    return "" if obs.running and len(obs.ranks) == policy.world_size else "not all ranks run"
+    return "" if look.obs.running and len(look.obs.ranks) == look.policy.world_size else "not all ranks run"
 
 
-def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Policy) -> str:
+def unwanted(probe: Probe, state: RecoveryState, look: Look) -> str:
     """Return why the probe that is on is wanted no more; "" if it is."""
     if probe.incident:
         slow = incident_of(state, probe.incident)
         if slow is None:
             return "it is over"
         # Of a suspicion without a name nothing is sure before the links are measured: it is enough that it lasts.
-        if probe.measures == "Links" and not (_needs_links(state, slow, obs, policy) or _is_nameless(slow)):
+        if probe.measures == "Links" and not (_needs_links(state, slow, look) or _is_nameless(slow)):
             return "no link is slow whose ends are not known"
-        if probe.measures == "Machines" and not is_doubted_machine(slow, policy):
+        if probe.measures == "Machines" and not is_doubted_machine(slow, look.policy):
             return "no rank is slow whose node is in doubt"
-        if why := forbidden(policy):
+        if why := forbidden(look.policy):
             return why
-    return never(Target(probe.measures, probe.incident), obs, policy) or not_now(state, obs, policy)
+    return never(Target(probe.measures, probe.incident), look) or not_now(state, look)
 
 
 def allowed_at(state: RecoveryState, slow: SlowIncident | None, policy: Policy) -> float:

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.probe import Check
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import probe_targets
@@ -21,22 +20,22 @@ MOST_TRIES: Final = 2
 replace = msgspec.structs.replace
 
 
-def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Take over what is asked for now, and give up what cannot be."""
     known = state.check
-    if not policy.check or (known is not None and known.asked == policy.check):
+    if not look.policy.check or (known is not None and known.asked == look.policy.check):
         check = known
     else:
-        check = Check(asked=policy.check, since=obs.now)
+        check = Check(asked=look.policy.check, since=look.obs.now)
     if check is None or check.state not in ("Waiting", "Running"):
         return state
     if check.state == "Running" and state.probe is None:  # its generation has ended, and its probe with it
         check = replace(check, state="Waiting")
     target = probe_targets.Target("Machines")
-    why = probe_targets.never(target, obs, policy)
-    if not why and check.state == "Waiting" and obs.now - check.since > PATIENCE_SECONDS:
-        why = probe_targets.not_now(state, obs, policy) or "another measurement was on"
-    return replace(state, check=failed(check, why, obs.now) if why else check)
+    why = probe_targets.never(target, look)
+    if not why and check.state == "Waiting" and look.obs.now - check.since > PATIENCE_SECONDS:
+        why = probe_targets.not_now(state, look) or "another measurement was on"
+    return replace(state, check=failed(check, why, look.obs.now) if why else check)
 
 
 def begun(state: RecoveryState) -> RecoveryState:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from falcon_core.planning.microbatch import MIN_GAIN, predict
 from falcon_core.planning.microbatch import plan as share_out
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.treatments import Moved
 from falcon_core.stats.medians import Floats, Ints, medians
@@ -63,11 +63,11 @@ class _Speeds(msgspec.Struct, frozen=True):
     fixed: Floats  # whatever their share is: [replicas]
 
     @classmethod
-    def of(cls, obs: Observation, policy: Policy) -> _Speeds:
+    def of(cls, look: Look) -> _Speeds:
         """Take each stage of a replica by its slowest rank that is measured; there is no ``hindrance``."""
-        shares, by_rank = _measured(obs, policy)
-        overlap = _overlaps(by_rank, shares, obs, policy)
-        return cls(by_rank.per_rank, shares, *by_rank.of_replicas(replicas(policy), overlap=overlap))
+        shares, by_rank = _measured(look)
+        overlap = _overlaps(by_rank, shares, look)
+        return cls(by_rank.per_rank, shares, *by_rank.of_replicas(replicas(look.policy), overlap=overlap))
 
     @property
     def even_seconds(self) -> Floats:
@@ -129,17 +129,17 @@ class _ByRank(msgspec.Struct, frozen=True):
         return _ByRank(self.per_rank, slowdown * usual, np.maximum(0.0, fixed + longer))
 
 
-def _measured(obs: Observation, policy: Policy) -> tuple[list[int], _ByRank]:
+def _measured(look: Look) -> tuple[list[int], _ByRank]:
     """Return the replicas' present shares, and what the ranks take; there is no ``hindrance``."""
-    ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
+    ranks = sorted(look.obs.ranks, key=lambda rank: rank.rank)
     said = [rank.sent.micro for rank in ranks if rank.sent.micro is not None]
-    shares = [said[first].share for first in replicas(policy)[:, 0, 0].tolist()]
-    return shares, _ByRank.of(ranks, said[0].per_rank, policy)
+    shares = [said[first].share for first in replicas(look.policy)[:, 0, 0].tolist()]
+    return shares, _ByRank.of(ranks, said[0].per_rank, look.policy)
 
 
-def _overlaps(by_rank: _ByRank, shares: Sequence[int], obs: Observation, policy: Policy) -> bool:
+def _overlaps(by_rank: _ByRank, shares: Sequence[int], look: Look) -> bool:
     """Check whether the stages work at the same time: whether the iteration's time is nearer to that."""
-    level, table = (obs.iteration_ns(policy.consecutive) or 0.0) / 1e9, replicas(policy)
+    level, table = (look.obs.iteration_ns(look.policy.consecutive) or 0.0) / 1e9, replicas(look.policy)
     overlapped, alternating = (
         float((fixed + np.array(shares) * micro).max())
         for micro, fixed in (by_rank.of_replicas(table, overlap=overlap) for overlap in (True, False))
@@ -147,17 +147,17 @@ def _overlaps(by_rank: _ByRank, shares: Sequence[int], obs: Observation, policy:
     return level - overlapped < alternating - level
 
 
-def even_seconds(obs: Observation, policy: Policy) -> Floats:
+def even_seconds(look: Look) -> Floats:
     """Return what each replica would take with the even share [s]: [replicas]. There is no ``hindrance``."""
-    return _Speeds.of(obs, policy).even_seconds
+    return _Speeds.of(look).even_seconds
 
 
-def left_ns(obs: Observation, policy: Policy) -> float:
+def left_ns(look: Look) -> float:
     """Return the slowest replica's time with its present share, less a healthy one's with the even share [ns].
 
     So long iterations are because of slow ranks, after micro-batches were moved. There is no ``hindrance``.
     """
-    speeds = _Speeds.of(obs, policy)
+    speeds = _Speeds.of(look)
     slowest = speeds.seconds(speeds.shares)
     return 1e9 * max(0.0, slowest - healthy_seconds(speeds.even_seconds))
 
@@ -175,20 +175,20 @@ def replicas(policy: Policy) -> Ints:
     return layout.replica_table()
 
 
-def hindrance(obs: Observation, policy: Policy) -> str:
+def hindrance(look: Look) -> str:
     """Return why micro-batches cannot be moved now; "" if they can."""
-    ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
+    ranks = sorted(look.obs.ranks, key=lambda rank: rank.rank)
     said = [rank.sent.micro for rank in ranks]
     if not any(said):
         return NOT_USED
-    if not 2 <= len(ranks) <= MAX_SHARES or len(ranks) != policy.world_size:
+    if not 2 <= len(ranks) <= MAX_SHARES or len(ranks) != look.policy.world_size:
         return f"it works with 2 to {MAX_SHARES} ranks"
-    if policy.layout is not None and policy.layout.expert > 1:
+    if look.policy.layout is not None and look.policy.layout.expert > 1:
         return "replicas that share experts meet in each micro-batch"
-    if policy.layout is not None and policy.layout.data < 2:
+    if look.policy.layout is not None and look.policy.layout.data < 2:
         return "the model has one replica only"
     words = (_words(rank) for rank in ranks)
-    return next((word for word in words if word), "") or _unlike(ranks, policy)
+    return next((word for word in words if word), "") or _unlike(ranks, look.policy)
 
 
 def _words(rank: RankSeen) -> str:
@@ -225,29 +225,29 @@ def _is_measured(rank: RankSeen, policy: Policy) -> bool:
     return known and rank.fresh and len(rank.sent.compute_ns) >= policy.consecutive
 
 
-def plan(obs: Observation, policy: Policy, *, gives_back: bool = True) -> Plan | None:
+def plan(look: Look, *, gives_back: bool = True) -> Plan | None:
     """Return the best split; None where the ranks have it already, all but noise.
 
     There is no ``hindrance``. ``gives_back``: whether who has fewer than in the even split may get some of them back.
     """
-    level = obs.iteration_ns(policy.consecutive)
-    return None if level is None else _planned(_Speeds.of(obs, policy), level, policy, gives_back=gives_back)
+    level = look.obs.iteration_ns(look.policy.consecutive)
+    return None if level is None else _planned(_Speeds.of(look), level, look.policy, gives_back=gives_back)
 
 
 def plan_seated(
-    obs: Observation, policy: Policy, pods_of: Sequence[int], new: Collection[int], healthy_ns: float
+    look: Look, pods_of: Sequence[int], new: Collection[int], healthy_ns: float
 ) -> tuple[Plan | None, float]:
     """Return the best split of a generation in which pods have other roles, and its iteration time without it [ns].
 
     There is no ``hindrance``. ``pods_of``, ``new``: as of ``_ByRank.seated``. ``healthy_ns``: iteration time.
     """
-    table, (shares, by_rank) = replicas(policy), _measured(obs, policy)
-    overlap = _overlaps(by_rank, shares, obs, policy)
+    table, (shares, by_rank) = replicas(look.policy), _measured(look)
+    overlap = _overlaps(by_rank, shares, look)
     seated = by_rank.seated(pods_of, new, table).of_replicas(table, overlap=overlap)
     then = _Speeds(by_rank.per_rank, [by_rank.per_rank] * len(table), *seated)
     times = then.even_seconds
     level = healthy_ns + 1e9 * (float(times.max()) - healthy_seconds(times))
-    return _planned(then, level, policy, gives_back=True), level
+    return _planned(then, level, look.policy, gives_back=True), level
 
 
 def _planned(speeds: _Speeds, level_ns: float, policy: Policy, *, gives_back: bool) -> Plan | None:
@@ -311,10 +311,10 @@ def retry_seconds(failures: int) -> float:
     return RETRY_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
 
 
-def did_not_help(moved: Moved, after_ns: float, obs: Observation, policy: Policy) -> bool:
+def did_not_help(moved: Moved, after_ns: float, look: Look) -> bool:
     """Check whether iterations are hardly shorter than before, though the ranks are as fast as planned."""
-    if after_ns <= moved.before_ns * (1 - MIN_GAIN) or hindrance(obs, policy):
+    if after_ns <= moved.before_ns * (1 - MIN_GAIN) or hindrance(look):
         return False
-    speeds = _Speeds.of(obs, policy)
+    speeds = _Speeds.of(look)
     slowest_ns = 1e9 * speeds.seconds(speeds.shares)
-    return slowest_ns <= moved.slowest_ns * (1 + policy.verify)
+    return slowest_ns <= moved.slowest_ns * (1 + look.policy.verify)

@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowLink
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import SlowPair
@@ -23,12 +22,12 @@ MOST: Final = 8  # the newest
 replace = msgspec.structs.replace
 
 
-def remembered(state: RecoveryState, link: SlowLink, obs: Observation, policy: Policy) -> RecoveryState:
+def remembered(state: RecoveryState, link: SlowLink, look: Look) -> RecoveryState:
     """Return the state that knows the link against which roles are exchanged now."""
     ends = end_nodes(link)
     if len(ends) != (1 if link.node else 2):
         return state  # between two pods of one node
-    pair = SlowPair(nodes=sorted(ends), at=obs.now, seconds_per_byte=seconds_per_byte(link, obs, policy))
+    pair = SlowPair(nodes=sorted(ends), at=look.obs.now, seconds_per_byte=seconds_per_byte(link, look))
     return replace(state, slow_pairs=[*_others(state, ends), pair][-MOST:])
 
 

@@ -24,8 +24,7 @@ import msgspec
 from falcon_core.planning.placement import placement
 from falcon_core.planning.placement.placement_model import Roles, links
 from falcon_core.recovery.diagnosis.communicator_progress import Names, communicators
-from falcon_core.recovery.model.observation import Observation
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowLink
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import Exchanged, SlowPair, Swapped
@@ -48,19 +47,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     removed_share: float  # of what the slowdown costs
 
 
-def hindrance(state: RecoveryState, link: SlowLink, obs: Observation, policy: Policy) -> str:
+def hindrance(state: RecoveryState, link: SlowLink, look: Look) -> str:
     """Return why roles cannot be exchanged against a slow link now; "" if they can."""
-    if state.leaving or state.move is not None or obs.prepared:
+    if state.leaving or state.move is not None or look.obs.prepared:
         return "a pod is about to be moved to another node"
-    if any(member.pod != "Present" or not member.node for member in obs.members):
+    if any(member.pod != "Present" or not member.node for member in look.obs.members):
         return "not all pods run"
-    if not _ends(link, obs):
+    if not _ends(link, look.obs):
         return f"the link is one of several between {link.members} ranks, and it is not known which"
-    names = communicators(obs, policy)
-    why = link_traffic.hindrance(obs, names)
+    names = communicators(look)
+    why = link_traffic.hindrance(look.obs, names)
     if why:
         return why
-    return "" if _slow_bytes(link, obs, names) else "it is not known how much the slow link carries"
+    return "" if _slow_bytes(link, look.obs, names) else "it is not known how much the slow link carries"
 
 
 def has_ends(link: SlowLink) -> bool:
@@ -98,9 +97,9 @@ def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
     return sum(most.values())
 
 
-def seconds_per_byte(link: SlowLink, obs: Observation, policy: Policy) -> float:
+def seconds_per_byte(link: SlowLink, look: Look) -> float:
     """Return the cost of each byte that crosses the slow link in an iteration [s]; 0: not known."""
-    return _seconds_per_byte(link, obs, communicators(obs, policy))
+    return _seconds_per_byte(link, look.obs, communicators(look))
 
 
 def _seconds_per_byte(link: SlowLink, obs: Observation, names: Names) -> float:
@@ -108,26 +107,24 @@ def _seconds_per_byte(link: SlowLink, obs: Observation, names: Names) -> float:
     return link.excess_ns / 1e9 / slow_bytes if slow_bytes else 0.0
 
 
-def plan(
-    link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy, known: Sequence[SlowPair] = ()
-) -> Plan | None:
+def plan(link: SlowLink, healthy_ns: int, look: Look, known: Sequence[SlowPair] = ()) -> Plan | None:
     """Return the best assignment of the running pods to roles; None where today's is as good, all but noise.
 
     There is no ``hindrance``. ``healthy_ns``: iteration time. ``known``: further slow links (``slow_pairs``).
     """
-    level = obs.iteration_ns(policy.consecutive)
-    names = communicators(obs, policy)
-    rate, count = _seconds_per_byte(link, obs, names), len(obs.members)
+    level = look.obs.iteration_ns(look.policy.consecutive)
+    names = communicators(look)
+    rate, count = _seconds_per_byte(link, look.obs, names), len(look.obs.members)
     if level is None or level <= healthy_ns or not rate:
         return None
     roles = Roles(
         cells=(((0, 0),),) * count,  # every pod computes equally fast in a role
         stage_seconds=(level / 1e9,),
         microbatches=(1,),
-        communicators=tuple(link_traffic.traffic(obs, names)),
-        ranks_per_role=max(1, policy.world_size // count),
+        communicators=tuple(link_traffic.traffic(look.obs, names)),
+        ranks_per_role=max(1, look.policy.world_size // count),
     )
-    slow = [(_ends(link, obs), rate), *link_traffic.slow_ends(known, obs, otherwise=rate)]
+    slow = [(_ends(link, look.obs), rate), *link_traffic.slow_ends(known, look.obs, otherwise=rate)]
     cluster = link_traffic.cluster_of((1.0,) * count, slow)
     found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))
     gained_ns = 1e9 * (found.current_seconds - found.seconds)

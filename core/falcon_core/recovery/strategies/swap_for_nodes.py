@@ -28,7 +28,7 @@ import numpy as np
 from falcon_core.planning.placement import placement
 from falcon_core.planning.placement.placement_model import Roles, predict
 from falcon_core.recovery.diagnosis.communicator_progress import communicators
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -43,58 +43,62 @@ _MOST_MICRO_BATCHES: Final = 1024  # beyond, only the slowest stage counts
 replace = msgspec.structs.replace
 
 
-def hindrance(state: RecoveryState, obs: Observation, policy: Policy, known: Sequence[SlowPair] = ()) -> str:
+def hindrance(state: RecoveryState, look: Look, known: Sequence[SlowPair] = ()) -> str:
     """Return why roles cannot be exchanged against slow nodes now; "" if they can. ``known``: slow links."""
-    if not _is_described(obs, policy):
+    if not _is_described(look):
         return NOT_DESCRIBED
-    if policy.layout is not None and policy.layout.pipeline < 2:
+    if look.policy.layout is not None and look.policy.layout.pipeline < 2:
         return "the job has one pipeline stage, so that all roles are alike"
     if state.link_beside is not None and state.link_beside.is_incident:
         return "a link is slow, too"
-    if state.leaving or state.move is not None or obs.prepared:
+    if state.leaving or state.move is not None or look.obs.prepared:
         return "a pod is about to be moved to another node"
-    if any(member.pod != "Present" or not member.node for member in obs.members):
+    if any(member.pod != "Present" or not member.node for member in look.obs.members):
         return "not all pods run"
-    if obs.shared_unevenly:
+    if look.obs.shared_unevenly:
         return "micro-batches are shared out unevenly"
     if any(slow.from_start for slow in (state.slow, *state.beside) if slow is not None):
         return "a rank was never seen well"
-    return _untold(known, obs, policy) or unseated(state, obs, policy)
+    return _untold(known, look) or unseated(state, look)
 
 
-def _untold(known: Sequence[SlowPair], obs: Observation, policy: Policy) -> str:
+def _untold(known: Sequence[SlowPair], look: Look) -> str:
     """Return why it is not known what would cross the slow links; "" if it is, or there are none."""
-    return link_traffic.hindrance(obs, communicators(obs, policy)) if known else ""
+    return link_traffic.hindrance(look.obs, communicators(look)) if known else ""
 
 
-def unseated(state: RecoveryState, obs: Observation, policy: Policy) -> str:
+def unseated(state: RecoveryState, look: Look) -> str:
     """Return why it is not known what slow ranks would be called in other roles (``seated``); "" if it is."""
-    if policy.layout is None or not _is_described(obs, policy):
+    if look.policy.layout is None or not _is_described(look):
         return NOT_DESCRIBED
-    unknown = sorted(set(range(policy.layout.pipeline)) - stage_computation(state, obs, policy).keys())
+    unknown = sorted(set(range(look.policy.layout.pipeline)) - stage_computation(state, look).keys())
     return f"it is not known what a well rank of stage {unknown[0]} computes" if unknown else ""
 
 
-def _is_described(obs: Observation, policy: Policy) -> bool:
-    layout = policy.layout
-    return layout is not None and layout.world == len(obs.ranks) and not policy.world_size % max(1, len(obs.members))
+def _is_described(look: Look) -> bool:
+    layout = look.policy.layout
+    return (
+        layout is not None
+        and layout.world == len(look.obs.ranks)
+        and not look.policy.world_size % max(1, len(look.obs.members))
+    )
 
 
-def stage_computation(state: RecoveryState, obs: Observation, policy: Policy) -> dict[int, float]:
+def stage_computation(state: RecoveryState, look: Look) -> dict[int, float]:
     """Return a healthy rank's computation in an iteration by pipeline stage [ns]; an unknown stage is absent.
 
     Of a stage without a well rank, what its slow ranks computed while they were well.
     """
     slow = {culprit.replica for culprit in state.culprits}
-    replica_of = {rank.rank: rank.replica for rank in obs.ranks}
+    replica_of = {rank.rank: rank.replica for rank in look.obs.ranks}
     well: defaultdict[int, list[float]] = defaultdict(list)
-    for rank, level in zip(*map(np.ndarray.tolist, obs.compute_levels), strict=True):
+    for rank, level in zip(*map(np.ndarray.tolist, look.obs.compute_levels), strict=True):
         if replica_of[rank] not in slow:
-            well[_stage(rank, policy)].append(level)
+            well[_stage(rank, look.policy)].append(level)
     found = {stage: median(levels) for stage, levels in well.items()}
     for culprit in state.culprits:
         if culprit.healthy_compute_ns:
-            found.setdefault(_stage(culprit.rank, policy), float(culprit.healthy_compute_ns))
+            found.setdefault(_stage(culprit.rank, look.policy), float(culprit.healthy_compute_ns))
     return found
 
 
@@ -103,24 +107,22 @@ def _stage(rank: int, policy: Policy) -> int:
     return policy.layout.coordinates(rank).pipeline
 
 
-def plan(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, known: Sequence[SlowPair] = ()
-) -> Plan | None:
+def plan(state: RecoveryState, slow: SlowIncident, look: Look, known: Sequence[SlowPair] = ()) -> Plan | None:
     """Return the best assignment of the running pods to roles; None where today's is as good, all but noise.
 
     There is no ``hindrance``. ``slow``: the first of the incidents. ``known``: slow links.
     """
-    level = obs.iteration_ns(policy.consecutive)
+    level = look.obs.iteration_ns(look.policy.consecutive)
     well_ns = slow.healthy_ns + slow.common_ns
     if level is None or level <= well_ns:
         return None
-    roles = _roles(stage_computation(state, obs, policy), well_ns, obs, policy)
-    slowdowns = [1.0] * len(obs.members)
+    roles = _roles(stage_computation(state, look), well_ns, look)
+    slowdowns = [1.0] * len(look.obs.members)
     for culprit in state.culprits:
         slowdowns[culprit.replica] = max(slowdowns[culprit.replica], culprit.slowdown)
     if known:
-        roles = replace(roles, communicators=tuple(link_traffic.traffic(obs, communicators(obs, policy))))
-    cluster = link_traffic.cluster_of(slowdowns, link_traffic.slow_ends(known, obs))
+        roles = replace(roles, communicators=tuple(link_traffic.traffic(look.obs, communicators(look))))
+    cluster = link_traffic.cluster_of(slowdowns, link_traffic.slow_ends(known, look.obs))
     found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))
     healthy = predict(roles, link_traffic.cluster_of([1.0] * len(slowdowns), []), range(len(slowdowns)))
     slower = found.current_seconds - healthy
@@ -133,19 +135,19 @@ def plan(
     )
 
 
-def _roles(computed_ns: dict[int, float], healthy_ns: int, obs: Observation, policy: Policy) -> Roles:
-    layout = policy.layout
+def _roles(computed_ns: dict[int, float], healthy_ns: int, look: Look) -> Roles:
+    layout = look.policy.layout
     assert layout is not None
-    cells: list[set[tuple[int, int]]] = [set() for _ in obs.members]
-    for rank in obs.ranks:
+    cells: list[set[tuple[int, int]]] = [set() for _ in look.obs.members]
+    for rank in look.obs.ranks:
         at = layout.coordinates(rank.rank)
         cells[rank.replica].add((at.expert_data, at.pipeline))
-    count = micro_batches(list(computed_ns.values()), healthy_ns, obs)
+    count = micro_batches(list(computed_ns.values()), healthy_ns, look.obs)
     return Roles(
         cells=tuple(tuple(sorted(own)) for own in cells),
         stage_seconds=tuple(computed_ns[stage] / count / 1e9 for stage in range(layout.pipeline)),
         microbatches=(count,) * layout.expert_data,
-        ranks_per_role=policy.world_size // len(obs.members),
+        ranks_per_role=look.policy.world_size // len(look.obs.members),
     )
 
 
@@ -165,14 +167,14 @@ def micro_batches(computed_ns: list[float], healthy_ns: int, obs: Observation) -
     return max(1, min(_MOST_MICRO_BATCHES, round(fitted)))
 
 
-def all_seated(state: RecoveryState, pods_of: tuple[int, ...], obs: Observation, policy: Policy) -> RecoveryState:
+def all_seated(state: RecoveryState, pods_of: tuple[int, ...], look: Look) -> RecoveryState:
     """Return the state whose incidents follow their nodes to the roles that these get in an exchange."""
-    computed, named = stage_computation(state, obs, policy), state.culprits
+    computed, named = stage_computation(state, look), state.culprits
 
     def followed(slow: SlowIncident) -> SlowIncident:
         if slow.culprit is None:
             return slow
-        culprit = seated(slow.culprit, pods_of, computed, named, policy)
+        culprit = seated(slow.culprit, pods_of, computed, named, look.policy)
         return replace(slow, culprit=culprit, outlook=None, passed_over="")
 
     slow = state.slow

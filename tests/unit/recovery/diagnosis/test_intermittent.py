@@ -10,7 +10,7 @@ import pytest
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis import intermittent
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import MS, NOW, POLICY, member, rank, replace
@@ -53,7 +53,8 @@ def named(spells: Sequence[Collection[int]], distances: Sequence[int]) -> list[i
     state, last = RecoveryState(), 100
     found: list[int | None] = []
     for slow_ranks, distance in zip(spells, distances, strict=True):
-        state, stragglers = intermittent.look(state, *spell(slow_ranks, last), EIGHT)
+        slow, obs = spell(slow_ranks, last)
+        state, stragglers = intermittent.look(state, slow, Look(obs, EIGHT))
         found.append(stragglers[0][0].rank if stragglers else None)
         last += distance
     return found
@@ -72,7 +73,8 @@ def test_what_another_rank_or_the_whole_job_does_between_speaks_against_it() -> 
 def test_a_window_is_counted_once() -> None:
     state = RecoveryState()
     for _ in range(5):
-        state, found = intermittent.look(state, *spell({5}, 100), EIGHT)
+        slow, obs = spell({5}, 100)
+        state, found = intermittent.look(state, slow, Look(obs, EIGHT))
         assert found == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from falcon_core.recovery.diagnosis.job_change import at_level
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.signals.changepoint.generation_level import Level
 from tests.unit.recovery.seen import MS, NOW, POLICY, differing, replace, seen
@@ -146,7 +146,7 @@ def learned_anew(before: Level, **fields: Any) -> list[RecoveryState]:
         sent = {"iterations": iterations, "period_calls": 4, "healthy_iteration_ns": 320 * MS, **fields}
         ranks = {number: {"iteration_ns": [320 * MS] * 16, **sent} for number in range(3)}
         obs = seen(ranks=ranks, now=NOW + iterations / 4)
-        state = mitigation_ladder.step(state, obs, POLICY).state
+        state = mitigation_ladder.step(state, Look(obs, POLICY)).state
         states.append(state)
     return states
 
@@ -275,12 +275,12 @@ def test_reports_are_held_against_the_new_level_as_long_as_their_agents_know_the
     job = changed()
     obs, change = job.observation(), job.state.change
     assert healthy_ms(obs) == [200] * 8
-    assert healthy_ms(at_level(obs, change, job.policy)) == [300] * 8
+    assert healthy_ms(at_level(Look(obs, job.policy), change)) == [300] * 8
     anew = differing(obs.ranks[0], healthy_iteration_ns=350 * MS, healthy_compute_ns=300 * MS)
-    assert healthy_ms(at_level(replace(obs, ranks=[anew, *obs.ranks[1:]]), change, job.policy)) == [300] * 8
+    assert healthy_ms(at_level(Look(replace(obs, ranks=[anew, *obs.ranks[1:]]), job.policy), change)) == [300] * 8
     counted = [differing(rank, period_calls=8) for rank in obs.ranks]
-    assert at_level(replace(obs, ranks=counted), change, job.policy).ranks == counted, "another kind of iteration"
-    assert at_level(obs, change, replace(job.policy, stages=2)) is obs, "the pipeline was declared anew"
+    assert at_level(Look(replace(obs, ranks=counted), job.policy), change).ranks == counted, "another kind of iteration"
+    assert at_level(Look(obs, replace(job.policy, stages=2)), change) is obs, "the pipeline was declared anew"
 
 
 def test_the_next_generation_learns_the_level_by_itself() -> None:
@@ -289,7 +289,9 @@ def test_the_next_generation_learns_the_level_by_itself() -> None:
         differing(rank, healthy_iteration_ns=350 * MS, healthy_compute_ns=300 * MS, onset=None)
         for rank in job.observation().ranks
     ]
-    state = mitigation_ladder.step(job.state, replace(job.observation(), generation=2, ranks=ranks), job.policy).state
+    state = mitigation_ladder.step(
+        job.state, Look(replace(job.observation(), generation=2, ranks=ranks), job.policy)
+    ).state
     assert (state.change, state.slow, state.healthy_ns) == (None, None, 350 * MS)
 
 
@@ -300,7 +302,7 @@ def test_iterations_of_more_calls_have_another_healthy_time() -> None:
         differing(rank, period_calls=8, healthy_iteration_ns=500 * MS, iterations=60)
         for rank in job.observation().ranks
     ]
-    state = mitigation_ladder.step(job.state, replace(job.observation(), ranks=ranks), job.policy).state
+    state = mitigation_ladder.step(job.state, Look(replace(job.observation(), ranks=ranks), job.policy)).state
     assert state.healthy_ns == 500 * MS
 
 
@@ -310,5 +312,5 @@ def test_within_one_node_nothing_tells_the_job_from_the_node() -> None:
     members = [replace(member, node="node-0") for member in obs.members]
     assert job.state.change is not None
     before = next(look.state for look in reversed(job.looks) if look.state.change is None)
-    assert mitigation_ladder.step(before, replace(obs, members=members), job.policy).state.change is None
-    assert mitigation_ladder.step(before, obs, job.policy).state.change is not None
+    assert mitigation_ladder.step(before, Look(replace(obs, members=members), job.policy)).state.change is None
+    assert mitigation_ladder.step(before, Look(obs, job.policy)).state.change is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from falcon_core.recovery.diagnosis.microbatch_normalization import evened
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.reporting.microbatches import MicroShare
@@ -30,14 +30,14 @@ def job(
 
 
 def computed(obs: Observation, policy: Policy = PIPELINE) -> list[float]:
-    return [round(each.sent.compute_ns[-1] / MS, 3) for each in evened(obs, policy).ranks]
+    return [round(each.sent.compute_ns[-1] / MS, 3) for each in evened(Look(obs, policy)).ranks]
 
 
 @pytest.mark.parametrize("fixed", [0.0, 0.1, 0.4, 0.8])
 def test_the_fixed_part_is_found_by_the_ranks_that_compute_more(fixed: float) -> None:
     obs = job(fixed, (5, 11, 5, 11), (1.7, 1.0, 1.0, 1.0))
     assert computed(obs) == pytest.approx([1.7 * HEALTHY, HEALTHY, HEALTHY, HEALTHY], rel=1e-4)
-    micros = [each.sent.micro for each in evened(obs, PIPELINE).ranks]
+    micros = [each.sent.micro for each in evened(Look(obs, PIPELINE)).ranks]
     times = [micro.micro_ns / MS for micro in micros if micro is not None and micro.micro_ns is not None]
     each = (1 - fixed) * HEALTHY / 8
     assert times == pytest.approx([1.7 * each, each, each, each], rel=1e-4)
@@ -57,9 +57,9 @@ def test_a_stage_where_it_does_not_show_is_as_the_others_are() -> None:
 
 def test_where_it_does_not_show_nothing_changes() -> None:
     even = job(0.5, (8, 8, 8, 8))
-    assert evened(even, PIPELINE) is even
+    assert evened(Look(even, PIPELINE)) is even
     timed = job(0.5, (6, 10, 6, 10), timed=True)
-    assert evened(timed, PIPELINE) is timed
+    assert evened(Look(timed, PIPELINE)) is timed
     unknown = job(0.5, (6, 10, 6, 10))
     ranks = [replace(each, sent=replace(each.sent, healthy_compute_ns=None)) for each in unknown.ranks]
     unknown = replace(unknown, ranks=ranks)

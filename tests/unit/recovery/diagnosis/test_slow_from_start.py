@@ -13,7 +13,7 @@ import pytest
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.diagnosis import slow_from_start
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import SinceStart
@@ -171,7 +171,7 @@ def followed(played: Job, state: RecoveryState, iterations: int) -> tuple[Recove
     obs = brief(played.run(LOOK_ITERATIONS).observation())
     for _ in range(iterations // LOOK_ITERATIONS):
         obs = brief(played.run(LOOK_ITERATIONS).observation())
-        state = mitigation_ladder.step(state, obs, played.policy).state
+        state = mitigation_ladder.step(state, Look(obs, played.policy)).state
     return state, obs
 
 
@@ -180,11 +180,11 @@ def test_detail_is_asked_before_a_rank_is_named() -> None:
     played = job(lambda iteration: work)
     state, obs = followed(played, RecoveryState(), 80)
     assert state.since_start is not None
-    assert (state.since_start.ranks, wanted_detail(state, obs, played.policy)) == ([5], []), "not certain yet"
+    assert (state.since_start.ranks, wanted_detail(state, Look(obs, played.policy))) == ([5], []), "not certain yet"
     state, obs = followed(played, state, 80)
     assert state.slow is None
-    assert wanted_detail(state, obs, played.policy) == [5]
-    state = mitigation_ladder.step(state, played.run(LOOK_ITERATIONS).observation(), played.policy).state
+    assert wanted_detail(state, Look(obs, played.policy)) == [5]
+    state = mitigation_ladder.step(state, Look(played.run(LOOK_ITERATIONS).observation(), played.policy)).state
     assert state.slow is not None
     assert state.slow.culprit is not None
     assert state.slow.culprit.rank == 5
@@ -194,7 +194,7 @@ def test_the_same_report_counts_once() -> None:
     played = job(lambda iteration: only(5, 1.4, RANKS)).run(100)
     obs, state = played.observation(), RecoveryState()
     for _ in range(20):
-        state = mitigation_ladder.step(state, obs, played.policy).state
+        state = mitigation_ladder.step(state, Look(obs, played.policy)).state
     assert state.since_start == SinceStart(generation=1, iteration=100, ranks=[5], reports=1, counted_iteration=100), (
         "twenty looks at one report"
     )
@@ -207,7 +207,7 @@ def test_a_job_whose_start_is_slow_against_an_earlier_generation_is_explained_by
     played = job(lambda iteration: only(5, 1.4, RANKS))
     state = RecoveryState(level=earlier, healthy_ns=250 * MS)
     for _ in range(60):
-        state = mitigation_ladder.step(state, played.run(LOOK_ITERATIONS).observation(), played.policy).state
+        state = mitigation_ladder.step(state, Look(played.run(LOOK_ITERATIONS).observation(), played.policy)).state
     assert state.slow is not None
     assert state.slow.culprit is not None
     assert (state.slow.culprit.rank, state.slow.healthy_ns, state.incidents) == (5, 250 * MS, 1)
@@ -217,10 +217,10 @@ def test_each_generation_is_looked_at_for_itself() -> None:
     played = job(lambda iteration: only(5, 1.4, RANKS)).run(100)
     earlier = RecoveryState(since_start=SinceStart(generation=1))
     second = replace(played.observation(), generation=2)
-    state = slow_from_start.look(earlier, second, played.policy)
+    state = slow_from_start.look(earlier, Look(second, played.policy))
     assert state.since_start is not None
     assert (state.since_start.generation, state.since_start.ranks) == (2, [5])
-    assert slow_from_start.look(earlier, played.observation(), played.policy) is earlier, "over in the first one"
+    assert slow_from_start.look(earlier, Look(played.observation(), played.policy)) is earlier, "over in the first one"
 
 
 def test_the_first_look_waits_for_every_rank() -> None:
@@ -228,4 +228,4 @@ def test_the_first_look_waits_for_every_rank() -> None:
     obs = played.observation()
     late = replace(obs.ranks[5], sent=replace(obs.ranks[5].sent, iterations=0, healthy_compute_ns=None))
     missing = replace(obs, ranks=[late if rank.rank == 5 else rank for rank in obs.ranks])
-    assert slow_from_start.look(RecoveryState(), missing, played.policy).since_start is None
+    assert slow_from_start.look(RecoveryState(), Look(missing, played.policy)).since_start is None

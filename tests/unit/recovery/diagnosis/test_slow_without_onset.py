@@ -14,7 +14,7 @@ from falcon_core.model import Evidence
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.diagnosis import slow_without_onset
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.diagnosis.test_slow_from_start import opened
 from tests.unit.recovery.seen import replace
@@ -140,18 +140,18 @@ def test_the_detail_of_a_suspect_is_asked_for_before_it_is_named() -> None:
     played = job(slow(1.5)).run(ONSET + 60)
     assert played.state.grown is not None
     assert list(played.state.grown.compute_ns) == [5]
-    assert wanted_detail(played.state, played.observation(), played.policy) == []
+    assert wanted_detail(played.state, Look(played.observation(), played.policy)) == []
     certain = RecoveryState(
         grown=mitigation_ladder.replace(played.state.grown, reports=slow_without_onset.REPORTS),
         healthy_ns=played.state.healthy_ns,
     )
-    assert wanted_detail(certain, played.observation(), played.policy) == [5]
+    assert wanted_detail(certain, Look(played.observation(), played.policy)) == [5]
 
 
 def test_a_generation_forgets_the_suspects_of_the_one_before() -> None:
     played = job(slow(1.5)).run(ONSET + 60)
     found = slow_without_onset.look(
-        played.state, mitigation_ladder.replace(played.observation(), generation=2), played.policy
+        played.state, Look(mitigation_ladder.replace(played.observation(), generation=2), played.policy)
     ).grown
     assert found is not None
     assert (found.generation, found.reports) == (2, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from falcon_core.recovery.diagnosis.standby_interference import MOST_SECONDS
 from falcon_core.recovery.failslow import mitigation_ladder
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 from tests.unit.recovery.seen import POLICY, STRAGGLER, seen
@@ -22,7 +22,7 @@ def named(state: RecoveryState) -> list[int]:
 
 def after(state: RecoveryState, *looks: Observation) -> RecoveryState:
     for obs in looks:
-        state = mitigation_ladder.step(state, obs, POLICY).state
+        state = mitigation_ladder.step(state, Look(obs, POLICY)).state
     return state
 
 

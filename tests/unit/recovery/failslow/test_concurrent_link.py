@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.failslow import concurrent_link
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.probe import Probed
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
 from falcon_core.recovery.model.state import RecoveryState
@@ -64,14 +64,14 @@ def test_links_are_measured_where_moved_shares_explain_too_little(
     iteration_ms: int, change: dict[str, Any], measured: bool
 ) -> None:
     state = RecoveryState(slow=suspicion(**change), sharing=SHARING)
-    target = probe_targets.wanted(state, job(iteration_ms), LADDER)
+    target = probe_targets.wanted(state, Look(job(iteration_ms), LADDER))
     assert (target is not None) == measured
     assert target is None or target.measures == "Links"
 
 
 def test_too_few_iterations_of_the_new_shares_show_nothing() -> None:
     state = RecoveryState(slow=suspicion(), sharing=replace(SHARING, taken_iteration=86))
-    assert probe_targets.wanted(state, job(600), LADDER) is None
+    assert probe_targets.wanted(state, Look(job(600), LADDER)) is None
 
 
 def test_a_link_that_was_measured_stays_beside_the_rank_that_is_named_now() -> None:
@@ -108,7 +108,7 @@ def test_an_exchange_is_not_enough_where_ranks_do_not_explain_the_new_generation
     beside = replace(unnamed(550 * MS), **fields)
     first = located(moved=MOVED, slow_ns=600 * MS)
     obs = job(600, iterations=iterations)
-    taken = concurrent_link.look(RecoveryState(slow=first, link_beside=beside), first, obs, LADDER)
+    taken = concurrent_link.look(RecoveryState(slow=first, link_beside=beside), first, Look(obs, LADDER))
     state = taken.state
     assert taken.is_empty
     assert state.link_beside is not None

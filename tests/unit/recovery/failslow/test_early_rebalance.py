@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_core.recovery.failslow import onset, rebalance
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import Sharing
@@ -44,7 +44,7 @@ def job(long: int = NEWEST, **slow: Any) -> Observation:
 
 def asked_for(obs: Observation, policy: Policy = LADDER, before: Sharing | None = None) -> list[int] | None:
     """Return the shares that are asked for; None where nothing begins."""
-    state = onset.look(RecoveryState(healthy_ns=WELL, sharing=before), obs, policy)
+    state = onset.look(RecoveryState(healthy_ns=WELL, sharing=before), Look(obs, policy))
     if state.slow is None:
         return None
     assert state.slow.phase == "Suspected"
@@ -66,7 +66,7 @@ def test_the_split_is_planned_by_the_newest_iteration_since_the_one_before_may_b
 
 
 def test_the_slowdown_counts_from_the_first_long_iteration() -> None:
-    state = onset.look(RecoveryState(), job(), LADDER)
+    state = onset.look(RecoveryState(), Look(job(), LADDER))
     assert state.slow is not None
     assert state.slow.onset_iteration == 100 - NEWEST + 1
     assert state.slow.loss.seconds == pytest.approx(NEWEST * (LONG - WELL) / 1e9)
@@ -99,13 +99,13 @@ def test_shares_of_an_earlier_generation_keep_nobody() -> None:
 
 
 def test_it_is_not_over_while_they_are_on_their_way() -> None:
-    state = onset.look(RecoveryState(), job(), LADDER)
-    assert rebalance.is_on_its_way(state, job(), LADDER)
+    state = onset.look(RecoveryState(), Look(job(), LADDER))
+    assert rebalance.is_on_its_way(state, Look(job(), LADDER))
     assert state.sharing is not None
     for taken, is_on_its_way in ((97, True), (95, False)):
         after = replace(state, sharing=replace(state.sharing, taken_iteration=taken))
-        assert rebalance.is_on_its_way(after, job(), LADDER) is is_on_its_way
-    assert not rebalance.is_on_its_way(replace(state, sharing=None), job(), LADDER)
+        assert rebalance.is_on_its_way(after, Look(job(), LADDER)) is is_on_its_way
+    assert not rebalance.is_on_its_way(replace(state, sharing=None), Look(job(), LADDER))
 
 
 def test_a_rank_without_a_history_is_not_judged() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.failslow import incidents, mitigation_ladder
 from falcon_core.recovery.history import left_nodes
@@ -62,7 +62,7 @@ def second(**fields: Any) -> SlowIncident:
 
 def step(obs: Observation, slow: SlowIncident, *beside: SlowIncident, **state: Any) -> Step:
     before = RecoveryState(incidents=2, healthy_ns=250 * MS, slow=slow, beside=list(beside), **state)
-    return mitigation_ladder.step(before, obs, WIDE)
+    return mitigation_ladder.step(before, Look(obs, WIDE))
 
 
 def ready(*replicas: int, waiting: dict[int, PreparedSeen] | None = None) -> dict[int, PreparedSeen]:
@@ -76,7 +76,7 @@ def ready(*replicas: int, waiting: dict[int, PreparedSeen] | None = None) -> dic
 def test_two_that_become_slow_at_once_are_named_at_the_same_look() -> None:
     state = RecoveryState(healthy_ns=250 * MS)
     for _ in range(2):
-        state = mitigation_ladder.step(state, wide(BOTH), WIDE).state
+        state = mitigation_ladder.step(state, Look(wide(BOTH), WIDE)).state
     assert [(culprit.rank, culprit.node, culprit.also) for culprit in state.culprits] == [
         (2, "node-2", []),
         (4, "node-4", []),
@@ -94,7 +94,7 @@ def test_a_second_slow_node_is_named_beside_the_first_one_since_its_own_onset() 
     (beside,) = state.beside
     assert (beside.onset_iteration, beside.reported_iteration) == (94, 100)
     assert beside.onset_at == pytest.approx(NOW - 7 * 0.65)
-    assert wanted_detail(state, wide(late), WIDE) == [2, 4]
+    assert wanted_detail(state, Look(wide(late), WIDE)) == [2, 4]
 
 
 def test_a_second_below_the_median_rules_factor_is_named_beside_a_far_slower_one() -> None:
@@ -126,7 +126,7 @@ def test_those_beside_the_first_are_bounded_and_the_others_counted() -> None:
     policy = replace(POLICY, world_size=count)
     state = RecoveryState(healthy_ns=250 * MS)
     for _ in range(2):
-        state = mitigation_ladder.step(state, obs, policy).state
+        state = mitigation_ladder.step(state, Look(obs, policy)).state
     assert len(state.beside) == MOST_BESIDE
     assert state.slow is not None
     assert named(state.slow).also_total == 15 - 1 - MOST_BESIDE
@@ -228,13 +228,13 @@ def test_a_second_without_a_spare_waits_and_holds_up_nobody() -> None:
 def test_mode_observe_writes_both_down() -> None:
     watching = replace(WIDE, enforce=False)
     before = RecoveryState(incidents=2, healthy_ns=250 * MS, slow=FIRST, beside=[second(onset_iteration=60)])
-    taken = mitigation_ladder.step(before, wide(BOTH), watching)
+    taken = mitigation_ladder.step(before, Look(wide(BOTH), watching))
     state = taken.state
     assert taken.is_empty
     assert [(entry.strategy, entry.observed_only) for entry in state.beside[0].applied] == [("ReplaceNode", True)]
-    again = mitigation_ladder.step(state, wide(BOTH), watching).state
+    again = mitigation_ladder.step(state, Look(wide(BOTH), watching)).state
     assert again.beside == state.beside, "written down once"
-    taken = mitigation_ladder.step(state, wide(BOTH), WIDE)
+    taken = mitigation_ladder.step(state, Look(wide(BOTH), WIDE))
     assert [action.replica for action in prepares(taken.commands)] == [2, 4], "a mode that becomes Enforce acts"
 
 
@@ -259,13 +259,13 @@ def test_a_restart_for_a_slow_node_leaves_a_node_in_trouble_as_well(spares: int,
     ready_spares = Spares(pool="spares", available=spares > 0, ready=spares)
     obs = wide({2: SLOW}, members=members, prepared=ready(2), spares=ready_spares)
     state = RecoveryState(incidents=1, healthy_ns=250 * MS, slow=MITIGATING)
-    taken = machine.step(state, obs, WIDE)
+    taken = machine.step(state, Look(obs, WIDE))
     assert Switch(2) in taken.commands
     assert [(each.replica, each.incident) for each in taken.commands if isinstance(each, Replace)] == [
         (replica, MITIGATING.id) for replica in left
     ]
     waiting = replace(obs, prepared={2: PreparedSeen(pod_name="new")})
-    assert machine.step(state, waiting, WIDE).is_empty, "while training goes on nothing is stopped for it"
+    assert machine.step(state, Look(waiting, WIDE)).is_empty, "while training goes on nothing is stopped for it"
 
 
 def test_both_are_switched_in_one_generation() -> None:
@@ -334,7 +334,7 @@ def test_a_failure_that_takes_the_second_node_closes_its_incident_alone() -> Non
     dead = {4: {"pod": "Gone", "alive": False, "node_ready": False}}
     members = [member(number, **dead.get(number, {})) for number in range(RANKS)]
     before = RecoveryState(incidents=2, healthy_ns=250 * MS, slow=located(), beside=[second()])
-    taken = machine.step(before, wide(BOTH, members=members), WIDE)
+    taken = machine.step(before, Look(wide(BOTH, members=members), WIDE))
     state = taken.state
     assert any(isinstance(action, Replace) and action.replica == 4 for action in taken.commands)
     closed = [(action.incident.id, action.outcome) for action in taken.events if isinstance(action, SlowClosed)]

@@ -12,7 +12,7 @@ from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.model.actions import Prepare
 from falcon_core.recovery.model.events import SlowClosed
-from falcon_core.recovery.model.observation import Spares
+from falcon_core.recovery.model.observation import Look, Spares
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -23,7 +23,7 @@ from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGL
 
 
 def test_a_healthy_job_is_left_alone_and_its_health_is_remembered() -> None:
-    taken = mitigation_ladder.step(RecoveryState(), seen(), POLICY)
+    taken = mitigation_ladder.step(RecoveryState(), Look(seen(), POLICY))
     state = taken.state
     assert (state.slow, taken.in_order(), state.healthy_ns) == (None, [], 250 * MS)
 
@@ -106,7 +106,7 @@ def test_a_start_that_is_not_known_to_be_slow(factor: float, fields: dict[str, A
 def test_a_level_is_learned_once_it_has_settled() -> None:
     def learned(iterations: int) -> Level | None:
         ranks = {number: {"iterations": iterations, "period_calls": 4} for number in range(3)}
-        return mitigation_ladder.step(RecoveryState(), seen(ranks=ranks), POLICY).state.level
+        return mitigation_ladder.step(RecoveryState(), Look(seen(ranks=ranks), POLICY)).state.level
 
     assert learned(49) is None
     assert learned(50) == replace(SETTLED, noise=0.0, iterations=50, generation=1)
@@ -156,7 +156,7 @@ def test_a_replacement_also_costs_the_work_since_the_last_checkpoint(policy: Pol
     taken = step(seen(ranks=STRAGGLER), poor, policy)
     state = taken.state
     assert taken.is_empty
-    price = prices.next_step(state, seen(ranks=STRAGGLER), policy)
+    price = prices.next_step(state, Look(seen(ranks=STRAGGLER), policy))
     assert price is not None
     assert (price.overhead_seconds, price.redo_seconds) == (pytest.approx(13 + redo), pytest.approx(redo))
     rich = located(loss=Loss(seconds=13.1 + redo, generation=1, counted_iterations=100))

@@ -9,7 +9,7 @@ import pytest
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.failslow import onset, rebalance
 from falcon_core.recovery.model.actions import Command, Recreate, Replace, Restart, Swap, Switch
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import SlowLink
 from falcon_core.recovery.model.state import RecoveryState
@@ -23,7 +23,7 @@ from tests.unit.recovery.shared_out import LADDER, MOVED, ORDERED, S2, applied, 
 
 def after(obs: Observation, policy: Policy = LADDER, *, ordered: Sharing = ORDERED, **fields: Any) -> RecoveryState:
     state = RecoveryState(slow=slow(**{"moved": MOVED, **fields}), sharing=ordered)
-    return rebalance.step(state, obs, policy)
+    return rebalance.step(state, Look(obs, policy))
 
 
 def shares(state: RecoveryState) -> list[int]:
@@ -38,7 +38,7 @@ def what_came(state: RecoveryState) -> Moved:
 
 
 def test_an_order_is_stored_with_what_it_promises() -> None:
-    state, incident = rebalance.order(RecoveryState(), slow(), job(), LADDER)
+    state, incident = rebalance.order(RecoveryState(), slow(), Look(job(), LADDER))
     assert state.sharing == Sharing(generation=1, shares=[5, 5, 2], per_rank=4, at=NOW)
     assert incident.moved == MOVED
 
@@ -66,10 +66,10 @@ def test_shares_that_do_not_help_are_taken_back_but_not_where_the_ranks_became_s
 
 
 def test_they_are_taken_back_where_nothing_is_slow_any_more_and_belong_to_a_generation() -> None:
-    state = rebalance.step(RecoveryState(sharing=ORDERED), job(shares=(5, 5, 2)), LADDER)
+    state = rebalance.step(RecoveryState(sharing=ORDERED), Look(job(shares=(5, 5, 2)), LADDER))
     assert shares(state) == [4, 4, 4]
-    assert rebalance.step(state, job(), LADDER) == state
-    assert rebalance.step(RecoveryState(sharing=ORDERED), replace(job(), generation=2), LADDER).sharing is None
+    assert rebalance.step(state, Look(job(), LADDER)) == state
+    assert rebalance.step(RecoveryState(sharing=ORDERED), Look(replace(job(), generation=2), LADDER)).sharing is None
     assert shares(after(job(shares=(5, 5, 2)), POLICY)) == [4, 4, 4], "the spec does not ask for it any more"
 
 
@@ -100,7 +100,7 @@ def suspected(
     """Return the state after a look at a slowdown that names nobody."""
     base = slow(culprit=None, phase="Suspected", loss=Loss(seconds=loss), onset_generation=1, onset_iteration=90)
     incident = replace(base, **fields)
-    state, incident = rebalance.on_suspicion(RecoveryState(sharing=sharing_before), incident, obs, policy)
+    state, incident = rebalance.on_suspicion(RecoveryState(sharing=sharing_before), incident, Look(obs, policy))
     return replace(state, slow=incident)
 
 
@@ -111,7 +111,7 @@ def test_nobody_needs_a_name_before_micro_batches_are_moved() -> None:
     assert [applied.strategy for applied in state.slow.applied] == ["AdjustMicrobatches"]
     moved = what_came(state)
     assert (moved.share, moved.most) == (2, 5)
-    again, _ = rebalance.on_suspicion(state, state.slow, job(), LADDER)
+    again, _ = rebalance.on_suspicion(state, state.slow, Look(job(), LADDER))
     assert again == state, "once"
 
 
@@ -137,12 +137,14 @@ def test_what_keeps_a_suspicion_from_moving_any(change: dict[str, Any], why: str
 
 def test_without_a_name_it_is_over_when_equal_shares_would_take_equally_long() -> None:
     uneven = (5, 5, 2)
-    assert not rebalance.replicas_are_alike(job(shares=uneven), LADDER)
-    assert rebalance.replicas_are_alike(job((45, 45, 47), shares=uneven), LADDER)
-    assert not rebalance.replicas_are_alike(job((45, 45, 45), shares=uneven, fresh=False), LADDER), "nothing is known"
+    assert not rebalance.replicas_are_alike(Look(job(shares=uneven), LADDER))
+    assert rebalance.replicas_are_alike(Look(job((45, 45, 47), shares=uneven), LADDER))
+    assert not rebalance.replicas_are_alike(Look(job((45, 45, 45), shares=uneven, fresh=False), LADDER)), (
+        "nothing is known"
+    )
     two = replace(LADDER, world_size=2)
-    assert not rebalance.replicas_are_alike(job((45, 51), shares=(5, 3)), two), "the faster of two is healthy"
-    assert rebalance.replicas_are_alike(job((45, 48), shares=(5, 3)), two)
+    assert not rebalance.replicas_are_alike(Look(job((45, 51), shares=(5, 3)), two)), "the faster of two is healthy"
+    assert rebalance.replicas_are_alike(Look(job((45, 48), shares=(5, 3)), two))
     unnamed = {"culprit": None, "phase": "Suspected"}
     assert shares(after(job(shares=uneven), **unnamed)) == [5, 5, 2], "they stay while it is not over"
     failed = after(
@@ -167,32 +169,32 @@ def test_a_generation_that_begins_with_unequal_replicas_is_slow_since_its_start(
     obs: Observation, expected_ns: bool
 ) -> None:
     known = RecoveryState(healthy_ns=210 * MS)
-    assert rebalance.since_start(known, obs, LADDER) == (210 * MS if expected_ns else None)
-    assert rebalance.since_start(known, obs, POLICY) is None, "the spec does not let them move"
-    state = onset.look(known, obs, LADDER)
+    assert rebalance.since_start(known, Look(obs, LADDER)) == (210 * MS if expected_ns else None)
+    assert rebalance.since_start(known, Look(obs, POLICY)) is None, "the spec does not let them move"
+    state = onset.look(known, Look(obs, LADDER))
     assert (state.slow is not None) == expected_ns
     assert state.slow is None or (state.slow.phase, state.slow.onset_iteration) == ("Suspected", 1)
 
 
 def test_they_stay_moved_while_another_replica_is_slow() -> None:
     state, over = RecoveryState(sharing=ORDERED), slow(moved=MOVED, applied=[applied("Ignore"), applied(S2)])
-    kept = rebalance.kept(state, over, job((45, 90, 45), shares=(5, 5, 2)), LADDER).slow
+    kept = rebalance.kept(state, over, Look(job((45, 90, 45), shares=(5, 5, 2)), LADDER)).slow
     assert kept is not None
     assert (kept.phase, kept.id, kept.culprit, kept.moved) == ("Suspected", "", None, MOVED)
     assert [each.strategy for each in kept.applied] == [S2]
     alike, unlike = job((45, 45, 45), shares=(5, 5, 2)), job((45, 90, 45), shares=(5, 5, 2))
-    assert rebalance.kept(state, over, alike, LADDER) == state
-    assert rebalance.kept(state, slow(), unlike, LADDER) == state, "they were not moved against it"
-    assert rebalance.kept(RecoveryState(), over, unlike, LADDER) == RecoveryState(), "nothing is moved"
+    assert rebalance.kept(state, over, Look(alike, LADDER)) == state
+    assert rebalance.kept(state, slow(), Look(unlike, LADDER)) == state, "they were not moved against it"
+    assert rebalance.kept(RecoveryState(), over, Look(unlike, LADDER)) == RecoveryState(), "nothing is moved"
     open_still = replace(state, slow=slow())
-    assert rebalance.kept(open_still, over, unlike, LADDER) == open_still
+    assert rebalance.kept(open_still, over, Look(unlike, LADDER)) == open_still
 
 
 def test_only_what_comes_again_soon_has_to_stay_well_for_longer() -> None:
     back = replace(ORDERED, shares=[4, 4, 4], moves=3)
     for ago, moves in ((30.0, 4), (rebalance.APART_SECONDS + 1, 1)):
         state = RecoveryState(sharing=replace(back, at=NOW - ago))
-        ordered, _ = rebalance.order(state, slow(), job(), LADDER)
+        ordered, _ = rebalance.order(state, slow(), Look(job(), LADDER))
         assert ordered.sharing is not None
         assert ordered.sharing.moves == moves
 
@@ -253,7 +255,7 @@ def test_beside_a_slow_link_the_split_follows_the_ranks_and_is_not_judged() -> N
 
     def beside(obs: Observation) -> RecoveryState:
         state = RecoveryState(slow=slow(moved=MOVED), sharing=replace(ORDERED, at=NOW - 100), link_beside=link)
-        return rebalance.step(state, obs, LADDER)
+        return rebalance.step(state, Look(obs, LADDER))
 
     assert shares(beside(job((90, 45, 90), shares=(5, 5, 2)))) == [3, 6, 3]
     long = beside(job(shares=(5, 5, 2), iteration_ns=[430 * MS] * 16))
@@ -282,7 +284,7 @@ def test_without_a_name_a_failed_move_is_tried_again_too(ago: float, again: bool
         moved=replace(MOVED, failed="it did not make iterations shorter", failed_at=NOW - ago),
     )
     known = RecoveryState(slow=failed, sharing=replace(ORDERED, shares=[4, 4, 4], at=NOW - ago))
-    state, incident = rebalance.on_suspicion(known, failed, job(), LADDER)
+    state, incident = rebalance.on_suspicion(known, failed, Look(job(), LADDER))
     assert (shares(state) == [5, 5, 2]) == again
     assert (incident.moved == MOVED) == again
 
@@ -303,33 +305,37 @@ UNEVEN = job(shares=(5, 5, 2))
     ],
 )
 def test_the_next_generation_begins_with_the_split_that_is_best_there(command: Command, expected: list[int]) -> None:
-    state = rebalance.carried(MOVING, [command], UNEVEN, LADDER)
+    state = rebalance.carried(MOVING, [command], Look(UNEVEN, LADDER))
     assert state.sharing == Sharing(generation=2, shares=expected, per_rank=4, at=NOW)
     # Healthy iterations take 250 ms, 200 of which are computed; with the even split, rank 2's pod would take 380 ms.
     assert what_came(state).before_ns == pytest.approx(430 * MS)
     assert what_came(state).expected_ns == pytest.approx(295 * MS)
-    assert rebalance.step(state, UNEVEN, LADDER) == state, "it waits for the generation"
+    assert rebalance.step(state, Look(UNEVEN, LADDER)) == state, "it waits for the generation"
     begun = replace(job(tuple(90 if share == 2 else 45 for share in expected), tuple(expected)), generation=2)
-    taken = rebalance.step(state, begun, LADDER).sharing
+    taken = rebalance.step(state, Look(begun, LADDER)).sharing
     assert taken is not None
     assert taken.taken_iteration
-    assert rebalance.step(state, replace(UNEVEN, generation=3), LADDER).sharing is None, "another restart came between"
+    assert rebalance.step(state, Look(replace(UNEVEN, generation=3), LADDER)).sharing is None, (
+        "another restart came between"
+    )
 
 
 def test_what_is_waited_for_begins_when_training_goes_on() -> None:
-    state = rebalance.carried(replace(MOVING, sharing=replace(ORDERED, at=NOW - 500)), [Restart()], UNEVEN, LADDER)
+    state = rebalance.carried(
+        replace(MOVING, sharing=replace(ORDERED, at=NOW - 500)), [Restart()], Look(UNEVEN, LADDER)
+    )
     starting = replace(job(iterations=0, iteration_ns=[]), generation=2, now=NOW + 100)
-    assert rebalance.step(state, starting, LADDER) == state
+    assert rebalance.step(state, Look(starting, LADDER)) == state
     trains = replace(job(), generation=2, now=NOW + 200)
-    failed = rebalance.step(state, replace(trains, running_seconds=190.0), LADDER)
+    failed = rebalance.step(state, Look(replace(trains, running_seconds=190.0), LADDER))
     assert "did not take their shares over" in what_came(failed).failed
 
 
 def test_a_new_pod_is_taken_to_be_well() -> None:
-    state = rebalance.carried(MOVING, [Switch(2)], UNEVEN, LADDER)
+    state = rebalance.carried(MOVING, [Switch(2)], Look(UNEVEN, LADDER))
     assert state.sharing is None
     assert state.slow == MOVING.slow, "what its micro-batches did is remembered"
-    other = rebalance.carried(MOVING, [Replace(0, "it is lost", lost=True, node_not_ready=False)], UNEVEN, LADDER)
+    other = rebalance.carried(MOVING, [Replace(0, "it is lost", lost=True, node_not_ready=False)], Look(UNEVEN, LADDER))
     assert shares(other) == [5, 5, 2]
 
 
@@ -337,7 +343,7 @@ def test_a_new_pod_is_taken_to_be_well() -> None:
     ("obs", "policy"), [(job(shares=(5, 5, 2), fresh=False), LADDER), (UNEVEN, replace(LADDER, enforce=False))]
 )
 def test_where_it_is_not_known_they_may_be_moved_anew(obs: Observation, policy: Policy) -> None:
-    state = rebalance.carried(MOVING, [Restart()], obs, policy)
+    state = rebalance.carried(MOVING, [Restart()], Look(obs, policy))
     assert state.sharing is None
     assert state.slow is not None
     assert state.slow.moved is None
@@ -345,17 +351,17 @@ def test_where_it_is_not_known_they_may_be_moved_anew(obs: Observation, policy: 
 
 
 def test_nothing_is_carried_where_nothing_restarts_or_is_moved() -> None:
-    assert rebalance.carried(MOVING, [], UNEVEN, LADDER) == MOVING
-    assert rebalance.carried(RecoveryState(), [Restart()], UNEVEN, LADDER) == RecoveryState()
+    assert rebalance.carried(MOVING, [], Look(UNEVEN, LADDER)) == MOVING
+    assert rebalance.carried(RecoveryState(), [Restart()], Look(UNEVEN, LADDER)) == RecoveryState()
 
 
 def test_a_pod_is_as_slow_beside_its_peers_in_another_stage() -> None:
     """The first stage computes twice as much as the second, and the pod of rank 0 is twice as slow as its peer."""
     obs, policy = hybrid((320, 160, 80, 80), shares=(5, 11), iteration_ms=240, pipeline=2)
-    plan, even_ns = adjust_microbatches.plan_seated(obs, policy, (2, 1, 0, 3), (), 190.0 * MS)
+    plan, even_ns = adjust_microbatches.plan_seated(Look(obs, policy), (2, 1, 0, 3), (), 190.0 * MS)
     # In the second stage it takes 20 ms for a micro-batch, as the first stage does: replica 0 is as fast as replica 1.
     assert (plan, even_ns) == (None, pytest.approx(200 * MS))
-    stays, even_ns = adjust_microbatches.plan_seated(obs, policy, (0, 1, 2, 3), (), 190.0 * MS)
+    stays, even_ns = adjust_microbatches.plan_seated(Look(obs, policy), (0, 1, 2, 3), (), 190.0 * MS)
     assert stays is not None
     assert stays.shares[0] == stays.shares[2] < 8
     assert even_ns == pytest.approx((190 + 160) * MS)
@@ -365,8 +371,11 @@ def test_a_rank_that_became_slow_before_an_exchange_gets_fewer_while_that_is_jud
     link = SlowLink(ranks=[], members=2, comm="c", excess_ns=1, compute_growth=1.0)
     checking = slow(culprit=None, phase="Checking", link=link)
     known = RecoveryState(slow=checking, healthy_ns=210 * MS)
-    state, incident = rebalance.beside_exchange(known, checking, job(iterations=12), LADDER)
+    state, incident = rebalance.beside_exchange(known, checking, Look(job(iterations=12), LADDER))
     assert shares(state) == [5, 5, 2]
     assert incident.moved is not None
-    assert rebalance.beside_exchange(known, checking, job((45, 45, 46), iterations=12), LADDER) == (known, checking)
-    assert rebalance.beside_exchange(state, incident, job(iterations=12), LADDER) == (state, incident), "once"
+    assert rebalance.beside_exchange(known, checking, Look(job((45, 45, 46), iterations=12), LADDER)) == (
+        known,
+        checking,
+    )
+    assert rebalance.beside_exchange(state, incident, Look(job(iterations=12), LADDER)) == (state, incident), "once"

@@ -14,7 +14,7 @@ from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.model.actions import GiveUp, Replace, Restart
 from falcon_core.recovery.model.failure import Fault
-from falcon_core.recovery.model.observation import NodeTrouble, Observation, Spares
+from falcon_core.recovery.model.observation import Look, NodeTrouble, Observation, Spares
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
@@ -45,17 +45,17 @@ def fault_of(obs: Observation) -> Fault:
 
 def patiently(obs: Observation, state: RecoveryState) -> Step:
     """Look, and look again when the restart is held back no longer."""
-    taken = restart_ladder.step(state, obs, POLICY)
+    taken = restart_ladder.step(state, Look(obs, POLICY))
     state = taken.state
     if state.stop is None or state.stop.acts_at is None:
         return taken
-    return restart_ladder.step(state, replace(obs, now=state.stop.acts_at), POLICY)
+    return restart_ladder.step(state, Look(replace(obs, now=state.stop.acts_at), POLICY))
 
 
 def test_a_bad_gpu_is_left_at_once() -> None:
     obs = failed(ECC)
     assert (fault_of(obs).rank, fault_of(obs).error_class, fault_of(obs).severity) == (1, "EccError", Severity.SEV1)
-    taken = restart_ladder.step(FRESH, obs, POLICY)
+    taken = restart_ladder.step(FRESH, Look(obs, POLICY))
     state = taken.state
     (action,) = taken.in_order()
     assert isinstance(action, Replace)
@@ -64,7 +64,7 @@ def test_a_bad_gpu_is_left_at_once() -> None:
 
 
 def test_without_a_spare_a_bad_gpu_is_tried_again() -> None:
-    taken = restart_ladder.step(FRESH, failed(ECC, spares=NO_SPARE), POLICY)
+    taken = restart_ladder.step(FRESH, Look(failed(ECC, spares=NO_SPARE), POLICY))
     assert taken.in_order() == [Restart()]
 
 
@@ -79,7 +79,7 @@ def test_a_job_that_calls_its_gpus_bad_does_not_empty_the_pool() -> None:
 
 
 def test_an_error_that_may_be_the_programs_moves_when_it_comes_back_on_the_same_node() -> None:
-    taken = restart_ladder.step(FRESH, failed(ILLEGAL), POLICY)
+    taken = restart_ladder.step(FRESH, Look(failed(ILLEGAL), POLICY))
     state = taken.state
     assert taken.in_order() == [Restart()]
     taken = patiently(failed(ILLEGAL, generation=2), state)
@@ -91,11 +91,11 @@ def test_an_error_that_may_be_the_programs_moves_when_it_comes_back_on_the_same_
 def test_a_file_server_that_is_away_for_minutes_fails_no_job() -> None:
     state, obs, now, restarts = FRESH, failed(STALE), NOW, 0
     while now < NOW + 300:
-        taken = restart_ladder.step(replace(state, stop=None), replace(obs, now=now), POLICY)
+        taken = restart_ladder.step(replace(state, stop=None), Look(replace(obs, now=now), POLICY))
         state = taken.state
         if state.stop is not None and state.stop.acts_at is not None:
             now = state.stop.acts_at
-            taken = restart_ladder.step(state, replace(obs, now=now), POLICY)
+            taken = restart_ladder.step(state, Look(replace(obs, now=now), POLICY))
             state = taken.state
         assert taken.in_order() == [Restart()]
         restarts += 1
@@ -106,11 +106,11 @@ def test_a_file_server_that_is_away_for_minutes_fails_no_job() -> None:
 def test_a_storage_that_stays_away_fails_the_job_at_last() -> None:
     state, now, verdicts = FRESH, NOW, []
     for _ in range(60):
-        taken = restart_ladder.step(replace(state, stop=None), failed(STALE, now=now), POLICY)
+        taken = restart_ladder.step(replace(state, stop=None), Look(failed(STALE, now=now), POLICY))
         state = taken.state
         if state.stop is not None and state.stop.acts_at is not None:
             now = state.stop.acts_at
-            taken = restart_ladder.step(state, failed(STALE, now=now), POLICY)
+            taken = restart_ladder.step(state, Look(failed(STALE, now=now), POLICY))
             state = taken.state
         verdicts.append(type(taken.in_order()[-1]))
         now += 1.0
@@ -124,7 +124,7 @@ def test_a_storage_that_stays_away_fails_the_job_at_last() -> None:
 def test_a_model_that_does_not_fit_fails_at_once_and_says_what_helps(words: str) -> None:
     obs = seen(ranks={number: {**ended(exit_code=1), "last_words": words} for number in range(3)})
     obs = replace(obs, ranks=[replace(rank, sent=replace(rank.sent, iterations=0)) for rank in obs.ranks])
-    taken = restart_ladder.step(FRESH, obs, POLICY)
+    taken = restart_ladder.step(FRESH, Look(obs, POLICY))
     assert isinstance(taken.in_order()[-1], GiveUp)
     assert "smaller batch" in taken.in_order()[-1].message
 
@@ -133,7 +133,7 @@ def test_what_ranks_of_several_nodes_say_points_at_no_node() -> None:
     """Two GPUs do not break in one second; a program that prints such words does it everywhere."""
     obs = seen(ranks={number: {**ended(exit_code=1), "last_words": ECC} for number in (0, 2)})
     assert fault_of(obs).severity is Severity.SEV2
-    taken = restart_ladder.step(FRESH, obs, POLICY)
+    taken = restart_ladder.step(FRESH, Look(obs, POLICY))
     assert taken.in_order() == [Restart()]
 
 
@@ -144,11 +144,11 @@ def test_a_job_says_what_its_own_exit_codes_mean() -> None:
     )
     policy = replace(POLICY, judge=job_judge(ErrorRules(rules=rules)))
     ends = {1: {**ended(exit_code=42), "last_words": "bye"}}
-    taken = restart_ladder.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    taken = restart_ladder.step(FRESH, Look(replace(seen(ranks=ends), spares=SPARE), policy))
     state = taken.state
     assert (taken.in_order(), state.attempts[0].kind) == ([Restart()], "Transient")
     ends = {1: {**ended(exit_code=43), "last_words": "bye"}}
-    taken = restart_ladder.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    taken = restart_ladder.step(FRESH, Look(replace(seen(ranks=ends), spares=SPARE), policy))
     state = taken.state
     (action,) = taken.in_order()
     assert isinstance(action, Replace)
@@ -166,7 +166,7 @@ def troubled(obs: Observation, replica: int, trouble: NodeTrouble = GPU_LOST) ->
 
 
 def test_a_node_that_reports_a_lost_gpu_is_left_at_the_first_failure_whatever_the_process_said() -> None:
-    taken = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1), POLICY)
+    taken = restart_ladder.step(FRESH, Look(troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1), POLICY))
     state = taken.state
     (action,) = taken.in_order()
     assert isinstance(action, Replace)
@@ -179,16 +179,16 @@ def test_a_node_that_reports_a_lost_gpu_is_left_at_the_first_failure_whatever_th
 
 def test_while_training_goes_on_a_node_in_trouble_is_kept() -> None:
     obs = troubled(replace(seen(), spares=SPARE), 1)
-    assert restart_ladder.step(FRESH, obs, POLICY) == Step(FRESH)
+    assert restart_ladder.step(FRESH, Look(obs, POLICY)) == Step(FRESH)
 
 
 def test_a_restart_that_comes_anyway_leaves_the_nodes_in_trouble() -> None:
     obs = troubled(seen(ranks={1: KILLED}), 2)
     ready = replace(obs, spares=Spares(pool="spares", available=True, ready=1))
-    (action,) = restart_ladder.step(FRESH, ready, POLICY).in_order()
+    (action,) = restart_ladder.step(FRESH, Look(ready, POLICY)).in_order()
     assert action == Restart(), "the spare is kept for the failure itself"
     ready = replace(obs, spares=Spares(pool="spares", available=True, ready=2))
-    taken = restart_ladder.step(FRESH, ready, POLICY)
+    taken = restart_ladder.step(FRESH, Look(ready, POLICY))
     state = taken.state
     (action,) = taken.in_order()
     assert isinstance(action, Replace)
@@ -198,13 +198,15 @@ def test_a_restart_that_comes_anyway_leaves_the_nodes_in_trouble() -> None:
 
 
 def test_without_a_spare_or_where_the_program_is_at_fault_a_node_in_trouble_is_not_left() -> None:
-    taken = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=NO_SPARE), 1), POLICY)
+    taken = restart_ladder.step(FRESH, Look(troubled(replace(seen(ranks={1: KILLED}), spares=NO_SPARE), 1), POLICY))
     assert taken.in_order() == [Restart()]
     missing = {**ended(exit_code=1), "last_words": "ModuleNotFoundError: No module named 'x' (train.py:1 in <module>)"}
-    taken = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: missing}), spares=SPARE), 1), POLICY)
+    taken = restart_ladder.step(FRESH, Look(troubled(replace(seen(ranks={1: missing}), spares=SPARE), 1), POLICY))
     assert taken.in_order() == [Restart()]
     flapping = NodeTrouble(error_class="LinkFlapping", text="LinkFlapping", grave=False, slows=False)
-    taken = restart_ladder.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1, flapping), POLICY)
+    taken = restart_ladder.step(
+        FRESH, Look(troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1, flapping), POLICY)
+    )
     assert taken.in_order() == [Restart()]
 
 
@@ -215,17 +217,17 @@ def test_an_image_without_a_driver_is_no_lost_gpu() -> None:
     """The first look sees one node alone; it waits until the others have come as far."""
     one = seen(ranks={1: {**ended(exit_code=1), "last_words": NO_DRIVER}})
     one = replace(one, ranks=[replace(rank, sent=replace(rank.sent, iterations=0)) for rank in one.ranks])
-    taken = restart_ladder.step(FRESH, one, POLICY)
+    taken = restart_ladder.step(FRESH, Look(one, POLICY))
     state = taken.state
     assert (taken.in_order(), state.stop) == ([], None)
     all_of_them = seen(ranks={number: {**ended(exit_code=1), "last_words": NO_DRIVER} for number in range(3)})
-    taken = restart_ladder.step(state, replace(all_of_them, now=NOW + 2), POLICY)
+    taken = restart_ladder.step(state, Look(replace(all_of_them, now=NOW + 2), POLICY))
     assert taken.in_order() == [Restart()]
     late = replace(one, now=NOW + restart_ladder.OTHERS_SECONDS)
-    (action,) = restart_ladder.step(state, late, POLICY).in_order()
+    (action,) = restart_ladder.step(state, Look(late, POLICY)).in_order()
     assert isinstance(action, Replace), "on one node alone it is that node's"
 
 
 def test_a_class_of_a_newer_release_means_nothing() -> None:
     fault = replace(fault_of(failed(ECC)), error_class="QuantumError")
-    assert restart_ladder._verdict_of_class(failed(ECC), POLICY, fault, []) is None
+    assert restart_ladder._verdict_of_class(Look(failed(ECC), POLICY), fault, []) is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_core.model import Cause, Severity
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.diagnosis.communicator_progress import nobody_waits
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.hangs import due, explain, step
@@ -50,9 +50,9 @@ def stalled(seconds: float, inside: tuple[int, ...] = (1, 2), **zero: Any) -> An
 )
 def test_how_long_the_awaited_rank_is_waited_for(zero: dict[str, Any], patience: float) -> None:
     """Check a stall in which rank 0 writes the first checkpoint or hangs, and the others are in the next all-reduce."""
-    early = step(STATE, stalled(patience - 1, **zero), POLICY).state
+    early = step(STATE, Look(stalled(patience - 1, **zero), POLICY)).state
     assert early.hang is None
-    late = step(STATE, stalled(patience + 1, **zero), POLICY).state
+    late = step(STATE, Look(stalled(patience + 1, **zero), POLICY)).state
     assert late.hang is not None
     assert [rank.place.rank for rank in late.hang.findings[0].ranks] == [0]
 
@@ -94,18 +94,18 @@ def test_in_a_job_with_three_kinds_of_parallelism_of_one_size_the_rank_that_slee
     ]
     obs = replace(seen(), ranks=[replace(each, replica=each.rank // 4) for each in ranks])
     policy = replace(POLICY, world_size=8, stages=2, layout=LAYOUT)
-    findings = explain(obs, policy)
+    findings = explain(Look(obs, policy))
     assert {awaited.place.rank for finding in findings for awaited in finding.ranks} == {5}
     assert {finding.comm for finding in findings} >= {"tensor group of rank 4", "data group of rank 5"}
-    assert step(STATE, obs, policy).state.hang is not None, "at once, and not after ten minutes"
+    assert step(STATE, Look(obs, policy)).state.hang is not None, "at once, and not after ten minutes"
 
 
 def test_where_nobody_is_inside_a_call_nobody_is_waited_for() -> None:
     """Check ranks that all save their shards or wait for data: a hang has a rank that waits."""
     outside = stalled(PATIENCE_SECONDS - 1, inside=())
     assert nobody_waits(outside)
-    assert explain(outside, POLICY) == []
-    assert step(STATE, outside, POLICY).state.hang is None
+    assert explain(Look(outside, POLICY)) == []
+    assert step(STATE, Look(outside, POLICY)).state.hang is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_where_a_rank_may_be_inside_a_call_it_is_not_said_that_nobody_waits(zero
 
 def hung(seconds: float, state: RecoveryState = STATE, policy: Policy = POLICY, **fields: Any) -> RecoveryState:
     """Return the state in which the hang of ``stalled`` has been open since it was found."""
-    state = step(state, replace(stalled(seconds, cpu_fraction=0.0), **fields), policy).state
+    state = step(state, Look(replace(stalled(seconds, cpu_fraction=0.0), **fields), policy)).state
     assert state.hang is not None
     return state
 
@@ -145,8 +145,8 @@ def test_a_hang_is_ended_when_it_has_cost_what_a_restart_costs() -> None:
         early, late = (
             replace(stalled(seconds, cpu_fraction=0.0), now=since + seconds) for seconds in (price - 1, price + 1)
         )
-        assert due(open_hang, early, policy) is None
-        fault = due(open_hang, late, policy)
+        assert due(open_hang, Look(early, policy)) is None
+        fault = due(open_hang, Look(late, policy))
         assert fault is not None
         assert (fault.cause, fault.severity, fault.rank, fault.node) == (Cause.HANG, Severity.SEV2, 0, "node-0")
 
@@ -161,38 +161,38 @@ def test_however_much_work_is_lost_a_hang_outlasts_no_librarys_timeout() -> None
         replace(stalled(seconds, cpu_fraction=0.0), now=state.hang.since + seconds)
         for seconds in (PATIENCE_SECONDS - 1, PATIENCE_SECONDS + 1)
     )
-    assert due(state, early, POLICY) is None
-    assert due(state, late, POLICY) is not None
+    assert due(state, Look(early, POLICY)) is None
+    assert due(state, Look(late, POLICY)) is not None
 
 
 def test_in_observe_nothing_is_done_about_a_hang() -> None:
     observe = replace(POLICY, enforce=False)
     state = hung(IDLE_SECONDS + 1, policy=observe)
-    assert due(state, replace(stalled(9000, cpu_fraction=0.0), now=state.hang.since + 9000), observe) is None  # type: ignore[union-attr]
+    assert due(state, Look(replace(stalled(9000, cpu_fraction=0.0), now=state.hang.since + 9000), observe)) is None  # type: ignore[union-attr]
 
 
 def test_where_ranks_work_by_themselves_or_move_again_nothing_is_done() -> None:
     state = hung(IDLE_SECONDS + 1)
     assert state.hang is not None
     later = state.hang.since + 900
-    assert due(state, replace(stalled(900, inside=()), now=later), POLICY) is None
-    assert due(state, replace(stalled(900, cpu_fraction=0.0, stalled=False), now=later), POLICY) is None
+    assert due(state, Look(replace(stalled(900, inside=()), now=later), POLICY)) is None
+    assert due(state, Look(replace(stalled(900, cpu_fraction=0.0, stalled=False), now=later), POLICY)) is None
 
 
 def test_a_standstill_that_names_no_rank_blames_no_node() -> None:
     """All ranks are inside the same call: the network, or any of them."""
     late = stalled(PATIENCE_SECONDS + 1, inside=(0, 1, 2))
-    state = step(STATE, late, POLICY).state
-    fault = due(state, late, POLICY)
+    state = step(STATE, Look(late, POLICY)).state
+    fault = due(state, Look(late, POLICY))
     assert fault is not None
     assert (fault.node, fault.rank) == ("", None)
     for _ in range(3):
-        taken = restart_ladder.step(state, late, POLICY)
+        taken = restart_ladder.step(state, Look(late, POLICY))
         state = taken.state
         assert taken.in_order() == [Restart()]
-        state = step(replace(state, stop=None), late, POLICY).state
+        state = step(replace(state, stop=None), Look(late, POLICY)).state
     assert {attempt.node for attempt in state.attempts} == {""}
-    taken = restart_ladder.step(state, late, POLICY)
+    taken = restart_ladder.step(state, Look(late, POLICY))
     assert [type(action) for action in taken.in_order()] == [StopClosed, GiveUp], "no node is replaced by chance"
 
 
@@ -213,11 +213,11 @@ def silent_interpreters(seconds: float, mute: set[int], inside: tuple[int, ...],
 def test_of_ranks_that_are_all_inside_a_call_the_one_that_does_not_answer_is_named() -> None:
     """A process that was stopped after it had begun the call which the others wait in."""
     obs = silent_interpreters(IDLE_SECONDS + 1, {2}, inside=(0, 1, 2))
-    state = step(STATE, obs, POLICY).state
+    state = step(STATE, Look(obs, POLICY)).state
     assert state.hang is not None
     (finding,) = state.hang.findings
     assert (finding.kind, [each.place.rank for each in finding.ranks], finding.total) == ("Transfer", [2], 1)
-    fault = due(state, replace(obs, now=state.hang.since + 900), POLICY)
+    fault = due(state, Look(replace(obs, now=state.hang.since + 900), POLICY))
     assert fault is not None
     assert (fault.rank, fault.node, fault.text) == (2, "node-2", "does not answer, inside a collective with the others")
 
@@ -228,7 +228,7 @@ def test_of_ranks_that_are_all_inside_a_call_the_one_that_does_not_answer_is_nam
     ids=["most do not", "all do", "too early to know"],
 )
 def test_where_it_is_not_certain_who_answers_nobody_is_named(seconds: float, mute: set[int]) -> None:
-    (finding,) = explain(silent_interpreters(seconds, mute, inside=(0, 1, 2)), POLICY)
+    (finding,) = explain(Look(silent_interpreters(seconds, mute, inside=(0, 1, 2)), POLICY))
     assert finding.total == 3
     assert all(each.answers for each in finding.ranks)
 
@@ -239,8 +239,8 @@ def test_a_rank_that_never_arrived_and_does_not_answer_writes_no_checkpoint(cpu:
     early, late = (
         silent_interpreters(seconds, {0}, inside=(1, 2), cpu_fraction=cpu) for seconds in (patience - 1, patience + 1)
     )
-    assert step(STATE, early, POLICY).state.hang is None
-    state = step(STATE, late, POLICY).state
+    assert step(STATE, Look(early, POLICY)).state.hang is None
+    state = step(STATE, Look(late, POLICY)).state
     assert state.hang is not None
     assert [(each.place.rank, each.answers) for each in state.hang.findings[0].ranks] == [(0, False)]
 
@@ -248,7 +248,7 @@ def test_a_rank_that_never_arrived_and_does_not_answer_writes_no_checkpoint(cpu:
 def test_the_failure_is_the_hang() -> None:
     state = hung(IDLE_SECONDS + 1)
     late = replace(stalled(100, cpu_fraction=0.0), now=state.hang.since + 100)  # type: ignore[union-attr]
-    taken = machine.step(state, late, POLICY)
+    taken = machine.step(state, Look(late, POLICY))
     state = taken.state
     assert taken.in_order() == [Restart()]
     assert state.hang is None
@@ -261,11 +261,11 @@ def test_ranks_with_the_same_stack_are_counted_together_and_the_awaited_come_fir
     waiting, alone = ["all_reduce (c10d.py:9)", "step (train.py:40)"], ["load (data.py:7)", "step (train.py:30)"]
     obs = stalled(IDLE_SECONDS + 1, cpu_fraction=0.0)
     ranks = [replace(rank, sent=replace(rank.sent, stack=waiting if rank.rank else alone)) for rank in obs.ranks]
-    state = step(STATE, replace(obs, ranks=ranks), POLICY).state
+    state = step(STATE, Look(replace(obs, ranks=ranks), POLICY)).state
     assert state.hang is not None
     assert [(group.frames, group.ranks, group.total) for group in state.hang.stacks] == [
         (alone, [0], 1),
         (waiting, [1, 2], 2),
     ]
-    followed = step(state, obs, POLICY).state
+    followed = step(state, Look(obs, POLICY)).state
     assert followed.hang == state.hang, "a report without stacks takes none away"

@@ -14,7 +14,7 @@ from falcon_core.recovery.failstop.faults import raised_fault, rank_fault
 from falcon_core.recovery.idle import is_quiet
 from falcon_core.recovery.model.actions import Replace, Restart
 from falcon_core.recovery.model.failure import Fault
-from falcon_core.recovery.model.observation import Observation, Spares
+from falcon_core.recovery.model.observation import Look, Observation, Spares
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_core.signals.job.stacks import PROGRAM_ENDED
@@ -67,7 +67,7 @@ def standing(seconds: float = 20.0, **one: Any) -> Observation:
 
 
 def fault_of(obs: Observation) -> Fault | None:
-    return raised_fault(obs, POLICY)
+    return raised_fault(Look(obs, POLICY))
 
 
 def test_a_rank_that_raised_and_does_not_end_has_failed() -> None:
@@ -76,7 +76,7 @@ def test_a_rank_that_raised_and_does_not_end_has_failed() -> None:
     assert (fault.rank, fault.node, fault.cause, fault.severity) == (1, "node-1", Cause.PROCESS_FAILED, Severity.SEV2)
     assert fault.text == f"raised an error and does not end: {BAD}"
     assert fault.error_class == "ProgramError"
-    taken = restart_ladder.step(FRESH, standing(), POLICY)
+    taken = restart_ladder.step(FRESH, Look(standing(), POLICY))
     state = taken.state
     assert taken.in_order() == [Restart()]
     assert state.stop is not None
@@ -112,7 +112,7 @@ def test_without_a_stack_and_for_a_line_of_hardware_the_deadline_counts() -> Non
 
 def test_the_ranks_are_asked_once_one_has_printed_an_error_and_made_no_call_that_is_known() -> None:
     def wanted(obs: Observation) -> list[int]:
-        return wanted_detail(FRESH, obs, POLICY)
+        return wanted_detail(FRESH, Look(obs, POLICY))
 
     assert wanted(standing(2.0)) == [0, 1, 2]
     assert not is_quiet(FRESH, standing(2.0))
@@ -154,7 +154,7 @@ def test_the_ranks_are_asked_once_one_has_printed_an_error_and_made_no_call_that
 def test_a_printed_error_is_no_failure_by_itself(own: dict[str, Any]) -> None:
     obs = standing(**own)
     assert fault_of(obs) is None
-    assert restart_ladder.step(FRESH, obs, POLICY) == Step(FRESH)
+    assert restart_ladder.step(FRESH, Look(obs, POLICY)) == Step(FRESH)
 
 
 def test_while_any_rank_moves_no_error_is_a_failure() -> None:
@@ -194,7 +194,7 @@ def test_a_line_of_broken_hardware_counts_wherever_the_rank_stands() -> None:
     fault = fault_of(obs)
     assert fault is not None
     assert (fault.error_class, fault.severity) == ("EccError", Severity.SEV1)
-    taken = restart_ladder.step(FRESH, obs, POLICY)
+    taken = restart_ladder.step(FRESH, Look(obs, POLICY))
     assert [type(action) for action in taken.in_order()] == [Replace]
 
 
@@ -212,21 +212,21 @@ def test_the_first_cause_among_ranks_that_raised() -> None:
 def test_mode_observe_does_nothing_and_shows_it_at_once() -> None:
     policy = replace(POLICY, enforce=False)
     obs = standing(DEADLINE_SECONDS + 2)
-    assert raised_fault(obs, policy) is None
+    assert raised_fault(Look(obs, policy)) is None
     assert DEADLINE_SECONDS + 2 < IDLE_SECONDS
-    taken = restart_ladder.step(FRESH, obs, policy)
+    taken = restart_ladder.step(FRESH, Look(obs, policy))
     state = taken.state
     assert taken.is_empty
-    state = hangs.step(state, obs, policy).state
+    state = hangs.step(state, Look(obs, policy)).state
     assert state.hang is not None
     assert state.hang.said == {1: BAD}
     quiet = standing(DEADLINE_SECONDS + 2, printed=[])
-    assert hangs.step(FRESH, quiet, policy).state.hang is None
+    assert hangs.step(FRESH, Look(quiet, policy)).state.hang is None
 
 
 def test_a_hang_cites_what_silent_ranks_have_said_since_their_calls() -> None:
     obs = standing(IDLE_SECONDS + 5, stack=["retry (train.py:9)", "main (train.py:75)"], cpu_fraction=0.0)
-    state = hangs.step(FRESH, obs, POLICY).state
+    state = hangs.step(FRESH, Look(obs, POLICY)).state
     assert state.hang is not None
     assert state.hang.said == {1: BAD}
 

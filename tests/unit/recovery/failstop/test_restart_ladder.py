@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause, Severity
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.failstop.restart_budget import SERIES_SECONDS, back_off_seconds, recent, verdict
@@ -25,7 +25,7 @@ FRESH = RecoveryState()
 
 
 def step(obs: Observation, state: RecoveryState = FRESH) -> Step:
-    return restart_ladder.step(state, obs, POLICY)
+    return restart_ladder.step(state, Look(obs, POLICY))
 
 
 def patiently(obs: Observation, state: RecoveryState) -> Step:
@@ -255,7 +255,7 @@ def test_giving_up_says_why_and_where_to_look() -> None:
 
 def test_a_node_that_is_left_takes_its_slowdown_with_it() -> None:
     state = replace(FRESH, slow=located(rank=2))
-    taken = machine.step(state, seen({2: {"pod": "Gone", "node_ready": False}}), POLICY)
+    taken = machine.step(state, Look(seen({2: {"pod": "Gone", "node_ready": False}}), POLICY))
     state = taken.state
     assert state.slow is None
     assert [type(action) for action in taken.in_order()] == [Replace, SlowClosed]
@@ -270,20 +270,20 @@ def test_a_job_that_calls_its_nodes_broken_does_not_empty_the_pool() -> None:
     verdicts = []
     for hit in range(6):
         obs = seen(members={1: {"stuck": True, "node": f"node-{hit}"}}, now=NOW + 3 * hit)
-        taken = restart_ladder.step(state, obs, POLICY)
+        taken = restart_ladder.step(state, Look(obs, POLICY))
         state = taken.state
         verdicts.append([type(action).__name__ for action in taken.in_order()][-1])
         state = replace(state, stop=None)
     assert verdicts == ["Replace"] * 3 + ["GiveUp"] * 3
     obs = seen(members={1: {"stuck": True, "node": "node-9", "node_ready": False}}, now=NOW + 60)
-    assert [type(action).__name__ for action in restart_ladder.step(state, obs, POLICY).in_order()] == ["Replace"]
+    assert [type(action).__name__ for action in restart_ladder.step(state, Look(obs, POLICY)).in_order()] == ["Replace"]
 
 
 def test_a_failure_began_when_training_stopped_and_not_when_it_was_noticed() -> None:
     silent = {"silent_seconds": 25.0, "stalled": True}
     ranks = {0: silent, 1: silent, 2: {**silent, "fresh": False}}
     state = restart_ladder.step(
-        RecoveryState(), seen(members={2: {"alive": False, "node_ready": False}}, ranks=ranks), POLICY
+        RecoveryState(), Look(seen(members={2: {"alive": False, "node_ready": False}}, ranks=ranks), POLICY)
     ).state
     assert state.stop is not None
     assert state.stop.since == NOW - 25

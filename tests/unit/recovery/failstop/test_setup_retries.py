@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from falcon_core.errors.judge import shipped_judge
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.failstop import setup_retries
 from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.failstop.setup_retries import APART_SECONDS, ERROR_CLASS, GATHER_SECONDS
@@ -29,7 +29,7 @@ def told(*looks: Observation, state: RecoveryState | None = None) -> tuple[Recov
     state = RecoveryState() if state is None else state
     found = []
     for obs in looks:
-        taken = setup_retries.step(state, obs, POLICY)
+        taken = setup_retries.step(state, Look(obs, POLICY))
         state = taken.state
         assert taken.commands == []
         found.append(taken.events)
@@ -65,7 +65,7 @@ def test_a_failure_speaks_for_its_retries_itself() -> None:
     assert fault.signs == (
         "rank 1 had tried set-up calls 2 times again in place; NCCL had told rank 1 ncclRemoteError (RemoteError)"
     )
-    taken = machine.step(RecoveryState(), at(0, failed), POLICY)
+    taken = machine.step(RecoveryState(), Look(at(0, failed), POLICY))
     state = taken.state
     assert state.stop is not None
     assert not any(isinstance(action, RetriesClosed) for action in taken.events)
@@ -74,9 +74,9 @@ def test_a_failure_speaks_for_its_retries_itself() -> None:
 
 
 def test_the_whole_machine_tells_it() -> None:
-    state = machine.step(RecoveryState(), at(0, ONCE), POLICY).state
+    state = machine.step(RecoveryState(), Look(at(0, ONCE), POLICY)).state
     assert state.is_well
-    taken = machine.step(state, at(GATHER_SECONDS, ONCE), POLICY)
+    taken = machine.step(state, Look(at(GATHER_SECONDS, ONCE), POLICY))
     assert [type(action) for action in taken.in_order()] == [RetriesClosed]
 
 

@@ -11,7 +11,7 @@ from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.idle import is_quiet
 from falcon_core.recovery.model.actions import Restart
 from falcon_core.recovery.model.failure import StopIncident
-from falcon_core.recovery.model.observation import Observation, training
+from falcon_core.recovery.model.observation import Look, Observation, training
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
@@ -34,7 +34,7 @@ def uncaught(text: str = BAD, at: float = NOW - 0.1) -> dict[str, Any]:
 def look(
     ranks: dict[int, dict[str, Any]], state: RecoveryState = FRESH, *, after: float = 0.0, policy: Policy = POLICY
 ) -> Step:
-    return restart_ladder.step(state, seen(ranks=ranks, now=NOW + after), policy)
+    return restart_ladder.step(state, Look(seen(ranks=ranks, now=NOW + after), policy))
 
 
 def incident(state: RecoveryState) -> StopIncident:
@@ -102,11 +102,11 @@ def test_a_job_with_such_a_rank_neither_trains_nor_is_quiet() -> None:
 def test_a_failure_of_the_next_generation_is_a_recurrence() -> None:
     state = look({1: ended(exit_code=1)}).state
     again = seen(ranks={1: {**uncaught(), "iterations": 0}}, generation=2)
-    taken = restart_ladder.step(state, again, POLICY)
+    taken = restart_ladder.step(state, Look(again, POLICY))
     state = taken.state
     assert (taken.in_order(), incident(state).recurrences, incident(state).undecided) == ([], 1, True)
     gone = seen(ranks={1: {**ended(exit_code=1), "iterations": 0}}, generation=2, now=NOW + 1)
-    state = restart_ladder.step(state, gone, POLICY).state
+    state = restart_ladder.step(state, Look(gone, POLICY)).state
     assert (incident(state).recurrences, incident(state).undecided) == (1, False)
 
 

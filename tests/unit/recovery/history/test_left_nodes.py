@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.history import left_nodes
@@ -56,17 +56,17 @@ def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
     obs = seen(ranks=STRAGGLER, spares=Spares(pool="spares", ready=1))
     slow = located(loss=Loss(seconds=20.0, generation=1, counted_iterations=100))
     calm = replace(RecoveryState(healthy_ns=slow.healthy_ns, slow=slow))
-    taken = mitigation_ladder.step(calm, obs, POLICY)
+    taken = mitigation_ladder.step(calm, Look(obs, POLICY))
     state = taken.state
     assert [type(action) for action in taken.in_order()] == [Prepare]
     assert state.slow is not None
     acted = state.slow.applied[-1]
     assert acted.overhead_seconds == pytest.approx(13 + acted.spare_seconds)
     failing = replace(calm, exposure=FAILING.exposure)
-    assert mitigation_ladder.step(failing, obs, POLICY).is_empty
+    assert mitigation_ladder.step(failing, Look(obs, POLICY)).is_empty
     plenty = replace(obs, spares=Spares(pool="spares", ready=12))
-    assert not mitigation_ladder.step(failing, plenty, POLICY).is_empty
-    step = prices.next_step(failing, obs, POLICY)
+    assert not mitigation_ladder.step(failing, Look(plenty, POLICY)).is_empty
+    step = prices.next_step(failing, Look(obs, POLICY))
     assert step is not None
     assert step.spare_seconds > 120
 
@@ -74,7 +74,7 @@ def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
 def test_the_machine_remembers_whom_it_left_and_what_was_lost() -> None:
     slow = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
     begin = RecoveryState(healthy_ns=slow.healthy_ns, slow=slow)
-    taken = machine.step(begin, seen(ranks=STRAGGLER), POLICY)
+    taken = machine.step(begin, Look(seen(ranks=STRAGGLER), POLICY))
     state = taken.state
     assert [type(action) for action in taken.in_order()] == [Prepare]
     assert (the(state).node, the(state).slowdown, state.exposure) == ("node-2", 3.0, Exposure(since=NOW, lost=0))

@@ -8,7 +8,7 @@ import pytest
 from falcon_core.model import Evidence
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.history import moving_work, reporting_threshold
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -95,7 +95,7 @@ def usual(obs: Observation, policy: Policy = POLICY, *, slowdown: float = 2.6, *
     culprit: Culprit = replace(named(located()), work=HIDDEN, slowdown=3.0)
     slow: SlowIncident = replace(located(), id="", phase="Suspected", culprit=None, onset_iteration=1)
     stays = [stay(int(node[1:]), iterations, slowdown=slowdown) for node, iterations in stayed.items()]
-    return moving_work.is_usual(RecoveryState(stays=stays), slow, culprit, obs, policy)
+    return moving_work.is_usual(RecoveryState(stays=stays), slow, culprit, Look(obs, policy))
 
 
 OBS = seen(ranks={0: FAST, 1: FAST, 2: {**SLOW, "work": HIDDEN}})  # 100 iterations
@@ -122,13 +122,13 @@ def test_what_speaks_against_the_node_is_not_usual() -> None:
     slow = replace(located(), id="", phase="Suspected", culprit=None, onset_iteration=1)
     culprit = replace(named(located()), work=HIDDEN, slowdown=3.0)
     state = RecoveryState(stays=[stay(1, 500, slowdown=3.0)])
-    assert moving_work.is_usual(state, slow, culprit, seen(ranks=waits), POLICY)
+    assert moving_work.is_usual(state, slow, culprit, Look(seen(ranks=waits), POLICY))
     throttled = replace(culprit, cause="Throttled")
-    assert not moving_work.is_usual(state, slow, throttled, seen(ranks=waits), POLICY)
+    assert not moving_work.is_usual(state, slow, throttled, Look(seen(ranks=waits), POLICY))
     fixed = replace(culprit, work="Fixed")
-    assert not moving_work.is_usual(state, slow, fixed, OBS, POLICY), Evidence.WAS_HEALTHY_HERE
+    assert not moving_work.is_usual(state, slow, fixed, Look(OBS, POLICY)), Evidence.WAS_HEALTHY_HERE
     late = replace(OBS, now=NOW + reporting_threshold.MOST_SECONDS + 60)
-    assert not moving_work.is_usual(state, slow, culprit, late, POLICY), "an hour"
+    assert not moving_work.is_usual(state, slow, culprit, Look(late, POLICY)), "an hour"
 
 
 def test_what_a_better_split_of_micro_batches_is_made_for_is_told() -> None:
@@ -155,6 +155,6 @@ def test_an_onset_that_is_dated_long_ago_is_no_incident_before_it_was_looked_for
     obs = seen(ranks={0: {**FAST, "onset": gradual}, 1: {**FAST, "onset": gradual}, 2: slow})
     state = RecoveryState(stays=[stay(1, 500, slowdown=3.0)])
     for _ in range(2):
-        state = mitigation_ladder.step(state, obs, POLICY).state
+        state = mitigation_ladder.step(state, Look(obs, POLICY)).state
     assert state.slow is not None
     assert (state.slow.phase, state.slow.usual is not None) == ("Suspected", True)

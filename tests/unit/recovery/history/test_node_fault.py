@@ -9,7 +9,7 @@ import pytest
 
 from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import machine
+from falcon_core.recovery import Look, machine
 from falcon_core.recovery.history import node_fault
 from falcon_core.recovery.model.actions import Prepare
 from falcon_core.recovery.model.observation import Observation
@@ -185,7 +185,7 @@ def test_a_failure_that_moves_a_slow_rank_shows_its_role_unless_it_is_well_there
 
 def test_a_node_that_is_lost_while_its_rank_is_slow_is_remembered() -> None:
     obs = seen(members={2: {"alive": False, "node_ready": False}}, ranks={**STRAGGLER, 2: {**SLOW, "fresh": False}})
-    state = machine.step(RecoveryState(healthy_ns=250_000_000, slow=suspect()), obs, POLICY).state
+    state = machine.step(RecoveryState(healthy_ns=250_000_000, slow=suspect()), Look(obs, POLICY)).state
     assert state.slow is None
     assert [(known.replica, known.node, known.end) for known in state.stays] == [(2, "node-2", "Left")]
 

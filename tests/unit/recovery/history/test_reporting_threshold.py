@@ -9,7 +9,7 @@ import pytest
 
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.history import reporting_threshold
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident, Spell
 from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import FAST, MS, ONSET, POLICY, replace, seen
@@ -30,7 +30,7 @@ def slowly(lasted: int, seconds: float, **fields: Any) -> Observation:
 
 def watched(state: RecoveryState, *looks: Observation) -> RecoveryState:
     for obs in looks:
-        state = mitigation_ladder.step(state, obs, POLICY).state
+        state = mitigation_ladder.step(state, Look(obs, POLICY)).state
     return state
 
 
@@ -75,14 +75,14 @@ def test_slowdowns_that_pass_are_remembered_by_size() -> None:
 
     def passed(state: RecoveryState, size: float, lasted: int) -> RecoveryState:
         slow: SlowIncident = replace(base, peak_ns=round(size * base.healthy_ns))
-        return reporting_threshold.remember(state, slow, slowly(lasted, 60.0), POLICY)
+        return reporting_threshold.remember(state, slow, Look(slowly(lasted, 60.0), POLICY))
 
     state = passed(passed(RecoveryState(), 1.3, 20), 1.25, 30)
     assert state.spells == [Spell(size=1.3, iterations=30)]
     for number in range(2 * reporting_threshold.MOST_SPELLS):
         state = passed(state, 2.0 * 1.2**number, 10)
     assert len(state.spells) == reporting_threshold.MOST_SPELLS
-    assert reporting_threshold.remember(state, base, slowly(20, 60.0), POLICY) == state, "its size was never seen"
+    assert reporting_threshold.remember(state, base, Look(slowly(20, 60.0), POLICY)) == state, "its size was never seen"
 
 
 def uploads(seed: int) -> list[Times]:

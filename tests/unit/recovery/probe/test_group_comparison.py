@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery import detail_requests
+from falcon_core.recovery import Look, detail_requests
 from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
@@ -55,13 +55,13 @@ def job(times: dict[int, list[int] | None] | None = None, *, iterations: int = 1
 
 
 def seen(obs: Observation, state: RecoveryState | None = None, policy: Policy = POLICY) -> RecoveryState:
-    return group_comparison.look(state or RecoveryState(), obs, policy)
+    return group_comparison.look(state or RecoveryState(), Look(obs, policy))
 
 
 def slowest(obs: Observation, policy: Policy) -> group_comparison.Slower | None:
     """Return the group that is suspected; None where no group is, or not all is known."""
-    known = group_comparison._known_groups(obs, policy)
-    return None if known is None else group_comparison.slowest(known, obs, policy)
+    known = group_comparison._known_groups(Look(obs, policy))
+    return None if known is None else group_comparison.slowest(known, Look(obs, policy))
 
 
 def test_the_transfer_is_what_the_member_takes_that_arrives_last_call_by_call() -> None:
@@ -105,7 +105,9 @@ def test_three_reports_that_hold_no_iteration_twice_make_a_suspicion() -> None:
         state = seen(job(iterations=iterations), state)
         assert state.compared is not None
         assert state.compared.reports == reports
-        assert (group_comparison.suspicion(state, job(iterations=iterations), POLICY) is not None) == (reports == 3)
+        assert (group_comparison.suspicion(state, Look(job(iterations=iterations), POLICY)) is not None) == (
+            reports == 3
+        )
 
 
 ALIKE: dict[int, list[int] | None] = {0: [5 * MS, 45 * MS], 1: [5 * MS, 45 * MS]}
@@ -142,7 +144,7 @@ def test_a_look_at_which_not_all_is_known_changes_nothing() -> None:
     [
         ({}, job(iterations=49), POLICY),
         ({}, job(running=False), POLICY),
-        ({"slow": group_comparison.suspicion(CERTAIN, job(), POLICY)}, job(), POLICY),
+        ({"slow": group_comparison.suspicion(CERTAIN, Look(job(), POLICY))}, job(), POLICY),
         ({}, job(), replace(POLICY, pause_budget=0.0)),
         ({}, job(), replace(POLICY, layout=Parallelism(data=4))),
         ({}, job(), replace(POLICY, enforce=False)),
@@ -153,14 +155,14 @@ def test_a_look_at_which_not_all_is_known_changes_nothing() -> None:
 )
 def test_when_nobody_is_asked(state: dict[str, Any], obs: Observation, policy: Policy) -> None:
     before = RecoveryState(**state)
-    assert group_comparison.asked(before, obs, policy) == []
+    assert group_comparison.asked(before, Look(obs, policy)) == []
     assert seen(obs, before, policy) == before
 
 
 def test_all_ranks_are_asked_once_a_generation() -> None:
-    assert detail_requests.wanted_detail(RecoveryState(), job(), POLICY) == [0, 1, 2, 3]
+    assert detail_requests.wanted_detail(RecoveryState(), Look(job(), POLICY)) == [0, 1, 2, 3]
     alike = job({0: [5 * MS, 45 * MS], 1: [5 * MS, 45 * MS]})
-    assert detail_requests.wanted_detail(seen(alike), alike, POLICY) == []
+    assert detail_requests.wanted_detail(seen(alike), Look(alike, POLICY)) == []
 
 
 def test_ranks_that_never_say_what_their_calls_take_are_not_asked_for_ever() -> None:
@@ -172,14 +174,14 @@ def test_ranks_that_never_say_what_their_calls_take_are_not_asked_for_ever() -> 
     state = seen(job(ranks=[replace(each, sent=replace(each.sent, iterations=60)) for each in quiet]))
     assert state.compared == Compared(generation=1, iteration=60)
     late = job(ranks=[replace(each, sent=replace(each.sent, iterations=260)) for each in quiet])
-    assert detail_requests.wanted_detail(seen(late, state), late, POLICY) == []
+    assert detail_requests.wanted_detail(seen(late, state), Look(late, POLICY)) == []
 
 
 # -- the suspicion -----------------------------------------------------------------------------------------------------
 
 
 def test_a_suspicion_counts_from_the_first_iteration_and_has_the_links_measured() -> None:
-    taken = mitigation_ladder.step(CERTAIN, job(), POLICY)
+    taken = mitigation_ladder.step(CERTAIN, Look(job(), POLICY))
     state = taken.state
     slow = state.slow
     assert taken.is_empty
@@ -188,20 +190,20 @@ def test_a_suspicion_counts_from_the_first_iteration_and_has_the_links_measured(
     assert (slow.healthy_ns, slow.slow_ns) == (ITERATION - 40 * MS, ITERATION)
     assert slow.link is not None
     assert [place.rank for place in slow.link.ranks] == [0, 1]
-    state = mitigation_ladder.step(state, job(), POLICY).state
+    state = mitigation_ladder.step(state, Look(job(), POLICY)).state
     assert state.slow is not None
     assert state.slow.loss.seconds == pytest.approx(100 * 0.04), "of all iterations of this generation"
-    probe = probe_controller.step(state, job(), POLICY).probe
+    probe = probe_controller.step(state, Look(job(), POLICY)).probe
     assert probe is not None
     assert (probe.measures, probe.phase) == ("Links", "Prepare")
 
 
 def after_measuring(links: dict[frozenset[int], int]) -> RecoveryState:
     """Return the state after the links were measured at such rates, by their ends, bits a second."""
-    state = mitigation_ladder.step(CERTAIN, job(), POLICY).state
+    state = mitigation_ladder.step(CERTAIN, Look(job(), POLICY)).state
     for replies in ({}, answers(ready), answers(measured(links))):
         state = mitigation_ladder.step(
-            probe_controller.step(state, job(probes=replies), POLICY), job(probes=replies), POLICY
+            probe_controller.step(state, Look(job(probes=replies), POLICY)), Look(job(probes=replies), POLICY)
         ).state
     return state
 
@@ -229,7 +231,7 @@ def test_where_no_link_is_slow_the_suspicion_is_forgotten_and_leaves_no_trace() 
     assert (state.slow, state.incidents, state.spells) == (None, 0, [])
     assert state.compared is not None
     assert state.compared.over
-    assert mitigation_ladder.step(state, job(), POLICY).state.slow is None
+    assert mitigation_ladder.step(state, Look(job(), POLICY)).state.slow is None
 
 
 ONSET = Onset(iteration=90, unix_ns=0, reported_iteration=95, before_ns=ITERATION, after_ns=2 * ITERATION)
@@ -247,8 +249,8 @@ ONSET = Onset(iteration=90, unix_ns=0, reported_iteration=95, before_ns=ITERATIO
     ids=["an onset", "another generation", "another group", "no pauses any more", "it could not be measured"],
 )
 def test_what_ends_a_suspicion(obs: Observation, policy: Policy, probed: Probed | None) -> None:
-    slow = group_comparison.suspicion(CERTAIN, job(), POLICY)
+    slow = group_comparison.suspicion(CERTAIN, Look(job(), POLICY))
     assert slow is not None
-    state = mitigation_ladder.step(replace(CERTAIN, slow=replace(slow, probed=probed)), obs, policy).state
+    state = mitigation_ladder.step(replace(CERTAIN, slow=replace(slow, probed=probed)), Look(obs, policy)).state
     assert state.slow is None
     assert state.spells == []

@@ -9,6 +9,7 @@ import pytest
 from falcon_core.model import Evidence
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.cost import loss
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.probe import Pauses, Probe, Probed
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -38,7 +39,7 @@ from tests.unit.recovery.seen import MS, NOW, member, rank, replace
 
 
 def verdict(report: Any) -> SlowIncident:
-    after = probe_controller.step(ordered(), job(probes=answers(report)), POLICY).slow
+    after = probe_controller.step(ordered(), Look(job(probes=answers(report)), POLICY)).slow
     assert after is not None
     return after
 
@@ -72,7 +73,7 @@ def test_where_transfers_are_known_to_be_slow_a_link_at_less_than_half_is_why() 
 def test_the_ranks_of_a_link_are_where_they_run_now() -> None:
     before = replace(LINK, ranks=[replace(LINK.ranks[0], node="left", pod_name="gone"), *LINK.ranks[1:]])
     obs = job(probes=answers(measured({frozenset((1, 2)): 40_000_000})))
-    after = probe_controller.step(ordered(state(slow=replace(INCIDENT, link=before))), obs, POLICY).slow
+    after = probe_controller.step(ordered(state(slow=replace(INCIDENT, link=before))), Look(obs, POLICY)).slow
     assert after is not None
     assert after.link is not None
     assert after.link.ranks == LINK.ranks
@@ -92,7 +93,7 @@ def test_links_that_could_not_be_measured_name_nobody() -> None:
 
 def unnamed(report: Any) -> tuple[RecoveryState, SlowIncident]:
     """Return what is known after all links were measured, though nobody had been named."""
-    after = probe_controller.step(ordered(state(slow=UNNAMED, incidents=3)), job(probes=answers(report)), POLICY)
+    after = probe_controller.step(ordered(state(slow=UNNAMED, incidents=3)), Look(job(probes=answers(report)), POLICY))
     assert after.slow is not None
     return after, after.slow
 
@@ -106,7 +107,7 @@ def test_a_job_that_is_slow_though_nobody_computes_longer_has_its_links_measured
     assert after.probe is not None
     assert after.probe.incident == "gpt2-4"
     opened = ProbeReport(1, LinksReport(), is_open=True, held_ms=1500)
-    over = probe_controller.step(after, job(probes=answers(lambda _at: opened)), POLICY)
+    over = probe_controller.step(after, Look(job(probes=answers(lambda _at: opened)), POLICY))
     assert over.probe is None
     assert over.slow is not None
     assert over.slow.probed is not None
@@ -137,7 +138,7 @@ def test_links_that_are_alike_name_nobody() -> None:
 def test_a_slowdown_that_may_have_another_reason_stops_nobody(changes: dict[str, Any], compute_ns: int) -> None:
     before = state(slow=replace(UNNAMED, **changes))
     obs = job(ranks=[rank(at, iteration_ns=[SLOW] * 16, compute_ns=[compute_ns] * 16) for at in range(RANKS)])
-    assert probe_controller.step(before, obs, POLICY).probe is None
+    assert probe_controller.step(before, Look(obs, POLICY)).probe is None
 
 
 @pytest.mark.parametrize(
@@ -151,29 +152,29 @@ def test_a_slowdown_that_may_have_another_reason_stops_nobody(changes: dict[str,
 def test_the_budget_is_of_the_jobs_time_and_pauses_keep_apart(pauses: Pauses, at: float) -> None:
     before = state(pauses=pauses)
     assert probe_targets.allowed_at(before, before.slow, POLICY) == pytest.approx(at)
-    assert (probe_controller.step(before, job(), POLICY).probe is None) == (at > NOW)
+    assert (probe_controller.step(before, Look(job(), POLICY)).probe is None) == (at > NOW)
 
 
 def test_a_pause_is_no_part_of_the_slowdowns_loss() -> None:
     stood = job(ranks=[rank(at, iteration_ns=[SLOW] * 15 + [4 * SLOW]) for at in range(RANKS)])
-    counted = loss.counted(INCIDENT, stood, POLICY, None, paused=True)
+    counted = loss.counted(INCIDENT, Look(stood, POLICY), None, paused=True)
     assert counted.loss.seconds == pytest.approx((SLOW - HEALTHY) / 1e9)
-    assert loss.counted(INCIDENT, stood, POLICY, None).loss.seconds > 2
-    assert not probe_controller.disturbs(probe_controller.step(state(), job(), POLICY), job())
+    assert loss.counted(INCIDENT, Look(stood, POLICY), None).loss.seconds > 2
+    assert not probe_controller.disturbs(probe_controller.step(state(), Look(job(), POLICY)), job())
     assert probe_controller.disturbs(ordered(), job())
     assert probe_controller.disturbs(state(pauses=replace(OLD, last_at=NOW - 2)), job())
     assert not probe_controller.disturbs(state(pauses=replace(OLD, last_at=NOW - 9)), job())
 
 
 def test_a_pause_that_a_failure_ended_counts_from_its_order() -> None:
-    over = probe_controller.step(ordered(), job(now=NOW + 2, running=False, generation=2), POLICY)
+    over = probe_controller.step(ordered(), Look(job(now=NOW + 2, running=False, generation=2), POLICY))
     assert over.probe is None
     assert (over.pauses.count, over.pauses.seconds) == (1, 2.0)
 
 
 def test_an_agent_that_is_gone_ends_the_pause_at_once() -> None:
     members = [member(at, alive=at != 2) for at in range(RANKS)]
-    after = probe_controller.step(ordered(), job(members=members, probes=answers(ready)), POLICY)
+    after = probe_controller.step(ordered(), Look(job(members=members, probes=answers(ready)), POLICY))
     assert after.probe is not None
     assert after.probe.phase == "Release"
     assert after.slow is not None
@@ -195,12 +196,12 @@ def test_an_agent_that_is_gone_ends_the_pause_at_once() -> None:
     ],
 )
 def test_nobody_is_stopped_without_need(changes: dict[str, Any], policy: dict[str, Any]) -> None:
-    after = probe_controller.step(state(slow=replace(INCIDENT, **changes)), job(), replace(POLICY, **policy))
+    after = probe_controller.step(state(slow=replace(INCIDENT, **changes)), Look(job(), replace(POLICY, **policy)))
     assert after.probe is None
 
 
 def test_a_relief_ends_the_probe() -> None:
-    after = probe_controller.step(replace(ordered(), slow=None), job(probes=answers(ready)), POLICY)
+    after = probe_controller.step(replace(ordered(), slow=None), Look(job(probes=answers(ready)), POLICY))
     assert isinstance(after.probe, Probe)
     assert after.probe.phase == "Release"
 
@@ -235,11 +236,11 @@ def computing(rates: dict[int, float], **fields: Any) -> Any:
 
 def looked_at(report: Any, slow: SlowIncident = OWED) -> Probed:
     before = state(slow=slow)
-    begun = probe_controller.step(before, job(), REPLACING)
-    held = probe_controller.step(begun, job(probes=answers(ready)), REPLACING)
+    begun = probe_controller.step(before, Look(job(), REPLACING))
+    held = probe_controller.step(begun, Look(job(probes=answers(ready)), REPLACING))
     assert held.probe is not None
     assert (held.probe.phase, held.probe.measures, held.probe.ring) == ("Hold", "Machines", [])
-    after = probe_controller.step(held, job(probes=answers(report)), REPLACING).slow
+    after = probe_controller.step(held, Look(job(probes=answers(report)), REPLACING)).slow
     assert after is not None
     assert after.probed is not None
     return after.probed
@@ -290,4 +291,4 @@ def test_agents_that_measure_no_machines_leave_the_doubt() -> None:
     ],
 )
 def test_no_machine_is_measured_without_need(changes: dict[str, Any]) -> None:
-    assert probe_controller.step(state(slow=replace(OWED, **changes)), job(), REPLACING).probe is None
+    assert probe_controller.step(state(slow=replace(OWED, **changes)), Look(job(), REPLACING)).probe is None

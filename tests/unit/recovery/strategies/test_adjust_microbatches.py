@@ -9,7 +9,7 @@ import pytest
 
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis.stragglers import no_longer_slow
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
@@ -32,7 +32,7 @@ def best_ms(micro_ms: tuple[int, ...], per_rank: int) -> int:
 @pytest.mark.parametrize("micro_ms", [(45, 45, 90), (45, 60, 135), (50, 50, 400), (90, 44, 45)])
 def test_the_split_is_the_best_of_all(micro_ms: tuple[int, ...], per_rank: int) -> None:
     obs = job(micro_ms, shares=(per_rank,) * 3, per_rank=per_rank)
-    found = adjust_microbatches.plan(obs, LADDER)
+    found = adjust_microbatches.plan(Look(obs, LADDER))
     assert found is not None
     assert sum(found.shares) == 3 * per_rank
     assert min(found.shares) >= 2
@@ -43,14 +43,16 @@ def test_the_split_is_the_best_of_all(micro_ms: tuple[int, ...], per_rank: int) 
 
 
 def test_an_iteration_is_expected_to_be_no_shorter_than_what_its_slowest_rank_computes() -> None:
-    found = adjust_microbatches.plan(job(iteration_ns=[255 * MS] * 16), LADDER)  # slow passes, and healthy iterations
+    found = adjust_microbatches.plan(
+        Look(job(iteration_ns=[255 * MS] * 16), LADDER)
+    )  # slow passes, and healthy iterations
     assert found is not None
     assert found.expected_ns == found.slowest_ns == 245 * MS
 
 
 def test_noise_moves_nothing_and_a_split_that_is_best_stays() -> None:
-    assert adjust_microbatches.plan(job((45, 46, 44)), LADDER) is None
-    assert adjust_microbatches.plan(job((45, 45, 90), shares=(5, 5, 2)), LADDER) is None
+    assert adjust_microbatches.plan(Look(job((45, 46, 44)), LADDER)) is None
+    assert adjust_microbatches.plan(Look(job((45, 45, 90), shares=(5, 5, 2)), LADDER)) is None
 
 
 # -- replicas of several ranks -----------------------------------------------------------------------------------------
@@ -59,7 +61,7 @@ def test_noise_moves_nothing_and_a_split_that_is_best_stays() -> None:
 def test_all_ranks_of_a_replica_get_its_share_and_the_filling_of_the_pipeline_does_not_depend_on_it() -> None:
     # Ranks 0 and 1 hold the first stage. Replica 0 takes 20 ms + m · 20 ms, replica 1 takes 10 ms + m · 10 ms.
     obs, policy = hybrid((160, 80, 80, 80), iteration_ms=170, pipeline=2)
-    found = adjust_microbatches.plan(obs, policy)
+    found = adjust_microbatches.plan(Look(obs, policy))
     assert found is not None
     best = min(max(10 + 20 * own, 10 + 10 * (16 - own)) for own in range(2, 15))
     assert found.slowest_ns == pytest.approx(best * MS)
@@ -70,7 +72,7 @@ def test_all_ranks_of_a_replica_get_its_share_and_the_filling_of_the_pipeline_do
 def test_a_schedule_without_overlap_takes_all_stages_for_each_micro_batch() -> None:
     # 30 ms a micro-batch in replica 0, and 20 ms in replica 1: 240 and 160 ms of 8.
     obs, policy = hybrid((160, 80, 80, 80), iteration_ms=250, pipeline=2)
-    found = adjust_microbatches.plan(obs, policy)
+    found = adjust_microbatches.plan(Look(obs, policy))
     assert found is not None
     best = min(max(30 * own, 20 * (16 - own)) for own in range(2, 15))
     assert found.slowest_ns == pytest.approx(best * MS)
@@ -79,12 +81,12 @@ def test_a_schedule_without_overlap_takes_all_stages_for_each_micro_batch() -> N
 
 def test_a_replica_is_as_slow_as_its_slowest_tensor_rank_that_is_measured() -> None:
     obs, policy = hybrid((80, 160, 80, 80), iteration_ms=165, tensor=2, unmeasured=(0, 3))
-    assert adjust_microbatches.hindrance(obs, policy) == ""
-    found = adjust_microbatches.plan(obs, policy)
+    assert adjust_microbatches.hindrance(Look(obs, policy)) == ""
+    found = adjust_microbatches.plan(Look(obs, policy))
     assert found is not None
     assert found.shares == [5, 5, 11, 11]
     unknown, policy = hybrid((80, 160, 80, 80), iteration_ms=165, tensor=2, unmeasured=(2, 3))
-    assert "what rank 2 takes" in adjust_microbatches.hindrance(unknown, policy)
+    assert "what rank 2 takes" in adjust_microbatches.hindrance(Look(unknown, policy))
 
 
 @pytest.mark.parametrize(
@@ -100,14 +102,14 @@ def test_what_keeps_the_micro_batches_of_replicas_where_they_are(
     layout: dict[str, int], shares: tuple[int, ...], why: str
 ) -> None:
     obs, policy = hybrid((80,) * 4, iteration_ms=90, shares=shares, **layout)
-    assert adjust_microbatches.hindrance(obs, policy) == why
+    assert adjust_microbatches.hindrance(Look(obs, policy)) == why
 
 
 def test_ranks_of_one_replica_with_different_shares_are_about_to_change() -> None:
     obs, policy = hybrid((80,) * 4, iteration_ms=90, pipeline=2)
     micros = [MicroShare(per_rank=8, share=share, timed=False) for share in (7, 9, 9, 7)]
     ranks = [replace(each, sent=replace(each.sent, micro=micro)) for each, micro in zip(obs.ranks, micros, strict=True)]
-    assert "about to change" in adjust_microbatches.hindrance(replace(obs, ranks=ranks), policy)
+    assert "about to change" in adjust_microbatches.hindrance(Look(replace(obs, ranks=ranks), policy))
 
 
 SAID = MicroShare(per_rank=4, share=4, micro_ns=45 * MS)
@@ -128,18 +130,18 @@ SAID = MicroShare(per_rank=4, share=4, micro_ns=45 * MS)
     ],
 )
 def test_it_applies_where_all_ranks_say_that_it_can(obs: Observation, why: str) -> None:
-    assert adjust_microbatches.hindrance(obs, LADDER) == why
+    assert adjust_microbatches.hindrance(Look(obs, LADDER)) == why
 
 
 def test_the_ranks_have_to_have_equally_many_in_the_even_split() -> None:
     obs = job()
     other = replace(obs.ranks[2], sent=replace(obs.ranks[2].sent, micro=replace(SAID, per_rank=6)))
     obs = replace(obs, ranks=[*obs.ranks[:2], other])
-    assert "equally many" in adjust_microbatches.hindrance(obs, LADDER)
+    assert "equally many" in adjust_microbatches.hindrance(Look(obs, LADDER))
 
 
 def named(obs: Observation, policy: Policy = LADDER, **fields: Any) -> str:
-    found = prices.next_candidate(RecoveryState(), slow(**fields), obs, policy)
+    found = prices.next_candidate(RecoveryState(), slow(**fields), Look(obs, policy))
     return "" if found is None else found.name
 
 
@@ -154,10 +156,10 @@ def test_the_ladder_passes_over_what_does_not_apply() -> None:
 
 
 def test_why_not_is_asked_of_a_spec_with_the_strategy_alone() -> None:
-    assert prices.why_not_moved(slow(), seen(), LADDER) == adjust_microbatches.NOT_USED
-    assert prices.why_not_moved(slow(), job((45, 45, 46)), LADDER) == adjust_microbatches.NO_GAIN
-    assert prices.why_not_moved(slow(), job(), LADDER) == ""
-    assert prices.why_not_moved(slow(), seen(), POLICY) == ""
+    assert prices.why_not_moved(slow(), Look(seen(), LADDER)) == adjust_microbatches.NOT_USED
+    assert prices.why_not_moved(slow(), Look(job((45, 45, 46)), LADDER)) == adjust_microbatches.NO_GAIN
+    assert prices.why_not_moved(slow(), Look(job(), LADDER)) == ""
+    assert prices.why_not_moved(slow(), Look(seen(), POLICY)) == ""
 
 
 @pytest.mark.parametrize(("times", "waited", "again"), [(1, 59, False), (1, 61, True), (2, 119, False), (2, 121, True)])
@@ -172,11 +174,13 @@ def test_what_failed_is_tried_again_after_longer_each_time(times: int, waited: f
 def test_a_healthy_iteration_is_no_relief_while_other_ranks_compute_the_culprits_micro_batches() -> None:
     as_short_as_ever: dict[str, Any] = {"iteration_ns": [255 * MS] * 16}
     even, uneven = job(**as_short_as_ever), job(shares=(5, 5, 2), **as_short_as_ever)
-    assert no_longer_slow(slow(), even, LADDER)
-    assert not no_longer_slow(slow(), uneven, LADDER)
-    assert not no_longer_slow(slow(moved=MOVED), even, LADDER), "its newest iterations may be of the shares before"
+    assert no_longer_slow(slow(), Look(even, LADDER))
+    assert not no_longer_slow(slow(), Look(uneven, LADDER))
+    assert not no_longer_slow(slow(moved=MOVED), Look(even, LADDER)), (
+        "its newest iterations may be of the shares before"
+    )
     well = job((45, 45, 45), shares=(5, 5, 2))
-    assert no_longer_slow(slow(moved=MOVED), well, LADDER), "its own computation tells"
+    assert no_longer_slow(slow(moved=MOVED), Look(well, LADDER)), "its own computation tells"
 
 
 @pytest.mark.parametrize(
@@ -190,4 +194,4 @@ def test_a_healthy_iteration_is_no_relief_while_other_ranks_compute_the_culprits
 )
 def test_what_slow_ranks_cost_after_the_move(micro_ms: tuple[int, ...], moved: tuple[int, ...], left_ms: float) -> None:
     policy = replace(LADDER, world_size=len(micro_ms))
-    assert adjust_microbatches.left_ns(job(micro_ms, shares=moved), policy) == pytest.approx(left_ms * MS)
+    assert adjust_microbatches.left_ns(Look(job(micro_ms, shares=moved), policy)) == pytest.approx(left_ms * MS)

@@ -15,7 +15,7 @@ from falcon_core.recovery.failslow import link_swap
 from falcon_core.recovery.history.durations import EARLY_SHARE, LEAST_SEEN
 from falcon_core.recovery.model.actions import Command, Swap
 from falcon_core.recovery.model.events import SlowClosed
-from falcon_core.recovery.model.observation import Observation, PreparedSeen
+from falcon_core.recovery.model.observation import Look, Observation, PreparedSeen
 from falcon_core.recovery.model.planned_move import LeavingNode
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
@@ -81,8 +81,8 @@ def incident(loss: float = 100.0, **fields: Any) -> SlowIncident:
 
 
 def found(obs: Observation, link: SlowLink = LINK) -> swap_for_link.Plan | None:
-    assert swap_for_link.hindrance(RecoveryState(), link, obs, POLICY) == ""
-    return swap_for_link.plan(link, HEALTHY, obs, POLICY)
+    assert swap_for_link.hindrance(RecoveryState(), link, Look(obs, POLICY)) == ""
+    return swap_for_link.plan(link, HEALTHY, Look(obs, POLICY))
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ MOVING = "a pod is about to be moved to another node"
 def test_it_applies_where_ends_and_traffic_are_known(
     state: RecoveryState, link: SlowLink, obs: Observation, why: str
 ) -> None:
-    assert swap_for_link.hindrance(state, link, obs, POLICY) == why
+    assert swap_for_link.hindrance(state, link, Look(obs, POLICY)) == why
 
 
 # -- what it costs, and when it is due ---------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_it_applies_where_ends_and_traffic_are_known(
 def price(policy: Policy = POLICY, state: RecoveryState | None = None, **fields: Any) -> tuple[float, float]:
     ignored = Applied(strategy="Ignore", at=NOW, loss_seconds=0.0, overhead_seconds=0.0)
     slow = incident(applied=[ignored], outlook=Outlook(at=NOW, removed_share=1.0))
-    candidate = prices.next_candidate(state or RecoveryState(), slow, job(**fields), policy)
+    candidate = prices.next_candidate(state or RecoveryState(), slow, Look(job(**fields), policy))
     assert candidate is not None
     assert candidate.name == "SwapNodes"
     return candidate.overhead_seconds, candidate.redo_seconds
@@ -224,7 +224,7 @@ def climbed(
     **fields: Any,
 ) -> tuple[SlowIncident, list[Command]]:
     before = RecoveryState(durations=list(known))
-    taken = link_swap.climb(before, incident(loss, **fields), obs or job(), policy)
+    taken = link_swap.climb(before, incident(loss, **fields), Look(obs or job(), policy))
     state = taken.state
     assert state.slow is not None
     assert taken.events == []
@@ -280,7 +280,7 @@ def test_what_the_link_costs_is_measured_again_before_a_plan() -> None:
     onset = Onset(iteration=60, unix_ns=0, reported_iteration=65, before_ns=HEALTHY, after_ns=SLOW)
     obs = job()
     obs = replace(obs, ranks=[replace(each, sent=replace(each.sent, onset=onset)) for each in obs.ranks])
-    seen = slow_link(obs, POLICY, incident())
+    seen = slow_link(Look(obs, POLICY), incident())
     assert seen is not None
     early = replace(seen, excess_ns=seen.excess_ns // 2)
     assert climbed(5.0, obs, link=early)[0].link == seen
@@ -319,7 +319,7 @@ def checked(iteration_ns: int, iterations: int = 20, trained_seconds: float = 5.
     obs = job(iteration_ns=iteration_ns, now=now, generation=2, running_seconds=trained_seconds)
     ranks = [replace(each, sent=replace(each.sent, iterations=iterations)) for each in obs.ranks]
     assert link_swap.is_checked(slow)
-    return link_swap.check(RecoveryState(slow=slow), slow, replace(obs, ranks=ranks), POLICY)
+    return link_swap.check(RecoveryState(slow=slow), slow, Look(replace(obs, ranks=ranks), POLICY))
 
 
 def test_iterations_that_are_shorter_close_the_incident_and_the_standstill_is_learned() -> None:
@@ -364,7 +364,7 @@ def test_one_that_has_not_helped_is_not_tried_again() -> None:
     assert state.slow.swapped is not None
     assert state.slow.swapped.failed
     assert not link_swap.is_checked(state.slow)
-    taken = link_swap.climb(state, replace(state.slow, loss=Loss(seconds=1e6)), job(), POLICY)
+    taken = link_swap.climb(state, replace(state.slow, loss=Loss(seconds=1e6)), Look(job(), POLICY))
     again = taken.state
     assert taken.is_empty
     assert again.slow is not None

@@ -11,7 +11,7 @@ from falcon_core.recovery.failslow import node_swap
 from falcon_core.recovery.history import node_fault
 from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.events import SlowClosed
-from falcon_core.recovery.model.observation import Observation, PreparedSeen, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, PreparedSeen, RankSeen
 from falcon_core.recovery.model.planned_move import LeavingNode
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
@@ -74,9 +74,9 @@ def two_slow(first: int = 0, second: int = 2, factor: float = 2.0) -> RecoverySt
 
 
 def planned(state: RecoveryState, obs: Observation, policy: Policy) -> swap_for_link.Plan | None:
-    assert swap_for_nodes.hindrance(state, obs, policy) == ""
+    assert swap_for_nodes.hindrance(state, Look(obs, policy)) == ""
     assert state.slow is not None
-    return swap_for_nodes.plan(state, state.slow, obs, policy)
+    return swap_for_nodes.plan(state, state.slow, Look(obs, policy))
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -158,9 +158,9 @@ def test_traffic_is_not_put_back_on_a_link_that_is_known_to_be_slow(pair: tuple[
     state, groups = two_slow(), policy(tensor=2, data=1)
     assert state.slow is not None
     known = [SlowPair(nodes=sorted(on[end] for end in pair), at=NOW, seconds_per_byte=5e-9)]
-    assert swap_for_nodes.hindrance(state, obs, groups, known) == ""
-    assert bool(swap_for_nodes.plan(state, state.slow, obs, groups, known)) == gathers
-    assert swap_for_nodes.plan(state, state.slow, obs, groups), "nothing is known of slow links"
+    assert swap_for_nodes.hindrance(state, Look(obs, groups), known) == ""
+    assert bool(swap_for_nodes.plan(state, state.slow, Look(obs, groups), known)) == gathers
+    assert swap_for_nodes.plan(state, state.slow, Look(obs, groups)), "nothing is known of slow links"
 
 
 def test_where_a_slow_link_is_known_the_ranks_traffic_has_to_be() -> None:
@@ -169,8 +169,8 @@ def test_where_a_slow_link_is_known_the_ranks_traffic_has_to_be() -> None:
     obs = replace(obs, ranks=[brief, *obs.ranks[1:]])
     known = [SlowPair(nodes=["node-1", "node-3"], at=NOW, seconds_per_byte=5e-9)]
     words = "it is not known what rank 0 sends to whom"
-    assert swap_for_nodes.hindrance(two_slow(), obs, policy(), known) == words
-    assert swap_for_nodes.hindrance(two_slow(), obs, policy()) == ""
+    assert swap_for_nodes.hindrance(two_slow(), Look(obs, policy()), known) == words
+    assert swap_for_nodes.hindrance(two_slow(), Look(obs, policy())) == ""
 
 
 # -- when it applies ---------------------------------------------------------------------------------------------------
@@ -221,15 +221,15 @@ def unevenly(seen: RankSeen) -> RankSeen:
 def test_it_applies_where_stages_and_slow_nodes_are_known(
     state: RecoveryState, obs: Observation, policy: Policy, why: str
 ) -> None:
-    assert swap_for_nodes.hindrance(state, obs, policy) == why
+    assert swap_for_nodes.hindrance(state, Look(obs, policy)) == why
 
 
 def test_a_stage_without_a_well_rank_is_known_by_what_its_ranks_computed_while_they_were_well() -> None:
     state = two_slow(0, 1)
-    assert swap_for_nodes.stage_computation(state, OBS, policy()) == {0: 200 * MS, 1: 300 * MS}
+    assert swap_for_nodes.stage_computation(state, Look(OBS, policy())) == {0: 200 * MS, 1: 300 * MS}
     unknown = [replace(each, culprit=replace(each.culprit, healthy_compute_ns=None)) for each in _incidents(state)]
     state = RecoveryState(slow=unknown[0], beside=unknown[1:])
-    why = swap_for_nodes.hindrance(state, OBS, policy())
+    why = swap_for_nodes.hindrance(state, Look(OBS, policy()))
     assert why == "it is not known what a well rank of stage 0 computes"
 
 
@@ -264,7 +264,7 @@ def exchanged() -> tuple[RecoveryState, Swap]:
     """Return the state after an exchange, as the ladder leaves it."""
     state = two_slow()
     assert state.slow is not None
-    state, slow, actions = node_swap.exchange(state, state.slow, OBS, policy())
+    state, slow, actions = node_swap.exchange(state, state.slow, Look(OBS, policy()))
     assert actions is not None
     (swap,) = actions
     assert isinstance(swap, Swap)
@@ -278,9 +278,9 @@ def checked(slow: dict[int, float], level: int) -> Step:
     obs = job(slow, level, generation=2, now=NOW + 130)
     begun = replace(state, slow=replace(state.slow, trained_at=NOW + 30))
     assert begun.slow is not None
-    early = node_swap.check(begun, begun.slow, replace(obs, now=NOW + 60), policy())
+    early = node_swap.check(begun, begun.slow, Look(replace(obs, now=NOW + 60), policy()))
     assert early.state == begun or level < 840 * MS, "iterations that are no shorter are looked at again"
-    return node_swap.check(begun, begun.slow, obs, policy())
+    return node_swap.check(begun, begun.slow, Look(obs, policy()))
 
 
 def test_each_incident_has_the_role_of_its_pod_after_the_exchange() -> None:
@@ -323,7 +323,7 @@ def test_a_slowness_that_stays_with_the_role_is_no_nodes_fault() -> None:
     again = slow_rank(role, 2.0, onset_generation=2)
     there = replace(_named(again), node="another")
     obs = job({0: 2.0, 2: 2.0}, 850 * MS, generation=2)
-    assert node_fault.evidence_against(state, again, there, obs, policy())[0] is Evidence.FOLLOWS_THE_ROLE
+    assert node_fault.evidence_against(state, again, there, Look(obs, policy()))[0] is Evidence.FOLLOWS_THE_ROLE
 
 
 def test_an_exchange_after_which_both_are_slow_has_not_helped() -> None:
