@@ -91,7 +91,7 @@ test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (
 test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit tests (five minutes)
 	@pytest tests/unit tests/stories -m "not slow" -n 2
 
-test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
+test-integration: venv shim shim-test-programs gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
 	@pytest tests/integration -m "not alone and not slow" -n 4
 	@pytest tests/integration -m "alone and not slow"

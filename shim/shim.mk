@@ -14,8 +14,11 @@ $(SHIM_OUT)/falcon-launch: $(SHIM_SOURCES) shim/build.sh | $(VENV)/.done
 $(SHIM_TEST_OUT)/build.ninja: shim/CMakeLists.txt | $(VENV)/.done
 	@cmake -S shim -B $(SHIM_TEST_OUT) -G Ninja >/dev/null
 
-shim-test: $(SHIM_TEST_OUT)/build.ninja ## C++ unit tests
+.PHONY: shim-test-programs
+shim-test-programs: $(SHIM_TEST_OUT)/build.ninja ## build the C++ tests, and the programs that other tests run
 	@cmake --build $(SHIM_TEST_OUT) >/dev/null || cmake --build $(SHIM_TEST_OUT)
+
+shim-test: shim-test-programs ## C++ unit tests
 	@ctest --test-dir $(SHIM_TEST_OUT) --output-on-failure
 
 shim-sanitize: | $(VENV)/.done ## the shim's C++ tests under the thread, then the address and undefined-behaviour sanitizers

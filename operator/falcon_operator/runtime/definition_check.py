@@ -24,6 +24,7 @@ REMEDY = (
     " or helm upgrade with crds.enabled=true"
 )
 RETRY_SECONDS = 1.0  # between two tries while the API server does not answer
+MISSING_SECONDS = 5.0  # between two tries while the definition does not exist
 MOST_NAMED = 5  # fields that the message names
 log = structlog.get_logger(__name__)
 
@@ -33,18 +34,20 @@ class DefinitionError(Exception):
 
 
 async def require_current(transport: Transport) -> None:
-    """Wait for the API server's answer, and check the definition in it.
+    """Wait until the API server has the definition, and check it.
 
     Raises:
-        DefinitionError: where the definition is missing, may not be read, or drops fields.
+        DefinitionError: where the definition may not be read, or drops fields.
     """
     path = path_of("apiextensions.k8s.io/v1", "customresourcedefinitions", name=NAME)
     while True:
         try:
             check(msgspec.json.decode(await transport.call("GET", path)))
             return
-        except NotFound as error:
-            raise DefinitionError(f"CustomResourceDefinition {NAME} does not exist: {REMEDY}") from error
+        except NotFound:
+            # Whoever installs the operator before the definitions may still apply them.
+            log.warning("waiting", what=f"CustomResourceDefinition {NAME}, which does not exist", remedy=REMEDY)
+            await asyncio.sleep(MISSING_SECONDS)
         except Rejected as error:
             raise DefinitionError(
                 f"CustomResourceDefinition {NAME} cannot be read ({error}): allow the operator's service account to get"

@@ -53,7 +53,7 @@ def test_a_job_is_explained_drawn_and_listed(api: ApiServer, team: str) -> None:
 def test_what_is_not_there_is_told_in_plain_words(api: ApiServer, team: str) -> None:
     elsewhere = falcon(api, "explain", "gpt2", "-n", "kube-system")
     assert elsewhere.returncode == 1
-    assert "there is one in plugin: name it with -n" in elsewhere.stderr
+    assert "there is one in namespace plugin: choose it with -n" in elsewhere.stderr
     denied = falcon(api, "explain", "gpt2", "-n", team, "--as", "nobody")
     assert "you may not get trainingjobs.falcon.dev in namespace plugin" in denied.stderr
 

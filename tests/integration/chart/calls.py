@@ -7,6 +7,7 @@ The answers are made up, since only the requests count: an object that decodes a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import inspect
 import itertools
@@ -27,7 +28,8 @@ from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.secrets import CertificateStore
-from falcon_operator.cluster.transport import AlreadyExists
+from falcon_operator.cluster.transport import AlreadyExists, Transport
+from falcon_operator.runtime.definition_check import require_current
 from falcon_operator.runtime.handlers import registry_of
 
 CALL_SECONDS = 0.2  # some methods go on until they are cancelled
@@ -117,6 +119,14 @@ def own_rights() -> set[Right]:
     gateways = asyncio.run(_rights(lambda transport: GatewayPods(transport, "n", "a=b")))
     secrets = asyncio.run(_rights(lambda transport: CertificateStore(transport, "n", "etcd", "falcon")))
     return leases | gateways | secrets
+
+
+def definition_rights() -> set[Right]:
+    """Return the right for the check of TrainingRun's definition at the operator's start."""
+    recorder = _Recorder(found=True, exists=False, owner="owner")
+    with contextlib.suppress(KeyError):  # the answer is no definition
+        asyncio.run(require_current(typing.cast(Transport, recorder)))
+    return recorder.rights
 
 
 def watch_rights() -> set[Right]:

@@ -9,7 +9,7 @@ import pytest
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.pods import secret_name
-from tests.integration.chart.calls import Right, client_rights, own_rights, rights_of, watch_rights
+from tests.integration.chart.calls import Right, client_rights, definition_rights, own_rights, rights_of, watch_rights
 from tests.integration.chart.charts import Rendered
 
 EXTERNAL = "etcd.enabled=false,etcd.external.secretPrefix=shared,etcd.external.endpoints={https://a:1}"
@@ -29,7 +29,7 @@ def granted(*rules: dict[str, Any]) -> set[Right]:
 def test_what_concerns_the_cluster_and_the_jobs() -> None:
     chart = Rendered()
     rights = granted(*chart("ClusterRole", "falcon")["rules"], *chart("ClusterRole", "falcon-jobs")["rules"])
-    assert rights == client_rights() | watch_rights()
+    assert rights == client_rights() | watch_rights() | definition_rights()
 
 
 def test_what_it_keeps_at_home() -> None:

@@ -90,7 +90,7 @@ def missing(bare: Environment, *command: str | Path) -> str:
 def test_without_an_extra_a_recording_is_judged_and_what_is_missing_is_named(wheel: Path, tmp_path: Path) -> None:
     bare = environment(wheel, "", tmp_path)
     check_every_program_introduces_itself(bare)
-    assert "rank 2 computes" in bare.run("falcon-agent", "replay", RECORDING).stdout
+    assert "rank 2 takes 2.9x the healthy compute time" in bare.run("falcon-agent", "replay", RECORDING).stdout
     assert "pip install 'falcon-training[sim]'" in missing(bare, "falcon-sim", SCENARIO)
     for command in ("run", "node"):
         assert "pip install 'falcon-training[agent]'" in missing(bare, "falcon-agent", command)

@@ -122,9 +122,10 @@ class Server:
         return msgspec.json.encode(answer)
 
 
-async def test_the_operator_waits_for_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_operator_waits_for_the_api_server_and_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definition_check, "RETRY_SECONDS", 0.0)
-    server = Server(Unavailable("no answer"), Unavailable("HTTP 503", 503), definition(TRAINING_RUN))
+    monkeypatch.setattr(definition_check, "MISSING_SECONDS", 0.0)
+    server = Server(Unavailable("no answer"), NotFound("not found"), definition(TRAINING_RUN))
     await require_current(server)  # type: ignore[arg-type]
     wanted = "GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingruns.falcon.dev"
     assert server.paths == [wanted] * 3
@@ -133,7 +134,6 @@ async def test_the_operator_waits_for_the_api_server(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (NotFound("not found"), "does not exist: apply the definition"),
         (Rejected("forbidden", transient=True), "as the chart's ClusterRole does"),
         (older(), "is older than this operator"),
     ],
