@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.diagnosis.outstanding import outstanding
 from falcon_core.recovery.diagnosis.peer_groups import (
     LEAST_GROUP,
     Group,
@@ -269,15 +270,9 @@ def _outstanding(groups: list[Group], look: Look) -> list[int]:
         rise = level - np.median(level[~longer])
         distances.append(np.abs(rise[~longer]))
         rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(longer).tolist()}
-    if not rises:
-        return []
-    least = JUDGEMENT.apart_factor * float(np.quantile(np.concatenate(distances), JUDGEMENT.apart_share))
-    found = {number: (rise, rank) for number, (rise, rank) in rises.items() if rise >= least}
-    nodes = {look.obs.members[rank.replica].node for _, rank in found.values()}
-    if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in look.obs.members})):
-        return []
+    found = outstanding(rises, distances, look.obs)
     share = _gained_share(groups, found)
-    return sorted(found, key=lambda number: -found[number][0]) if share > look.policy.verify * (1 - share) else []
+    return found if share > look.policy.verify * (1 - share) else []
 
 
 def _gained_share(groups: list[Group], slow: Collection[int]) -> float:

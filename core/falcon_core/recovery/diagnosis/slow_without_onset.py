@@ -32,6 +32,7 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.culprit_timing import held_against
+from falcon_core.recovery.diagnosis.outstanding import outstanding
 from falcon_core.recovery.diagnosis.peer_groups import LEAST_GROUP, Group, held_against_peers, settled_groups
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
@@ -195,14 +196,7 @@ def _outstanding(groups: Collection[Group], levels: Mapping[int, int], look: Loo
         distances.append(np.abs(rise[~slow]))
         if _work_is_known(group):
             rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(slow).tolist()}
-    if not rises:
-        return []
-    least = JUDGEMENT.apart_factor * float(np.quantile(np.concatenate(distances), JUDGEMENT.apart_share))
-    found = {number: (rise, rank) for number, (rise, rank) in rises.items() if rise >= least}
-    nodes = {look.obs.members[rank.replica].node for _, rank in found.values()}
-    if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in look.obs.members})):
-        return []
-    return sorted(found, key=lambda number: -found[number][0])
+    return outstanding(rises, distances, look.obs)
 
 
 def _work_is_known(group: Group) -> bool:
