@@ -1,4 +1,4 @@
-"""Write the definitions under ``crds/`` anew, or check them: ``python -m dev.crd [--check]``."""
+"""Write the definitions under ``crds/``, or check them: ``python -m dev.crd [--check]``."""
 
 from __future__ import annotations
 

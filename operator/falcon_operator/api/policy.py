@@ -163,5 +163,5 @@ class PreflightSpec(ApiStruct, frozen=True, kw_only=True):
     is left for a ready spare of the warm pool before the first step; where none is ready, the job starts all the same.
     Report: the condition MachinesChecked says so. Off, the default: nothing is measured. The imports of PyTorch and the
     measurement add seconds to such a start. Beside any other restart of the same pods, unless the program is at fault,
-    runs a smoke test of 0.2 s on the CPUs, for which nobody waits. A machine with less than half of the others' rate,
-    twice in a row, is left likewise, and the failure is SEV1."""
+    runs a smoke test of 0.2 s on the CPUs; the restart does not wait for it. A machine with less than half of the
+    others' rate, twice in a row, is left likewise, and the failure is SEV1."""

@@ -366,7 +366,7 @@ class TrainingJobStatus(ApiStruct, frozen=True, kw_only=True):
 
     check: CheckStatus | None = None
     """The newest measurement of all machines and links that somebody has asked for (kubectl falcon check, or a new
-    value of the annotation falcon.dev/check); absent where nobody has."""
+    value of the annotation falcon.dev/check); absent if no check was requested."""
 
     diagnoses: Annotated[list[DiagnosisStatus], schema(list_type="atomic", maxItems=64)] = []
     """The findings, newest first."""

@@ -45,7 +45,7 @@ async def require_current(transport: Transport) -> None:
             check(msgspec.json.decode(await transport.call("GET", path)))
             return
         except NotFound:
-            # Whoever installs the operator before the definitions may still apply them.
+            # The definitions may still be applied: a user can install the operator before them.
             log.warning("waiting", what=f"CustomResourceDefinition {NAME}, which does not exist", remedy=REMEDY)
             await asyncio.sleep(MISSING_SECONDS)
         except Rejected as error:
