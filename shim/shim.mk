@@ -4,12 +4,27 @@ SHIM_SOURCES := $(wildcard shim/src/*/*.* shim/src/*/*/*.* shim/cmake/* shim/tes
 CXX_FILES := $(filter %.cc %.h %.def,$(SHIM_SOURCES))
 export SHIM_OUT SHIM_TEST_OUT
 
+# Known by their content, so that another checkout of the same sources neither builds nor reads them again.
+SHIM_INPUTS := $(sort $(filter shim/src/% shim/cmake/%,$(SHIM_SOURCES))) shim/CMakeLists.txt shim/build.sh constraints.txt
+SHIM_BUILT := $(FALCON_CACHE)/shim-built/$(shell (sha256sum $(SHIM_INPUTS); grep '^version = ' pyproject.toml) | sha256sum | cut -c1-16)
+TIDY_INPUTS := $(sort $(CXX_FILES)) shim/CMakeLists.txt .clang-tidy constraints.txt
+TIDY_PASSED := $(FALCON_CACHE)/shim-tidy/$(shell sha256sum $(TIDY_INPUTS) | sha256sum | cut -c1-16)
+
 .PHONY: shim shim-test shim-sanitize shim-lint shim-format
 shim: $(SHIM_OUT)/falcon-launch ## build libfalcon_shim.so and falcon-launch for this machine's images
 
 $(SHIM_OUT)/falcon-launch: $(SHIM_SOURCES) shim/build.sh | $(VENV)/.done
-	@echo "shim: building with zig (three minutes the first time)"
-	@FALCON_PYTHON=$(PY) shim/build.sh $(SHIM_OUT)
+	@if [ ! -e $(SHIM_BUILT)/falcon-launch ]; then \
+	  echo "shim: building with zig (three minutes the first time)"; \
+	  FALCON_PYTHON=$(PY) shim/build.sh $(SHIM_OUT); \
+	  rm -rf $(SHIM_BUILT).$(CHECKOUT); \
+	  mkdir -p $(SHIM_BUILT).$(CHECKOUT); \
+	  cp -p $(SHIM_OUT)/libfalcon_shim.so $(SHIM_OUT)/falcon-launch $(SHIM_BUILT).$(CHECKOUT)/; \
+	  mv -T $(SHIM_BUILT).$(CHECKOUT) $(SHIM_BUILT) || [ -e $(SHIM_BUILT)/falcon-launch ]; \
+	fi
+	@mkdir -p $(SHIM_OUT)
+	@cp -p $(SHIM_BUILT)/* $(SHIM_OUT)/
+	@touch $@
 
 $(SHIM_TEST_OUT)/build.ninja: shim/CMakeLists.txt | $(VENV)/.done
 	@cmake -S shim -B $(SHIM_TEST_OUT) -G Ninja >/dev/null
@@ -54,11 +69,15 @@ $(NCCL_RELEASES)/.done: shim/tests/nccl-releases.txt $(UV)
 	done <shim/tests/nccl-releases.txt
 	@touch $@
 
-shim-lint: shim $(SHIM_TEST_OUT)/build.ninja ## clang-format, clang-tidy, and which symbols the library needs
+shim-lint: shim $(TIDY_PASSED) ## clang-format, clang-tidy, and which symbols the library needs
 	@clang-format --dry-run --Werror $(CXX_FILES)
+	@shim/check_symbols.sh $(SHIM_OUT)/libfalcon_shim.so
+
+$(TIDY_PASSED): $(SHIM_TEST_OUT)/build.ninja
 	@printf '%s\n' $(filter %.cc,$(CXX_FILES)) | xargs -n 4 -P $$(nproc) \
 		clang-tidy -quiet -p $(SHIM_TEST_OUT) --warnings-as-errors='*' 2>/dev/null
-	@shim/check_symbols.sh $(SHIM_OUT)/libfalcon_shim.so
+	@mkdir -p $(@D)
+	@touch $@
 
 shim-format: venv ## rewrite the C++ sources in the project's format
 	@clang-format -i $(CXX_FILES)

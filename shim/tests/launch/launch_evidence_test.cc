@@ -18,8 +18,10 @@
 #include "generation/heartbeat.h"
 #include "process/counters.h"
 #include "process/oom.h"
+#include "process/open_files.h"
 #include "process/processes.h"
 #include "process/schedules.h"
+#include "process/volumes.h"
 
 namespace {
 
@@ -93,14 +95,17 @@ void cgroup_v2(const std::string& folder) {
                      "usage_usec 7\nuser_usec 5\nsystem_usec 2\nnr_periods 4\nnr_throttled 3\nthrottled_usec 9\n");
   falcon::write_file(folder + "/v2/memory.current", "4096\n");
   falcon::write_file(folder + "/v2/memory.max", "8192\n");
-  falcon::write_file(folder + "/v2/memory.stat", "anon 5\nactive_file 10\ninactive_file 20\n");
+  falcon::write_file(folder + "/v2/memory.stat", "anon 5\nactive_file 10\ninactive_file 20\nslab_reclaimable 7\n");
   falcon::write_file(folder + "/v2/memory.events", "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n");
   falcon::write_file(folder + "/v2/cpu.pressure",
                      "some avg10=0.00 avg60=0.00 avg300=0.00 total=321\nfull avg10=0.00 avg60=0.00 total=5\n");
+  falcon::write_file(folder + "/v2/pids.current", "12\n");
+  falcon::write_file(folder + "/v2/pids.max", "max\n");
   falcon::write_file(folder + "/v2.self", "0::/\n");
   const falcon::CgroupCounters read = falcon::read_cgroup(folder + "/v2", folder + "/v2.self");
   EXPECT(read.cpu_usage_ns == 7000 && read.nr_periods == 4 && read.nr_throttled == 3 && read.throttled_ns == 9000);
-  EXPECT(read.memory_limit_bytes == 8192 && read.memory_cache_bytes == 30);
+  EXPECT(read.memory_limit_bytes == 8192 && read.memory_cache_bytes == 37);
+  EXPECT(read.pids == 12 && !read.pids_limit);
   EXPECT(read.memory_bytes == 4096 && read.oom_kills == 1 && read.cpu_pressure_some_us == 321);
 }
 
@@ -137,6 +142,30 @@ void cgroup_v1(const std::string& folder) {
   EXPECT(read.oom_kills == 6 && !read.memory_bytes && !read.cpu_pressure_some_us);
   const falcon::CgroupCounters nothing = falcon::read_cgroup(folder + "/nowhere", folder + "/v1.self");
   EXPECT(!nothing.nr_periods && !nothing.oom_kills && !nothing.cpu_usage_ns);
+}
+
+void volumes(const std::string& folder) {
+  const std::vector<std::string> mounts = falcon::writable_mounts(
+      "22 1 0:20 / / rw,relatime - overlay overlay rw\n"
+      "23 22 0:21 / /proc rw - proc proc rw\n"
+      "24 22 0:22 / /dev rw - tmpfs tmpfs rw\n"
+      "25 24 0:23 / /dev/shm rw - tmpfs shm rw,size=65536k\n"
+      "26 22 8:1 /a /my\\040data rw,noatime shared:1 master:2 - ext4 /dev/sda1 rw\n"
+      "27 22 0:24 / /datasets ro,relatime - nfs4 server:/ rw\n"
+      "28 22 0:25 / /falcon/run/launch rw - tmpfs tmpfs rw\n"
+      "29 22 0:26 / /run/secrets/kubernetes.io/serviceaccount rw - tmpfs tmpfs rw\n"
+      "cut short\n");
+  EXPECT((mounts == std::vector<std::string>{"/dev/shm", "/my data", "/"}));
+  const std::vector<falcon::Volume> read = falcon::read_volumes({folder, folder, folder + "/nowhere"});
+  EXPECT(read.size() == 1 && read[0].path == folder && read[0].bytes > 0 && read[0].limit_bytes >= read[0].bytes);
+}
+
+void open_files() {
+  const auto before = falcon::most_open_files(getpid(), falcon::list_processes());
+  const int more[] = {dup(0), dup(0), dup(0)};
+  const auto after = falcon::most_open_files(getpid(), falcon::list_processes());
+  for (const int file : more) close(file);
+  EXPECT(before && after && after->count == before->count + 3 && after->limit >= after->count);
 }
 
 void kills() {
@@ -224,6 +253,8 @@ int main(int argc, char** argv) {
   cgroup_v2(folder);
   cgroup_v1(folder);
   free_memory(folder);
+  volumes(folder);
+  open_files();
   kills();
   heartbeats();
   blocked();

@@ -224,7 +224,13 @@ void reports() {
   EXPECT(text.find(R"("error":"a \"quoted\"\u000aline")") != std::string::npos);
   EXPECT(text.find(R"("standby":{"ready":1,"wanted":2,"why":"a \"b\""})") != std::string::npos);
   EXPECT(text.find(R"("exit_code":null,"signal":9)") != std::string::npos);
-  EXPECT(falcon::counters_json(1, {}, {}).find("\"nr_throttled\":null") != std::string::npos);
+  EXPECT(falcon::counters_json(1, {}, {}, {}).find("\"nr_throttled\":null") != std::string::npos);
+  falcon::RankSchedules ranks;
+  ranks.ranks.push_back({0, {}, falcon::OpenFiles{7, 1024}});
+  const std::string counters = falcon::counters_json(1, {}, ranks, {{"/data \"x\"", 1, 2, 3, 0}});
+  EXPECT(counters.find(R"("open_files":7,"open_files_limit":1024)") != std::string::npos);
+  EXPECT(counters.find(R"({"path":"/data \"x\"","bytes":1,"limit_bytes":2,"files":3,"limit_files":0})") !=
+         std::string::npos);
 }
 
 using Names = std::vector<std::string>;

@@ -1,4 +1,4 @@
-// The environment of a training process: what torchrun would set, and what the shim reads.
+// Builds the environment of a training process: what torchrun would set, and what the shim reads.
 #pragma once
 
 #include <map>

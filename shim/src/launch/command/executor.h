@@ -1,4 +1,4 @@
-// How Falcon's benchmark executor (agent/falcon_bench) is started beside the user's command.
+// Starts Falcon's benchmark executor (agent/falcon_bench) next to the user's command.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the command line of `falcon-launch run` says.
+// Parses the command line of `falcon-launch run`.
 #pragma once
 
 #include <cstdint>

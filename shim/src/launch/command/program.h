@@ -1,4 +1,4 @@
-// What a command would execute, read from the files before it is started.
+// Determines what a command would execute, from the files, before it is started.
 #pragma once
 
 #include <string>

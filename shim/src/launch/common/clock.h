@@ -1,4 +1,4 @@
-// Two clocks: one for what is written down, one for waiting.
+// Reads two clocks: one for what is written down, one for waiting.
 #pragma once
 
 #include <time.h>

@@ -63,7 +63,7 @@ bool sync_folder(const std::string& path) {
 
 bool write_file(const std::string& path, const std::string& content, int mode) {
   const std::string fresh = path + ".new";
-  unlink(fresh.c_str());  // a training process may have put a FIFO or a link there: we wait for nobody
+  unlink(fresh.c_str());  // a training process may have put a FIFO or a link there
   const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (file < 0) return false;
   if (!write_all(file, content.data(), content.size())) {

@@ -1,4 +1,4 @@
-// Small files that appear whole: written under a temporary name and renamed.
+// Writes small files that appear whole: under a temporary name first, and then renamed.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Words of a line that is split at blanks: every other byte as %XX, the empty word as %.
+// Encodes the words of a line that is split at blanks: every other byte as %XX, the empty word as %.
 #pragma once
 
 #include <string>

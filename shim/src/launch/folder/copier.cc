@@ -215,7 +215,7 @@ bool Behind::progress(int64_t bytes) {
   } while (true);
 }
 
-// Nobody who still trains is to be disturbed; nothing else waits.
+// No rank that still trains is to be disturbed; nothing else waits.
 bool Behind::is_paced() const {
   return options_.bytes_per_second > 0 && stop_asked == 0 && ended_well == 0 && monotonic_ns() < paced_until_ns_;
 }

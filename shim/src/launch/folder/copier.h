@@ -1,5 +1,5 @@
-// The process that keeps the script's folder, in memory, and the durable one alike (docs/adr/0114): it fills the first
-// from the second before the ranks start, and then copies what they write, behind them.
+// Runs the process that keeps the script's folder, in memory, equal to the durable one (docs/adr/0114): it fills the
+// first from the second before the ranks start, and then copies behind them what they write.
 #pragma once
 
 #include <cstdint>

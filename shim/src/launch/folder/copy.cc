@@ -246,7 +246,7 @@ OwnLook FolderCopy::own_look() const {
   look.oldest_look = singles_.oldest_look(groups_);
   look.overlaps = [this](const std::string& unit) {
     return std::any_of(groups_.units.begin(), groups_.units.end(), [&](const auto& each) {
-      if (each.second.changed.empty()) return false;  // removals wait for others, and nobody for them
+      if (each.second.changed.empty()) return false;  // removals wait for others, and nothing waits for them
       return each.first == unit || is_beneath(each.first, unit) || is_beneath(unit, each.first);
     });
   };

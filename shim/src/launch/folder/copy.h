@@ -1,4 +1,4 @@
-// Keeps the script's folder, in memory, and the durable one alike (docs/adr/0114): one replica, a round at a time.
+// Keeps the script's folder, in memory, equal to the durable one (docs/adr/0114): one replica, one round at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The launcher's side of a folder in memory that is copied behind (copier.h): one process a generation.
+// Starts and follows, for the launcher, the process that copies a folder in memory (copier.h): one a generation.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// Makes the script's folder say what the durable one says.
+// Gives the script's folder the content of the durable one.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What makes the script's folder say what the durable one says, before the ranks start.
+// Computes the steps that give the script's folder the content of the durable one, before the ranks start.
 #pragma once
 
 #include <cstdint>

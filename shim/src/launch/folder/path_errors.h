@@ -1,4 +1,4 @@
-// What cannot be copied, by path: said once on stderr, and shown as long as it holds.
+// Remembers what cannot be copied, by path: reported once on stderr, and shown as long as it holds.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// What the copies of a folder need of their process, so that a test can give it instead.
+// Defines what the copies of a folder need of their process, so that a test can provide it instead.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Who may still write to the files of a folder: from /proc, as far as it may be read.
+// Finds who may still write to the files of a folder, from /proc, as far as it may be read.
 #pragma once
 
 #include <sys/types.h>

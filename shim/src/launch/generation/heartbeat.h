@@ -1,11 +1,12 @@
-// Whether somebody is there who touches a file.
+// Checks whether a file is still being touched by the process that owns it.
 #pragma once
 
 #include <cstdint>
 
 namespace falcon {
 
-// Counts the time since the file's stamp last changed, on our own clock: a step of the wall clock makes nobody stale.
+// Counts the time since the file's stamp last changed, on our own clock: a step of the wall clock makes no process
+// stale.
 class Heartbeat {
  public:
   static constexpr int64_t kPatienceNs = 60'000'000'000;

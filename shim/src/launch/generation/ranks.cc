@@ -30,8 +30,8 @@ bool was_killed(int status) {
   return WEXITSTATUS(status) == 128 + SIGKILL;
 }
 
-// A process group of its own is in the background of a terminal: whoever reads there would be stopped. The only rank
-// comes to the foreground, so that a debugger works; several read the end of input.
+// A process group of its own is in the background of a terminal: a rank that reads there would be stopped. The only
+// rank comes to the foreground, so that a debugger works; several read the end of input.
 void take_terminal(bool alone) {
   if (isatty(STDIN_FILENO) == 0) return;
   if (alone) {
@@ -267,11 +267,13 @@ std::vector<RankSchedule> Ranks::sample() {
     const std::optional<int64_t> blocked = schedules_.blocked_since(rank.pid);
     if (!blocked) rank.blocked_since_unix_ns.reset();
     if (blocked && !rank.blocked_since_unix_ns) rank.blocked_since_unix_ns = unix_ns() - (now - *blocked);
-    if (!options_.own) out.push_back({rank.local_rank, schedule});
+    if (!options_.own) out.push_back({rank.local_rank, schedule, most_open_files(rank.pid, processes)});
   }
   if (!options_.own) return out;
   for (const RingFile& ring : rings_.own()) {  // workers of the user's launcher, known by the rings that they write
-    if (ring.rank >= 0) out.push_back({ring.rank - first_rank_, schedules_.sample(ring.pid, processes, now)});
+    if (ring.rank < 0) continue;
+    out.push_back(
+        {ring.rank - first_rank_, schedules_.sample(ring.pid, processes, now), most_open_files(ring.pid, processes)});
   }
   return out;
 }

@@ -1,4 +1,4 @@
-// The training processes of one generation: started, watched, killed with everything below them.
+// Starts and watches the training processes of one generation, and kills them with everything below them.
 #pragma once
 
 #include <set>

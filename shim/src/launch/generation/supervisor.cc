@@ -355,7 +355,7 @@ void Supervisor::publish_counters() {
     remove_dead_stacks(path("launch/stacks"));
     schedules_ = {unix_ns(), ranks_.sample()};
   }
-  write_file(path("launch/counters.json"), counters_json(unix_ns(), cgroup, schedules_));
+  write_file(path("launch/counters.json"), counters_json(unix_ns(), cgroup, schedules_, volumes_.newest()));
 }
 
 void Supervisor::publish_rings() { write_file(path("launch/rings.json"), rings_json(ranks_.rings())); }

@@ -1,4 +1,4 @@
-// Compares the agent's plan with what runs, and makes it so.
+// Compares the agent's plan with what runs, and starts or ends processes until both agree.
 #pragma once
 
 #include <string>
@@ -62,6 +62,7 @@ class Supervisor {
   bool plans_watched_ = false;
   int rings_ = -1;  // inotify: says that a rank made a ring
   RankSchedules schedules_;
+  Volumes volumes_;
   int64_t last_sample_ns_ = 0;
   Heartbeat agent_{monotonic_ns()};
   bool agent_gone_ = false;

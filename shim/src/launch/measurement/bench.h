@@ -1,5 +1,5 @@
-// The benchmark of an image without a usable Python: how fast the permitted CPUs multiply matrices in single precision
-// and copy memory. A stand-in for agent/falcon_bench, in the same form.
+// Measures how fast the permitted CPUs multiply matrices in single precision and copy memory, in an image without a
+// usable Python. It stands in for agent/falcon_bench, and has the same form.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The smoke test of the machine, beside the start of the ranks after a failure: our own products on all permitted CPUs
-// for a fifth of a second (bench.h). It delays nobody: it begins when the processes before are dead, while the pods'
-// answers are gathered, and has the lowest priority beside the ranks that start meanwhile.
+// Runs the smoke test of the machine while ranks are started after a failure: our own products on all permitted CPUs
+// for a fifth of a second (bench.h). It delays no rank: it begins when the processes before are dead, while the pods'
+// answers are gathered, and has the lowest priority next to the ranks that start meanwhile.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// Tells the agent that a rank has printed: at once, and over longer times at most five times a second.
+// Announces to the agent that a rank has printed: at once, and over longer times at most five times a second.
 //
 // A traceback is printed in pieces over some milliseconds, and its last line says what happened: after a quiet second
 // five announcements may follow each other quickly.
@@ -18,13 +18,13 @@ class Announcement {
 
   explicit Announcement(std::string path) : path_(std::move(path)) {}
 
-  // Something was printed; what has not been told for long is told now.
+  // Something was printed. It is announced now, unless the last announcement is too recent.
   void note(int64_t now_ns);
 
-  // Tells what was printed since the last time, if it is time.
+  // Announces what was printed since the last time, if it is time.
   void tell(int64_t now_ns);
 
-  // Until when nobody needs to call tell(); -1: until something is printed.
+  // Until when tell() need not be called; -1: until something is printed.
   int wait_ms(int64_t now_ns) const;
 
  private:

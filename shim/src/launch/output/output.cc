@@ -30,7 +30,7 @@ void write_all(int to, const char* bytes, size_t count) {
       poll(&ready, 1, -1);
       continue;
     }
-    if (done < 0) return;  // nobody reads our output any more; the rank must not notice
+    if (done < 0) return;  // our output is no longer read; the rank must not notice
     bytes += done;
     count -= static_cast<size_t>(done);
   }
@@ -147,7 +147,7 @@ void Output::pump() {
     char ignored[64];
     while (read(wake_[0], ignored, sizeof(ignored)) > 0) {
     }
-    // Without the lock: a write to our own stdout may block, and must not block whoever adds a rank.
+    // Without the lock: a write to our own stdout may block, and must not block a thread that adds a rank.
     for (size_t i = 0; i < streams.size(); ++i) serve(streams[i], polled[i + 1].revents != 0);
     printed_.tell(monotonic_ns());
   }

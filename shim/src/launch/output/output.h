@@ -1,4 +1,4 @@
-// The ranks' output: passed through as it comes, and its newest bytes kept in a file for the agent.
+// Passes the ranks' output through as it comes, and keeps its newest bytes in a file for the agent.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A rank's newest output in a file, for the agent; core/falcon_core/wire/launcher/output.py is the layout's law.
+// Keeps a rank's newest output in a file, for the agent. core/falcon_core/wire/launcher/output.py defines the layout.
 #pragma once
 
 #include <cstddef>

@@ -62,7 +62,9 @@ Counter pressure(const std::string& path) {
 Counter cache(const std::map<std::string, int64_t>& memory, const std::string& prefix) {
   const Counter active = get(memory, (prefix + "active_file").c_str());
   const Counter inactive = get(memory, (prefix + "inactive_file").c_str());
-  return active && inactive ? Counter(*active + *inactive) : Counter();
+  // Names of files that were looked up: a data set of many small files leaves gigabytes of them.
+  const int64_t names = get(memory, (prefix + "slab_reclaimable").c_str()).value_or(0);
+  return active && inactive ? Counter(*active + *inactive + names) : Counter();
 }
 
 }  // namespace
@@ -93,6 +95,8 @@ CgroupCounters read_cgroup(const std::string& mount, const std::string& self) {
     counters.memory_cache_bytes = cache(pairs(folder + "/memory.stat"), "");
     counters.oom_kills = get(pairs(folder + "/memory.events"), "oom_kill");
     counters.cpu_pressure_some_us = pressure(folder + "/cpu.pressure");
+    counters.pids = single(folder + "/pids.current");
+    counters.pids_limit = single(folder + "/pids.max");
     return counters;
   }
   const auto cpu = pairs(folder_of("cpu", mount, self) + "/cpu.stat");
@@ -105,6 +109,9 @@ CgroupCounters read_cgroup(const std::string& mount, const std::string& self) {
   counters.memory_limit_bytes = single(memory + "/memory.limit_in_bytes");
   counters.memory_cache_bytes = cache(pairs(memory + "/memory.stat"), "total_");
   counters.oom_kills = get(pairs(memory + "/memory.oom_control"), "oom_kill");
+  const std::string pids = folder_of("pids", mount, self);
+  counters.pids = single(pids + "/pids.current");
+  counters.pids_limit = single(pids + "/pids.max");
   return counters;
 }
 

@@ -1,4 +1,4 @@
-// What this container's cgroup counts, v1 or v2: evidence that only it can see.
+// Reads the counters of this container's cgroup, v1 or v2: evidence that only this container can see.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,11 @@ struct CgroupCounters {
   Counter cpu_usage_ns;
   Counter memory_bytes;
   Counter memory_limit_bytes;  // nothing: unknown, or without limit
-  Counter memory_cache_bytes;  // files' pages among memory_bytes, which the kernel can give back
+  Counter memory_cache_bytes;  // among memory_bytes: files' pages and names, which the kernel can give back
   Counter oom_kills;
   Counter cpu_pressure_some_us;
+  Counter pids;
+  Counter pids_limit;  // nothing: unknown, or without limit
 };
 
 // `mount`: where cgroups are mounted; `self`: this process's membership.

@@ -1,4 +1,4 @@
-// Which end was an OOM kill: the cgroup counts its kills and does not say whom they met.
+// Determines which end was an OOM kill: the cgroup counts its kills, and does not say which process they met.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The processes of this pid namespace.
+// Lists the processes of this pid namespace.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@ namespace falcon {
 struct Process {
   pid_t pid = 0;
   pid_t parent = 0;
-  bool ended = false;    // a zombie that nobody has reaped yet, and none of its threads lives
+  bool ended = false;    // a zombie that is not reaped yet, and none of its threads lives
   uint64_t started = 0;  // clock ticks since boot
   pid_t group = 0;
   bool stopped = false;  // by a signal of job control

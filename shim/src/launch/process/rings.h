@@ -1,4 +1,4 @@
-// Which of the rings in the run directory are the ranks' own.
+// Finds which of the rings in the run directory are the ranks' own.
 //
 // A helper that a rank starts (a process that writes checkpoints, an evaluator) has the rank's environment, so that its
 // collectives make a ring under the rank's number. And after a restart by torchrun the rings of dead workers lie beside

@@ -1,4 +1,5 @@
-// How the ranks' threads fare: the time they ran, the time they waited for a core, and whether one hangs in the kernel.
+// Measures how the ranks' threads fare: the time they ran, the time they waited for a core, and whether one hangs in
+// the kernel.
 #pragma once
 
 #include <sys/types.h>

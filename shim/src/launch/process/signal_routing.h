@@ -1,4 +1,4 @@
-// Decides which processes of a pod get a signal, and for how long which of them are waited for. No I/O, no clock.
+// Decides which processes of a pod get a signal, and how long the launcher waits for each. No I/O, no clock.
 //
 // A signal goes to programs, not to process groups: the data loader workers of a program that saves must live until it
 // has saved. In each branch of the tree a signal goes down to the topmost process that takes it, never below: that

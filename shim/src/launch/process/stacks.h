@@ -1,4 +1,4 @@
-// The Python stacks of the ranks, which their own interpreters write (agent/falcon_start/stacks.py).
+// Requests the Python stacks of the ranks, which their own interpreters write (agent/falcon_start/stacks.py).
 #pragma once
 
 #include <sys/types.h>

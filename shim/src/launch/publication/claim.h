@@ -1,4 +1,4 @@
-// Whose the durable folder is: the newest generation of one job. What an older one still has is not put there.
+// Claims the durable folder for the newest generation of one job. What an older generation still has is not put there.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class Claim {
   // Why the folder cannot be had; empty where this generation has it now.
   std::string take() const;
 
-  // Whether nobody has taken it since.
+  // Whether it still belongs to this generation.
   bool holds() const;
 
  private:

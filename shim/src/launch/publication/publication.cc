@@ -259,7 +259,7 @@ bool Publication::swap(const std::string& claim, const std::string& unit) const 
   if (errno != EEXIST) return false;
   if (durable_.exchange(made, unit)) return true;
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return false;
-  // A file system without exchanges (NFS): the old one steps aside. Whoever dies here has left the intent.
+  // A file system without exchanges (NFS): the old one steps aside. A process that dies here has left the intent.
   for (int number = 0; number < kMostNames; ++number) {
     const std::string aside = claim + "/old" + std::to_string(number);
     if (durable_.entry(aside)) continue;

@@ -1,5 +1,5 @@
-// Makes a unit appear in the durable folder by one rename, so that whatever dies when, the next start finds the old one
-// or the new one, whole.
+// Makes a unit appear in the durable folder by one rename. Whichever process dies at whatever moment, the next start
+// finds the old unit or the new one, whole.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Publication {
   // A file, a link, or a folder with all that is in it.
   Outcome remove(const std::string& path);
 
-  // Whether somebody is about to publish the unit.
+  // Whether a replica is about to publish the unit.
   bool is_claimed(const std::string& unit) const;
 
   // Claims of this replica that it could not finish, or that its earlier process has left.

@@ -1,4 +1,4 @@
-// Where Falcon keeps what is under way, in the durable folder: names without files.
+// Names the places in the durable folder where Falcon keeps what is under way. It touches no files.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A replica's parts of units that are not complete yet, on the volume, where no script sees them.
+// Stages a replica's parts of units that are not complete yet, on the volume, where no script sees them.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ class Staging {
   Outcome freeze(const std::string& unit, const std::vector<std::string>& gone, int64_t version);
   bool thaw(const std::string& unit);
 
-  // Whether nobody has taken it.
+  // Whether the part is still there: another replica may have published it.
   bool is_present(const std::string& unit) const;
 
   const std::map<std::string, Part>& parts() const { return parts_; }

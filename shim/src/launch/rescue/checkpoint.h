@@ -1,4 +1,5 @@
-// The records of a checkpoint in the pod's memory, as the ranks' client writes them (falcon_torch/store/format.py).
+// Reads the records of a checkpoint in the pod's memory, as the ranks' client writes them
+// (falcon_torch/store/format.py).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What is done with the checkpoints in a pod's memory when the pod ends, and the memory with it: what the ranks' own
-// threads did not bring to its end is brought to the folder that the script has named (docs/adr/0086).
+// Saves the checkpoints in a pod's memory when the pod ends, and its memory with it. What the ranks' own threads have
+// not finished goes to the folder that the script has named (docs/adr/0086).
 #pragma once
 
 #include <string>

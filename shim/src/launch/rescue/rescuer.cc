@@ -33,7 +33,7 @@ bool Rescuer::over(int64_t deadline_ns) {
   if (pid_ > 0 && monotonic_ns() > deadline_ns) {
     kill(pid_, SIGKILL);
     fprintf(stderr, "falcon-launch: the pod's time is over before all checkpoints in memory are in their folder\n");
-    return true;  // whoever waits for a volume that hangs cannot even be killed
+    return true;  // a process that waits for a volume that hangs cannot even be killed
   }
   if (pid_ > 0) return false;
   if (last_ || monotonic_ns() > deadline_ns) return true;

@@ -1,4 +1,4 @@
-// The launcher's side of what is done with checkpoints in memory when the pod ends (rescue.h).
+// Starts and follows, for the launcher, the process that saves checkpoints in memory when the pod ends (rescue.h).
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
-// Interpreters that wait beside the ranks, with the last generation's packages imported
-// (agent/falcon_start/standby.py): before their program, or in it, where it would meet the other ranks
+// Keeps interpreters that wait next to the ranks, with the last generation's packages imported
+// (agent/falcon_start/standby.py). They wait before their program, or in it, where it would meet the other ranks
 // (shim/src/shim/sockets/hold.h).
 //
 // One for each rank, started one after the other once training has settled, and held to a fifth of a core until it is

@@ -1,4 +1,4 @@
-// Reaches files beneath a folder, and nothing else: no link on the way is followed, whoever puts one there, and when.
+// Reaches files below a folder, and nothing else: no link on the way is followed, whoever puts one there, and when.
 #pragma once
 
 #include <sys/types.h>

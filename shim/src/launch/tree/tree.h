@@ -1,4 +1,4 @@
-// What a folder holds: files, folders and symbolic links, by their paths below it.
+// Lists what a folder holds: files, folders and symbolic links, by their paths below it.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ struct Entry {
   int64_t bytes = 0;
   int64_t stored = 0;       // without holes
   int64_t modified_ns = 0;  // when the content changed
-  int64_t changed_ns = 0;   // when anything changed, the name as well: nobody can set it
+  int64_t changed_ns = 0;   // when anything changed, the name as well: no program can set it
   uint64_t inode = 0;
   mode_t mode = 0;
   std::string target;  // of a link

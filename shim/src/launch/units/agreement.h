@@ -1,4 +1,4 @@
-// When a unit to which several replicas write is complete: decisions without files (docs/adr/0114).
+// Decides when a unit to which several replicas write is complete. It touches no files (docs/adr/0114).
 //
 // Each replica states which version of its part it has staged. When it has read all parts and looked at its own folder
 // afterwards, it agrees to exactly these versions. What all agree to is published. Clocks of two replicas are never

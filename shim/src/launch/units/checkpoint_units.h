@@ -1,5 +1,5 @@
-// Groups what has changed in the script's folder into what appears in the durable one at once (docs/adr/0114):
-// decisions without files.
+// Groups the changes in the script's folder into units, each of which appears in the durable folder at once
+// (docs/adr/0114). It touches no files.
 //
 // A unit is the topmost folder on the way to a change that is no run's folder: a checkpoint, whole. What lies in the
 // root or in a run's folder itself is a single.

@@ -1,4 +1,4 @@
-// Tells a run's folder, which holds checkpoints, from a checkpoint, which holds parts: decisions without files.
+// Distinguishes a run's folder, which holds checkpoints, from a checkpoint, which holds parts. It touches no files.
 //
 // A run's folder has a file that somebody kept writing to before a checkpoint in it began, and still does when that has
 // long been complete (a log); or it has held a checkpoint for a while when another of the same kind begins.

@@ -1,5 +1,5 @@
-// The word of one replica to the others about the folder that they share: a small file on the volume, replaced as a
-// whole. Text without files.
+// Encodes what one replica states to the others about the folder that they share: a small file on the volume, replaced
+// as a whole. It touches no files.
 #pragma once
 
 #include <cstdint>

@@ -94,7 +94,7 @@ bool WriteBack::finished(const std::string& path, const Change& change,
                          const std::function<bool(const std::string&)>& is_whole) const {
   if (is_open(path)) return false;
   if (change.entry.kind != Kind::kFile || ended_well_) return true;
-  // Whoever closed it lives on, so it was not closed by a death.
+  // The process that closed it lives on, so it was not closed by a death.
   if (!failed_ && (gone_look_ < change.look || last_.now_ns - change.since_ns >= kUnsureNs)) return true;
   return is_whole(path);
 }

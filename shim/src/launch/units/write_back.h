@@ -1,4 +1,4 @@
-// What of the script's folder the durable one does not have, and which of it is finished: decisions without files.
+// Finds what the script's folder has and the durable one lacks, and which of it is finished. It touches no files.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ class WriteBack {
   void skip(const std::string& path, const Entry& entry) { skipped_[path] = {entry, last_.now_ns}; }
 
   // The oldest files that may be replaced with links to their durable copies, until no more than `most` bytes are
-  // left. Names that were written more than once stay: somebody may be about to write to them in place.
+  // left. Names that were written more than once stay: a process may be about to write to them in place.
   std::vector<std::string> replaceable(int64_t most) const;
 
   // Whether all of a tree is in the durable folder.

@@ -1,4 +1,4 @@
-// The agent's word: what this pod shall run (core/falcon_core/wire/launcher/launch.py).
+// Reads the agent's plan: what this pod is to run (core/falcon_core/wire/launcher/launch.py).
 #pragma once
 
 #include <optional>
@@ -28,7 +28,7 @@ struct Plan {
   int retries = 0;                   // of a set-up call, in place
   Standby standby = Standby::kNone;  // Stop: in a pod that has no ranks and may get some
   int next_master_port = 0;          // where the next generation most likely meets; 0: unknown
-  bool settled = false;      // training runs as it will: nobody minds what they cost, and what is imported is imported
+  bool settled = false;              // training has settled: standbys may cost CPU time now, and all imports are known
   int check = 0;             // Stop only: the number of the measurement that is wanted before the ranks start; 0: none
   int check_ms = 0;          // under load
   bool check_links = false;  // an executor waits for the pod's peers afterwards

@@ -71,13 +71,18 @@ std::string status_json(const StatusReport& status) {
   return out + "]}\n";
 }
 
-std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const RankSchedules& schedules) {
+std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const RankSchedules& schedules,
+                          const std::vector<Volume>& volumes) {
   std::string out = "{\"version\":1,\"unix_ns\":" + std::to_string(unix_ns) +
                     ",\"cgroup\":{\"nr_periods\":" + number_or_null(cgroup.nr_periods) +
                     ",\"nr_throttled\":" + number_or_null(cgroup.nr_throttled) +
                     ",\"throttled_ns\":" + number_or_null(cgroup.throttled_ns) +
                     ",\"cpu_usage_ns\":" + number_or_null(cgroup.cpu_usage_ns) +
                     ",\"memory_bytes\":" + number_or_null(cgroup.memory_bytes) +
+                    ",\"memory_limit_bytes\":" + number_or_null(cgroup.memory_limit_bytes) +
+                    ",\"memory_cache_bytes\":" + number_or_null(cgroup.memory_cache_bytes) +
+                    ",\"pids\":" + number_or_null(cgroup.pids) +
+                    ",\"pids_limit\":" + number_or_null(cgroup.pids_limit) +
                     ",\"oom_kills\":" + number_or_null(cgroup.oom_kills) +
                     ",\"cpu_pressure_some_us\":" + number_or_null(cgroup.cpu_pressure_some_us) +
                     "},\"ranks_unix_ns\":" + std::to_string(schedules.unix_ns) + ",\"ranks\":[";
@@ -88,7 +93,18 @@ std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const R
     comma = ",";
     out += "{\"local_rank\":" + std::to_string(rank.local_rank) +
            ",\"cpu_ns\":" + (known ? std::to_string(rank.schedule->cpu_ns) : "null") +
-           ",\"run_delay_ns\":" + (known ? std::to_string(rank.schedule->run_delay_ns) : "null") + "}";
+           ",\"run_delay_ns\":" + (known ? std::to_string(rank.schedule->run_delay_ns) : "null") +
+           ",\"open_files\":" + (rank.open_files ? std::to_string(rank.open_files->count) : "null") +
+           ",\"open_files_limit\":" + (rank.open_files ? std::to_string(rank.open_files->limit) : "null") + "}";
+  }
+  out += "],\"volumes\":[";
+  comma = "";
+  for (const Volume& volume : volumes) {
+    out += comma;
+    comma = ",";
+    out += "{\"path\":" + quoted(volume.path) + ",\"bytes\":" + std::to_string(volume.bytes) +
+           ",\"limit_bytes\":" + std::to_string(volume.limit_bytes) + ",\"files\":" + std::to_string(volume.files) +
+           ",\"limit_files\":" + std::to_string(volume.limit_files) + "}";
   }
   return out + "]}\n";
 }

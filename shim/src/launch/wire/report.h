@@ -1,4 +1,4 @@
-// The launcher's words to the agent, as JSON (core/falcon_core/wire/launcher/launch.py).
+// Writes the launcher's report to the agent, as JSON (core/falcon_core/wire/launcher/launch.py).
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "process/counters.h"
+#include "process/open_files.h"
 #include "process/rings.h"
 #include "process/schedules.h"
+#include "process/volumes.h"
 
 namespace falcon {
 
@@ -62,6 +64,7 @@ struct StatusReport {
 struct RankSchedule {
   int local_rank = 0;
   std::optional<Schedule> schedule;  // nothing: unknown
+  std::optional<OpenFiles> open_files;
 };
 
 // The newest reading of the ranks' threads.
@@ -74,7 +77,8 @@ struct RankSchedules {
 std::string quoted(const std::string& text);
 
 std::string status_json(const StatusReport& status);
-std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const RankSchedules& schedules);
+std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const RankSchedules& schedules,
+                          const std::vector<Volume>& volumes);
 std::string rings_json(const std::vector<RingFile>& own);
 
 }  // namespace falcon

@@ -1,4 +1,4 @@
-// The control file, mapped read-only; core/falcon_core/wire/launcher/control.py is the layout's law.
+// Maps the control file read-only. core/falcon_core/wire/launcher/control.py defines its layout.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A copy that goes past the caches, for a checkpoint in memory: falcon_torch/store/mapped_copy.py calls it.
+// Copies past the CPU's caches, for a checkpoint in memory: falcon_torch/store/mapped_copy.py calls it.
 #pragma once
 
 #include <cstddef>

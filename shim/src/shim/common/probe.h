@@ -1,4 +1,4 @@
-// Reading memory that may not be there.
+// Copies a value from memory of this process that may not be readable.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The writer's side of the ring; core/falcon_core/wire/ring.py is the layout's law.
+// Writes calls into the ring. core/falcon_core/wire/ring.py defines its layout.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The environment of this process, read so that a thread that changes it meanwhile does no harm: the C library's getenv
+// Reads this process's environment so that a thread that changes it meanwhile does no harm: the C library's getenv
 // follows pointers that setenv frees in another thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Device times of enqueued calls, by CUDA events that a helper thread polls.
+// Measures device times of enqueued calls, by CUDA events that a helper thread polls.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Timed {
   Counted counted;
 };
 
-// Tells that the device is done with a call, and counts it; `duration_ns` is the device's. Any thread.
+// Records that the device is done with a call, and counts it; `duration_ns` is the device's. Any thread.
 void record_completion(Rank* rank, const Timed& call, uint64_t duration_ns);
 
 class Sample;

@@ -1,5 +1,6 @@
-// The part of CUDA's driver that is called. The driver's interface is used, not the runtime's: every CUDA process has
-// loaded libcuda.so.1, whichever runtime it was built with, and its symbols have been the same since CUDA 10.
+// Declares the part of CUDA's driver that is called. The driver's interface is used, not the runtime's: every CUDA
+// process has loaded libcuda.so.1, whichever runtime it was built with, and its symbols have been the same since CUDA
+// 10.
 #pragma once
 
 #include "common/ring.h"

@@ -1,4 +1,4 @@
-// Pairs of CUDA events around calls: those that are free, and a queue for each stream of those that the device has yet
+// Keeps pairs of CUDA events around calls: the free ones, and for each stream a queue of those that the device has yet
 // to pass.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A collective call in progress, recorded however it ends.
+// Records a collective call in progress, however it ends.
 #pragma once
 
 #include "common/ring.h"
@@ -7,7 +7,7 @@ namespace falcon {
 
 using Collective = void (*)(void*);
 
-// Calls `call(options)`, tells `counter` when it ended, and appends `record` with its start and duration when the call
+// Calls `call(options)`, counts its end in `counter`, and appends `record` with its start and duration when the call
 // returns, or, marked kFailed, when an exception leaves it. The exception passes on untouched. `ring` null: no record.
 void fly(Collective call, void* options, const Record& record, Ring* ring, Counter* counter);
 

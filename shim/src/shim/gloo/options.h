@@ -1,4 +1,4 @@
-// What can be read from Gloo's option structures without its headers.
+// Reads what can be read from Gloo's option structures without its headers.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The public interface of NCCL (and RCCL, same names), as far as it is interposed: our own declarations, so that no
-// header of any release is needed. Handles are pointers, enumerations are int; both are NCCL's promise to its callers.
+// Declares the public interface of NCCL (and RCCL, same names), as far as it is interposed. The declarations are our
+// own, so that no header of any release is needed. Handles are pointers, enumerations are int; both are NCCL's promise
+// to its callers.
 #pragma once
 
 #include <cstddef>

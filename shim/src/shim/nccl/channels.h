@@ -1,4 +1,5 @@
-// Calls whose end NCCL reports channel by channel: a call is done on the device once each of its channels has stopped.
+// Joins the ends that NCCL reports channel by channel: a call is done on the device once each of its channels has
+// stopped.
 #pragma once
 
 #include <cstdint>

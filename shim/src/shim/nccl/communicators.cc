@@ -94,7 +94,7 @@ Result create(Pending made, Call call, const UniqueId* root = nullptr) {
   return result;
 }
 
-// A communicator ends, and what it would have told of.
+// A communicator ends, and with it what it would have reported.
 void leave(Comm comm) {
   Rank* rank = Rank::existing();
   if (rank == nullptr || t_thread.inside) return;

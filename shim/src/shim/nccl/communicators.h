@@ -1,4 +1,4 @@
-// The communicators of NCCL in this process.
+// Keeps the communicators of NCCL in this process.
 #pragma once
 
 #include "nccl/api.h"

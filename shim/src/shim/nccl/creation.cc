@@ -11,7 +11,7 @@ struct Entry {
   Making making;
   int32_t size;
   int32_t rank;
-  uint32_t left;  // communicators that NCCL has not told of yet; 0: the place is free
+  uint32_t left;  // communicators that NCCL has not reported yet; 0: the place is free
 };
 
 // Of calls that are in progress; where more are, the oldest gives its place up.

@@ -1,6 +1,6 @@
-// The communicators that hooked calls are making. NCCL tells its profiler plugin of each communicator while it makes
-// it, maybe on a thread of its own: these are left to the hooks, and all others are the plugin's, whichever library
-// made them.
+// Knows the communicators that hooked calls are making. NCCL reports each communicator to its profiler plugin while it
+// makes it, maybe on a thread of its own. The plugin leaves these to the hooks. All others are the plugin's, whichever
+// library made them.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ using Making = uint32_t;
 // of 0, or a rank of -1, is not known.
 Making begin_making(int32_t size, int32_t rank, uint32_t count);
 
-// The call is done: NCCL tells of nothing more that it made.
+// The call is done: NCCL reports nothing more that it made.
 void end_making(Making making);
 
-// Whether a communicator that NCCL tells of is one that a hooked call makes; each is told of once.
+// Whether a communicator that NCCL reports is one that a hooked call makes; each is reported once.
 bool is_made_by_hooks(int32_t size, int32_t rank);
 
 }  // namespace falcon::nccl

@@ -1,5 +1,4 @@
-// What the hooks around NCCL share: how they forward to the loaded library, and what a thread remembers between its
-// calls.
+// Forwards hooked calls to the loaded library, and holds what a thread remembers between its calls.
 #pragma once
 
 #include <atomic>

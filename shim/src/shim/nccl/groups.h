@@ -1,4 +1,4 @@
-// Sends and receives inside a group. Those of one communicator are one record where they are an exchange, as an
+// Records sends and receives inside a group. Those of one communicator are one record where they are an exchange, as an
 // all-to-all of unequal parts is: both sends and receives, with more than two other ranks or with this rank itself. A
 // pipeline's are neither, nor are those of a root that gathers or scatters: they stay records of their own.
 #pragma once

@@ -153,7 +153,7 @@ ChannelCall enqueue(Rank* rank, ProfiledCommunicator* profiled, const Call& call
   record.kind = Kind::kEnqueued;
   if (place.captured) record.flags = kCaptured;
   if (rank->recording()) rank->ring().append(record);
-  // Before v4 a call's channels are not counted, so that nobody knows which channel is the last.
+  // Before v4 a call's channels are not counted, so that it is unknown which channel is the last.
   if constexpr (kVersion < 4) return 0;
   return times_this_call(rank, profiled) && !place.captured ? watch_channels(rank, {record, member.counted}) : 0;
 }

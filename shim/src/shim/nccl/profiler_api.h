@@ -1,7 +1,7 @@
-// NCCL's interface for profiler plugins, as far as it is used: our own declarations, so that no header of any release
-// is needed. A plugin exports one table of functions per version, `ncclProfiler_v<N>`; NCCL takes the newest that it
-// knows and translates older versions. Version by the NCCL release that first looks for it: v1 2.23, v2 2.24, v3 2.26,
-// v4 2.27, v5 2.28; v6 2.29 and v7 2.32 are not offered, and those releases still look for v5.
+// Declares NCCL's interface for profiler plugins, as far as it is used. The declarations are our own, so that no header
+// of any release is needed. A plugin exports one table of functions per version, `ncclProfiler_v<N>`; NCCL takes the
+// newest that it knows and translates older versions. Version by the NCCL release that first looks for it: v1 2.23, v2
+// 2.24, v3 2.26, v4 2.27, v5 2.28; v6 2.29 and v7 2.32 are not offered, and those releases still look for v5.
 #pragma once
 
 #include <cstddef>

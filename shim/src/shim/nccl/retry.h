@@ -1,4 +1,4 @@
-// A communicator's set-up call that failed before its root had heard of this rank, tried again in place
+// Tries a communicator's set-up call again, in place, if it failed before its root had heard of this rank
 // (docs/adr/0061).
 //
 // NCCL's root counts each rank once, and stops when one comes twice; a rank that has been counted and comes again would

@@ -1,4 +1,4 @@
-// This process as a rank: its ring, its communicators, its gate, and whether it records at all.
+// Represents this process as a rank: its ring, its communicators, its gate, and whether it records at all.
 #pragma once
 
 #include <atomic>

@@ -1,11 +1,11 @@
-// Set-up calls that are tried again in place: how often they may be, the pause before each, and its record.
+// Limits and records set-up calls that are tried again in place: how often, and after which pause.
 #pragma once
 
 #include <cstdint>
 
 namespace falcon {
 
-// `spec.recovery.retries`, as falcon-launch says it; 0 where nobody does.
+// `spec.recovery.retries`, as falcon-launch hands it over; 0 without falcon-launch.
 uint32_t retries_allowed();
 
 // The pause before the nth retry, from 1: 1, 2, 4, 4 … s, each by up to a quarter shorter or longer, so that ranks

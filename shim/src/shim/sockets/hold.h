@@ -1,5 +1,5 @@
-// A standby that runs its program waits where it would meet the other ranks (docs/adr/0075). A rank that comes there
-// before rank 0 listens is connected as soon as it does (docs/adr/0083).
+// Holds a standby that runs its program where it would meet the other ranks (docs/adr/0075). A rank that comes there
+// before rank 0 listens is connected as soon as rank 0 does (docs/adr/0083).
 //
 // FALCON_HOLD names it to itself and to what it starts: "<process> <socket> <port> <the socket's inode>". The socket
 // leads to falcon-launch, and is open until the standby becomes a rank.
