@@ -1,4 +1,4 @@
-"""A small asyncio client for the etcd v3 API.
+"""Talk to etcd's v3 API with a small asyncio client.
 
     async with Client(["etcd:2379"], tls=Tls(ca, cert, key)) as client:
         lease = await client.lease(ttl_seconds=3)

@@ -1,4 +1,4 @@
-"""Users, roles and permissions.
+"""Manage users, roles and permissions.
 
 Users here have no password: etcd takes the common name of the client certificate for the user
 (``--client-cert-auth``), and nothing about a login is kept in this process. When etcd loses its data, users are gone

@@ -1,4 +1,4 @@
-"""The client: keys, transactions, leases, watches, members.
+"""Offer the client's calls: keys, transactions, leases, watches, members.
 
 Users and roles are in :mod:`falcon_etcd._auth`, alarms in :mod:`falcon_etcd._maintenance`.
 """

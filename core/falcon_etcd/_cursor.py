@@ -1,4 +1,4 @@
-"""Where a watch stands, and whether it may go on from there. Pure: the watch does what this module says.
+"""Remember where a watch stands, and decide whether it may go on from there.
 
 A watch resumes from the revision after the last revision that it saw. That is right only while etcd's history is the
 history that the watch saw. Three things end a history: compaction (etcd says so), another cluster (the id tells), and

@@ -1,8 +1,8 @@
-"""A stream in both directions that raises this package's errors.
+"""Wrap a stream in both directions so that it raises this package's errors.
 
 grpc.aio leaves three traps: a write waits for ever when the call ends before its headers were sent; a write after the
 end raises ``InvalidStateError`` instead of the call's status; and a call whose channel is closed raises
-``CancelledError`` in a task that nobody cancelled. Here the end of a stream, whatever ended it, shows in
+``CancelledError`` in a task that was not cancelled. Here the end of a stream, whatever ended it, shows in
 :meth:`Duplex.receive` alone.
 """
 
@@ -56,6 +56,7 @@ class Duplex(Generic[RequestT, ResponseT]):
 
         Raises :class:`EtcdError` when the stream ended.
         """
+        # A read that timed out stays open: a cancelled read would lose the answer that it was about to return.
         if self._read is None:
             self._read = asyncio.ensure_future(self._call.read())
         done, _ = await asyncio.wait({self._read}, timeout=timeout_seconds)

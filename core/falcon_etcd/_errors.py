@@ -1,4 +1,4 @@
-"""Typed errors, and the one place that reads etcd's status codes and messages.
+"""Define the errors, and read etcd's status codes and messages in one place.
 
 Every error says what was asked, of which endpoint, what etcd answered, and what to do about it.
 """
@@ -16,7 +16,7 @@ import grpc.aio
 class EtcdError(Exception):
     """Something etcd or the way to it refused.
 
-    ``operation`` is what was asked ("put /a"), ``endpoint`` who was asked ("" when nobody was), ``detail`` the answer.
+    ``operation`` is what was asked ("put /a"), ``endpoint`` which member was asked ("": none), ``detail`` the answer.
     """
 
     remedy = "see etcd's log"

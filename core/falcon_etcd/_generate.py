@@ -1,9 +1,9 @@
-"""Development tool (``make proto``): etcd's .proto files, ready to be compiled into ``falcon_etcd._proto``.
+"""Prepare etcd's .proto files to be compiled into ``falcon_etcd._proto`` (development, ``make proto``).
 
 etcd annotates its files for gogoproto, grpc-gateway and its version checker. Those annotations mean nothing on the
 wire, and their extensions would take numbers in the process-wide descriptor pool, so they are removed before compiling.
 For the same reason the packages move under ``falcon.``: two files that define ``etcdserverpb.PutRequest`` cannot be
-loaded into one process, and another etcd client may be loaded beside this one. Neither name crosses the wire.
+loaded into one process, and another etcd client may be loaded next to this one. Neither name crosses the wire.
 """
 
 from __future__ import annotations

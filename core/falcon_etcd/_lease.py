@@ -1,4 +1,4 @@
-"""A lease that is kept alive in the background.
+"""Keep a lease alive in the background.
 
 Each beat is a call of its own, with its own deadline, on whatever endpoint answers: a lease outlives reconnects,
 failovers and etcd restarts (etcd extends every lease when a leader takes over). It is *lost* only when etcd says that
@@ -76,6 +76,7 @@ class Lease:
         period = self.ttl_seconds / _BEATS_PER_TTL
         missed = 0
         while True:
+            # From the last beat that was answered, so that a slow answer does not shift all later beats.
             await asyncio.sleep(max(0.0, self._renewed_at + period - time.monotonic()))
             started = time.monotonic()
             try:
@@ -83,6 +84,7 @@ class Lease:
             except Closed:
                 return None
             except EtcdError as error:
+                # Silence proves nothing; only a refusal that lasts for the time to live does.
                 if not isinstance(error, Unavailable) and self.remaining_seconds <= 0:
                     return self._lose(str(error))
                 log = _log.warning if missed == 0 else _log.debug
@@ -95,6 +97,7 @@ class Lease:
             if missed:
                 _log.info("lease %x: beats again after %d missed", self.id, missed)
                 missed = 0
+            # From before the call: etcd extended the lease at some moment after that.
             self._renewed_at = started
 
     async def _beat(self, timeout_seconds: float) -> int:
@@ -108,7 +111,7 @@ class Lease:
         return response.TTL
 
     def _end(self, beats: asyncio.Task[None]) -> None:
-        """Count the lease as lost where the beats ended by an error of this program, so that nobody relies on it."""
+        """Count the lease as lost where the beats ended by an error of this program, so that no caller relies on it."""
         if not beats.cancelled() and (fault := beats.exception()) is not None:
             self._lose(f"the beats failed: {fault!r}")
 

@@ -1,4 +1,4 @@
-"""Alarms, and what is done about them: ``client.maintenance``. Once authentication is on, only root may call."""
+"""Read and disarm alarms: ``client.maintenance``. Once authentication is on, only root may call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client takes and returns: frozen values, keys as text, values as bytes."""
+"""Define what the client takes and returns: frozen values, keys as text, values as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One gRPC channel per endpoint, and the choice among them.
+"""Keep one gRPC channel per endpoint, and choose among them.
 
 Calls stay with one endpoint while it answers (so that a process sees one member's time) and move on when it does not.
 A channel is only handed out when it is connected: a call that fails earlier was never sent and may always be repeated.
@@ -75,7 +75,7 @@ def choose(candidates: Sequence[tuple[grpc.ChannelConnectivity, bool]]) -> int |
 
 
 class Endpoint:
-    """One address and its channel, which is made anew when the certificate files have changed."""
+    """One address and its channel, which is made again when the certificate files have changed."""
 
     def __init__(self, address: str, tls: Tls | None) -> None:
         self.address = address
@@ -121,7 +121,7 @@ class Endpoint:
         """Return the error of a call that was cancelled because its channel was closed."""
         if self.closed:
             return Closed(operation, self.address, "the client was closed during the call")
-        return Unavailable(operation, self.address, "the connection was made anew with changed certificates")
+        return Unavailable(operation, self.address, "the connection was made again with changed certificates")
 
     async def why(self) -> str:
         """Return gRPC's reason why it cannot connect, found by a harmless read."""
@@ -148,7 +148,7 @@ def _read_pem(field: str, path: Path | None) -> bytes | None:
 
 
 class Pool:
-    """The endpoints, the one in use first."""
+    """The endpoints; the endpoint in use is the first."""
 
     def __init__(self, endpoints: Sequence[str], tls: Tls | None) -> None:
         if not endpoints:
@@ -183,10 +183,12 @@ class Pool:
             raise Closed(operation, "", "the client is not open")
         deadline = time.monotonic() + timeout_seconds
         pause, longest = _POLL_SECONDS
+        # The usual case costs no wait: stay with the endpoint that answers.
         if candidates[0].state() is _READY and candidates[0].demoted_until <= time.monotonic():
             return candidates[0]
         for endpoint in candidates:
             if endpoint.state() is not _READY:
+                # Certificates on disk may have been renewed since the channel was made.
                 await endpoint.reload()
         while (chosen := self._choose(candidates)) is None:
             if not self._endpoints:

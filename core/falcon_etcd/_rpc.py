@@ -1,4 +1,4 @@
-"""The etcd calls that the client makes: path, message types, and whether a call may be repeated without harm.
+"""List the etcd calls that the client makes: path, message types, and whether a call may be repeated without harm.
 
 A typed table instead of generated stubs: the generated ones are untyped and carry a server's half for every service.
 """

@@ -1,4 +1,4 @@
-"""Calls with a deadline, failover, and repetition where it cannot do harm.
+"""Make calls with a deadline, fail over, and repeat a call where that cannot do harm.
 
 A call is repeated on the next endpoint when it is a read, or when it provably had no effect: it was never sent, or the
 member refused it because it had no leader. Everything else is the caller's decision: it gets an error that says so.
@@ -90,6 +90,7 @@ class Transport:
                 endpoint = await self.pool.ready(remaining, operation, only)
             except Unavailable as error:
                 raise failure or error from None
+            # Half of the time for the first try leaves the other half for another endpoint.
             remaining = max(0.001, deadline - time.monotonic())
             try:
                 return await attempt(endpoint, remaining / 2 if repeatable and alternatives else remaining)
@@ -105,6 +106,7 @@ class Transport:
             except Unavailable as error:
                 failure = error
             self.pool.demote(endpoint)
+            # A write that may have been carried out must not be repeated here.
             if failure.maybe_applied or time.monotonic() >= deadline:
                 raise failure
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)

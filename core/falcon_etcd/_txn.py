@@ -1,4 +1,4 @@
-"""Comparisons and operations of a transaction."""
+"""Build the comparisons and operations of a transaction."""
 
 from __future__ import annotations
 

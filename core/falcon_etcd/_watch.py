@@ -1,4 +1,4 @@
-"""A watch over a prefix that does not end.
+"""Watch a prefix without end.
 
 One stream at a time. When it breaks, the next one continues after the last revision seen (:mod:`falcon_etcd._cursor`
 says whether it may); where it may not, the prefix is listed and the consumer gets the listing instead of events.
@@ -59,6 +59,7 @@ class Watcher:
         fresh = True  # no stream has been open at the cursor yet
         while True:
             try:
+                # Without a position that etcd still knows, only a listing is complete.
                 if cursor is None:
                     kvs, revision, cluster_id = await self._list()
                     cursor, fresh = Cursor.after_listing(kvs, revision, cluster_id), True
@@ -96,6 +97,7 @@ class Watcher:
                 response = await self._answer(stream)
                 self._refuse_cancelled(response, stream.endpoint.address)
                 events = [_event(event) for event in response.events]
+                # The first answer shows which history this member has: the cursor must belong to it.
                 if response.created:
                     cursor = await self._joined(cursor, response.header, fresh=fresh)
                 elif events:

@@ -1,7 +1,7 @@
-"""The agent's stream: reports and beats up, commands and receipts down; made anew for ever.
+"""Keep the agent's stream: reports and beats up, commands and receipts down; it is opened again for ever.
 
 The newest report is state: it replaces an older one that was not sent yet, and is sent again at the beginning of each
-stream, since a new gateway does not have it.
+stream, since a new gateway does not have it. A chunk of series is sent once, after the report, or not at all.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class AgentClient:
         self._newest: _Newest | None = None
         self._news = asyncio.Event()
         self._hold_until = 0.0  # monotonic; ordinary reports wait until then
+        self._chunk: bytes | None = None  # of series, not sent yet
+        self.largest_series_bytes = 0  # what the gateway takes at most; 0 while no service reads series
         self.receipt: pb.Receipt | None = None  # of the present stream's newest report
         self.trouble = ""  # why the last attempt ended; "" while a gateway serves this agent
 
@@ -93,6 +95,15 @@ class AgentClient:
         self._newest = _Newest(payload, urgent)
         self._news.set()
 
+    def series(self, payload: bytes) -> None:
+        """Take a chunk of the pod's series. It replaces one that was not sent yet.
+
+        It is dropped while no service reads series, where the gateway would not take as much, and when the stream ends.
+        """
+        if len(payload) <= self.largest_series_bytes:
+            self._chunk = payload
+            self._news.set()
+
     async def run(self) -> NoReturn:
         """Serve until cancelled.
 
@@ -102,6 +113,7 @@ class AgentClient:
         await forever(self._attempt, lambda: self._served)
 
     async def _attempt(self) -> NoReturn:
+        # Sessions grow, also across restarts of the agent, so that the newest stream of a pod wins.
         self._session = max(self._unix_ns(), self._session + 1)
         self._served, self.receipt = False, None
         try:
@@ -116,6 +128,7 @@ class AgentClient:
                 await stream.send(pb.FromAgent(hello=hello))
                 self._welcome = (await stream.receive()).welcome
                 self._served, self.trouble = True, ""
+                # The gateway may be another one, which does not have the newest report.
                 if self._newest is not None:
                     self._newest.sent = False
                 reading, talking = self._read(stream), self._talk(stream, self._welcome.beat_ms / 1000)
@@ -125,28 +138,35 @@ class AgentClient:
             raise
         finally:
             self._welcome = None
+            # An earlier gateway does not know series, and would end the stream: the next one says whether it wants any.
+            self.largest_series_bytes, self._chunk = 0, None
 
     async def _read(self, stream: _AgentStream) -> NoReturn:
         while True:
             message = await stream.receive()
             if message.HasField("command"):
                 self._on_command(message.command)
+            elif message.HasField("series_wanted"):
+                self.largest_series_bytes = message.series_wanted.largest_bytes
             elif message.HasField("receipt"):
                 self.receipt = message.receipt
                 if message.receipt.thinned:
                     self._hold_until = time.monotonic() + message.receipt.retry_after_ms / 1000
 
     async def _talk(self, stream: _AgentStream, beat_seconds: float) -> NoReturn:
-        """Send the newest report whenever there is one, else a beat."""
+        """Send the newest report whenever there is one, and series after it; else a beat."""
         for sequence in itertools.count(1):
             report = self._due()
-            if report is None:
-                await stream.send(pb.FromAgent(beat=pb.Beat()))
-            else:
+            if report is not None:
                 report.sent = True
                 await stream.send(
                     pb.FromAgent(report=pb.Report(sequence=sequence, urgent=report.urgent, payload=report.payload))
                 )
+            chunk, self._chunk = self._chunk, None
+            if chunk is not None and len(chunk) <= self.largest_series_bytes:
+                await stream.send(pb.FromAgent(series=pb.Series(payload=chunk)))
+            elif report is None:
+                await stream.send(pb.FromAgent(beat=pb.Beat()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(beat_seconds):
                     await self._news.wait()

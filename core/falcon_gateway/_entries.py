@@ -1,7 +1,7 @@
-"""What is known of pods from batches, whichever way and in whatever order they come. Pure.
+"""Merge batches into what is known of pods, whichever way and in whatever order they come.
 
 A batch reaches the operator by the stream and by etcd, and a pod's agent may have moved to another gateway meanwhile.
-Of several entries of a pod the one with the greatest (session, change) holds: sessions count an agent's streams,
+Of several entries of a pod, the entry with the greatest (session, change) holds: sessions count an agent's streams,
 changes what one gateway saw of the pod. So merging is idempotent and needs no order.
 """
 
@@ -64,6 +64,7 @@ class Entries:
             silent_ms=entry.silent_ms,
             payload=entry.payload,
         )
+        # Batches come by two ways and in any order: only a newer entry replaces the known one.
         known = self._pods.get(entry.pod_uid)
         if known is not None:
             if fresh.order <= known.order:

@@ -1,4 +1,4 @@
-"""The operator's stream to one gateway, and the desired state that it repeats to every gateway."""
+"""Keep the operator's stream to one gateway, and the desired state that it repeats to every gateway."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Desired:
         self._followers: set[_Changes] = set()
 
     def announce(self, announce: pb.Announce) -> None:
-        """Announce a job, or its pods anew. Revisions grow."""
+        """Announce a job, or the pods of an announced one again. Revisions grow."""
         self._announced[announce.job_uid] = announce
         self._tell(pb.FromOperator(announce=announce))
 

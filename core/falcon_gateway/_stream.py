@@ -1,8 +1,8 @@
-"""A stream in both directions whose end shows in one place.
+"""Wrap a stream in both directions so that its end shows in one place.
 
 grpc.aio leaves three traps: a write waits for ever when the call ends before its headers were sent; a write after the
 end raises ``InvalidStateError`` instead of the call's status; and a call whose channel is closed raises
-``CancelledError`` in a task that nobody cancelled. Here the end of a stream, whatever ended it, shows in
+``CancelledError`` in a task that was not cancelled. Here the end of a stream, whatever ended it, shows in
 :meth:`Stream.receive` alone.
 """
 
@@ -103,6 +103,7 @@ class Stream(Generic[RequestT, ResponseT]):
     async def __aenter__(self) -> Stream[RequestT, ResponseT]:
         self._channel = self._tls.channel(self._endpoint)
         try:
+            # Connect first: a call on a channel that never connects would wait for ever.
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await self._channel.channel_ready()
         except TimeoutError:
@@ -172,7 +173,7 @@ async def both(first: Awaitable[NoReturn], second: Awaitable[NoReturn]) -> NoRet
 async def forever(attempt: Callable[[], Awaitable[NoReturn]], works: Callable[[], bool]) -> NoReturn:
     """Repeat ``attempt`` after each :class:`Unavailable`, with growing random pauses.
 
-    ``works`` says whether the last attempt got as far as a stream that works; then the pauses begin anew.
+    ``works`` says whether the last attempt got as far as a stream that works; then the pauses begin again.
 
     Raises:
         Refused: The gateway's answer is final.

@@ -7,14 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromAgent(_message.Message):
-    __slots__ = ("hello", "report", "beat")
+    __slots__ = ("hello", "report", "beat", "series")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     beat: Beat
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
+    series: Series
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., series: _Optional[_Union[Series, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("namespace", "job", "pod_uid", "session", "protocol")
@@ -44,15 +46,29 @@ class Beat(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Series(_message.Message):
+    __slots__ = ("payload",)
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    def __init__(self, payload: _Optional[bytes] = ...) -> None: ...
+
 class ToAgent(_message.Message):
-    __slots__ = ("welcome", "command", "receipt")
+    __slots__ = ("welcome", "command", "receipt", "series_wanted")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    SERIES_WANTED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     command: Command
     receipt: Receipt
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
+    series_wanted: SeriesWanted
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., series_wanted: _Optional[_Union[SeriesWanted, _Mapping]] = ...) -> None: ...
+
+class SeriesWanted(_message.Message):
+    __slots__ = ("largest_bytes",)
+    LARGEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    largest_bytes: int
+    def __init__(self, largest_bytes: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("gateway", "beat_ms", "largest_report_bytes")
@@ -183,6 +199,44 @@ class Pong(_message.Message):
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     number: int
     def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class FromSubscriber(_message.Message):
+    __slots__ = ("hello",)
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    hello: SubscriberHello
+    def __init__(self, hello: _Optional[_Union[SubscriberHello, _Mapping]] = ...) -> None: ...
+
+class SubscriberHello(_message.Message):
+    __slots__ = ("identity",)
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    identity: str
+    def __init__(self, identity: _Optional[str] = ...) -> None: ...
+
+class ToSubscriber(_message.Message):
+    __slots__ = ("hello", "chunk")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    hello: GatewayHello
+    chunk: Chunk
+    def __init__(self, hello: _Optional[_Union[GatewayHello, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("namespace", "job", "job_uid", "pod_uid", "dropped", "waited_ms", "payload")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    JOB_UID_FIELD_NUMBER: _ClassVar[int]
+    POD_UID_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    job: str
+    job_uid: str
+    pod_uid: str
+    dropped: int
+    waited_ms: int
+    payload: bytes
+    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., job_uid: _Optional[str] = ..., pod_uid: _Optional[str] = ..., dropped: _Optional[int] = ..., waited_ms: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("gateway", "incarnation", "number", "namespace", "job", "job_uid", "entries")

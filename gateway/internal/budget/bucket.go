@@ -48,6 +48,12 @@ func (b *Bucket) Debt(now time.Time) time.Duration {
 	return time.Duration(-b.tokens / b.rate * float64(time.Second))
 }
 
+// Left returns which share of the burst is left; below zero: a debt.
+func (b *Bucket) Left(now time.Time) float64 {
+	b.refill(now)
+	return b.tokens / b.burst
+}
+
 // Full says whether nothing was taken for so long that a new bucket would be the same.
 func (b *Bucket) Full(now time.Time) bool {
 	b.refill(now)

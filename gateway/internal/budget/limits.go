@@ -27,10 +27,19 @@ const (
 
 	// A job that is well writes some hundred bytes a rank in ten seconds; one with a tenth of its ranks slow, the
 	// reports of these ranks' pods each second.
-	jobBytesPerSecond     = 64 << 10
-	podBytesPerSecond     = 128
-	rankBytesPerSecond    = 64
-	burstSeconds          = 16
+	jobBytesPerSecond  = 64 << 10
+	podBytesPerSecond  = 128
+	rankBytesPerSecond = 64
+	burstSeconds       = 16
+	// An honest agent sends at most a kibibyte of series a rank and minute, and as much of its container.
+	seriesBytesPerRank   = 1 << 10
+	seriesBytesBeside    = 2 << 10
+	seriesBurstMinutes   = 4
+	secondsOfAMinute     = 60
+	largestSeriesMinutes = 2 // of a chunk, which holds one
+	// SeriesFrame is what a chunk costs without its payload: empty chunks would else cost nothing.
+	SeriesFrame = 256
+
 	connectionsPerPod     = 2 // the old connection may end after the new one has begun
 	connectionsBesidePods = 8
 )
@@ -41,13 +50,20 @@ type Limits struct {
 	BytesPerSecond float64 // that leave the gateway for the job, to etcd and to the operator
 	BurstBytes     float64
 	Connections    int
+	LargestSeries  int     // bytes of a chunk
+	SeriesPerSec   float64 // bytes of chunks that are taken of a pod
+	SeriesBurst    float64
 }
 
 // For returns the limits of a job of so many pods, each of so many ranks.
 func For(pods, ranksPerPod int) Limits {
 	rate := float64(jobBytesPerSecond + pods*(podBytesPerSecond+ranksPerPod*rankBytesPerSecond))
 	largest := max(smallestLargestReport, reportBytes+ranksPerPod*reportBytesPerRank)
+	series := seriesBytesBeside + ranksPerPod*seriesBytesPerRank // a minute
 	return Limits{
+		LargestSeries:  min(largestSeriesMinutes*series, MaxAgentMessage-messageFrame),
+		SeriesPerSec:   float64(series+SeriesFrame) / secondsOfAMinute,
+		SeriesBurst:    float64(seriesBurstMinutes * (series + SeriesFrame)),
 		LargestReport:  min(largest, MaxAgentMessage-messageFrame),
 		BytesPerSecond: rate,
 		BurstBytes:     burstSeconds * rate,

@@ -41,6 +41,7 @@ type Hub struct {
 	store   Store
 	writers chan struct{}
 	writing sync.WaitGroup
+	lane    *lane
 
 	mu       sync.RWMutex
 	jobs     map[string]*job.Job
@@ -60,6 +61,7 @@ func New(gateway *job.Gateway, store Store, m *metrics.Metrics, log *slog.Logger
 		writers: make(chan struct{}, writers),
 		jobs:    map[string]*job.Job{},
 		links:   map[*Link]struct{}{},
+		lane:    newLane(m),
 		pulse:   liveness.NewPulse(tickEvery, now),
 	}
 }
@@ -78,6 +80,7 @@ func (h *Hub) Run(ctx context.Context) {
 		h.mu.Lock()
 		h.pulse.Tick(now)
 		h.mu.Unlock()
+		h.tellSeries(h.lane.wanted(now))
 		judge := tick%judgeTicks == 0 && h.mayJudge(now)
 		live := h.store.Live(now)
 		for _, j := range h.all() {
@@ -305,7 +308,7 @@ func (h *Hub) Inform(complete map[string]bool) {
 	}
 }
 
-// Owe has every job written anew: the store's session is new, and may have lost what it held.
+// Owe has every job written again: the store's session is new, and may have lost what it held.
 func (h *Hub) Owe() {
 	for _, j := range h.all() {
 		j.Owe()

@@ -29,10 +29,14 @@ type Gateway struct {
 	Incarnation uint64 // when the process began, unix ns
 	batches     atomic.Uint64
 	changes     atomic.Uint64
+	series      atomic.Bool // somebody reads series
 }
 
 func (g *Gateway) nextBatch() uint64  { return g.batches.Add(1) }
 func (g *Gateway) nextChange() uint64 { return g.changes.Add(1) }
+
+// WantSeries notes whether somebody reads series, and says whether that is new. The caller then wakes the jobs.
+func (g *Gateway) WantSeries(wanted bool) bool { return g.series.Swap(wanted) != wanted }
 
 // Job is safe for use by several goroutines at once.
 type Job struct {
@@ -57,6 +61,7 @@ type pod struct {
 	spoke    time.Time   // when an agent of this pod last said something
 	ordinary *budget.Bucket
 	urgent   *budget.Bucket
+	series   *budget.Bucket // bytes
 }
 
 // New returns a job as first announced.
@@ -88,7 +93,7 @@ func (j *Job) Announce(announce *wire.Announce, now time.Time) {
 		if known := j.pods[uid]; known != nil {
 			announced[uid] = known
 		} else {
-			announced[uid] = newPod(now)
+			announced[uid] = newPod(j.limits, now)
 		}
 	}
 	for uid, old := range j.pods {
@@ -103,10 +108,11 @@ func (j *Job) Announce(announce *wire.Announce, now time.Time) {
 	j.pods = announced
 }
 
-func newPod(now time.Time) *pod {
+func newPod(limits budget.Limits, now time.Time) *pod {
 	return &pod{
 		ordinary: budget.NewBucket(budget.ReportsPerSecond, budget.ReportsBurst, now),
 		urgent:   budget.NewBucket(budget.UrgentPerSecond, budget.UrgentBurst, now),
+		series:   budget.NewBucket(limits.SeriesPerSec, limits.SeriesBurst, now),
 	}
 }
 
@@ -132,6 +138,17 @@ func (j *Job) Publish(publish *wire.Publish) {
 	j.commands[publish.GetName()] = &wire.Command{
 		Name: publish.GetName(), Revision: publish.GetRevision(), Payload: publish.GetPayload(),
 	}
+	j.wake()
+}
+
+// Wake has every stream look at what it has to send.
+func (j *Job) Wake() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.wake()
+}
+
+func (j *Job) wake() {
 	for _, p := range j.pods {
 		if p.session != nil {
 			p.session.wake()

@@ -20,6 +20,17 @@ const (
 	OverQuota Outcome = "over_quota" // kept; the job's bytes are used up for now
 )
 
+// Outcomes of chunks of series, as well as Accepted and OverRate (the pod's own bytes are used up).
+const (
+	Unwanted Outcome = "unwanted" // series have no reader
+	Oversize Outcome = "oversize"
+	OverHalf Outcome = "over_half" // half of the job's bytes for reports are used up: series are given up first
+	Behind   Outcome = "behind"    // the gateway's own ticks are late: it has no time for series
+)
+
+// reportsFirst is the share of a job's burst for reports below which its series are dropped.
+const reportsFirst = 0.5
+
 // Session is one agent's open stream. What has to be sent to the agent is state, too: the newest revision of each
 // command and the newest receipt. Its fields are guarded by the job.
 type Session struct {
@@ -29,6 +40,7 @@ type Session struct {
 	id       uint64
 	sequence uint64
 	receipt  *wire.Receipt
+	series   bool              // the agent knows that series are wanted
 	sent     map[string]uint64 // revision of each command that was handed out
 	ended    *Refusal
 }
@@ -129,6 +141,30 @@ func (s *Session) admit(p *pod, urgent bool, now time.Time) (bool, Outcome) {
 	return urgent, outcome
 }
 
+// Series says what becomes of a chunk of so many bytes. `onTime`: the gateway has lately had the time that it needs.
+func (s *Session) Series(size int, onTime bool, now time.Time) Outcome {
+	s.job.mu.Lock()
+	defer s.job.mu.Unlock()
+	p := s.pod()
+	if p == nil {
+		return Stale // the stream is about to end
+	}
+	s.job.heard(p, now)
+	switch {
+	case !s.job.gateway.series.Load():
+		return Unwanted
+	case size > s.job.limits.LargestSeries:
+		return Oversize
+	case !onTime:
+		return Behind
+	case s.job.output.tokens.Left(now) < reportsFirst:
+		return OverHalf
+	case !p.series.Take(float64(size+budget.SeriesFrame), now):
+		return OverRate
+	}
+	return Accepted
+}
+
 // Outbox takes what has to be sent to the agent now. A refusal ends the stream.
 func (s *Session) Outbox() ([]*wire.ToAgent, *Refusal) {
 	s.job.mu.Lock()
@@ -142,6 +178,10 @@ func (s *Session) Outbox() ([]*wire.ToAgent, *Refusal) {
 			s.sent[name] = command.GetRevision()
 			messages = append(messages, &wire.ToAgent{Message: &wire.ToAgent_Command{Command: command}})
 		}
+	}
+	if wanted := s.job.gateway.series.Load(); wanted != s.series {
+		s.series = wanted
+		messages = append(messages, &wire.ToAgent{Message: &wire.ToAgent_SeriesWanted{SeriesWanted: s.job.seriesWanted(wanted)}})
 	}
 	if s.receipt != nil {
 		messages = append(messages, &wire.ToAgent{Message: &wire.ToAgent_Receipt{Receipt: s.receipt}})
@@ -198,6 +238,13 @@ func (s *Session) wake() {
 	case s.Woken <- struct{}{}:
 	default: // it is awake already
 	}
+}
+
+func (j *Job) seriesWanted(wanted bool) *wire.SeriesWanted {
+	if !wanted {
+		return &wire.SeriesWanted{}
+	}
+	return &wire.SeriesWanted{LargestBytes: uint32(j.limits.LargestSeries)}
 }
 
 func (j *Job) heard(p *pod, now time.Time) {

@@ -19,6 +19,12 @@ type Metrics struct {
 	Refused *prometheus.CounterVec
 	// Reports counts what became of reports, by outcome and job.
 	Reports *prometheus.CounterVec
+	// Series counts what became of chunks of series, by outcome and job.
+	Series *prometheus.CounterVec
+	// Unread counts chunks that were dropped because a subscriber read too slowly.
+	Unread prometheus.Counter
+	// Subscribers is the number of streams that read series.
+	Subscribers prometheus.Gauge
 	// Thinned counts how often a job's budget began to hold its reports back.
 	Thinned *prometheus.CounterVec
 	// Paused counts messages that were read later because their sender sent too fast.
@@ -44,11 +50,18 @@ func New() *Metrics {
 		Registry: prometheus.NewRegistry(),
 		Refused:  counters("refused_total", "Connections, streams and reports that were refused.", "reason", "job"),
 		Reports:  counters("reports_total", "Reports of agents.", "outcome", "job"),
-		Thinned:  counters("thinned_total", "Times that a job's budget began to hold its reports back.", "job"),
-		Paused:   counters("paused_total", "Messages read later because their sender sent too fast.", "job"),
-		Lost:     counters("agents_lost_total", "Agents that fell silent.", "job"),
-		Passed:   counters("passed_bytes_total", "Bytes of batches passed on to operator and etcd.", "job"),
-		Writes:   counters("etcd_writes_total", "Writes of batches to etcd.", "outcome"),
+		Series:   counters("series_total", "Chunks of series.", "outcome", "job"),
+		Unread: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "falcon_gateway_series_unread_total", Help: "Chunks of series dropped because a subscriber read too slowly.",
+		}),
+		Subscribers: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "falcon_gateway_series_subscribers", Help: "Streams that read series.",
+		}),
+		Thinned: counters("thinned_total", "Times that a job's budget began to hold its reports back.", "job"),
+		Paused:  counters("paused_total", "Messages read later because their sender sent too fast.", "job"),
+		Lost:    counters("agents_lost_total", "Agents that fell silent.", "job"),
+		Passed:  counters("passed_bytes_total", "Bytes of batches passed on to operator and etcd.", "job"),
+		Writes:  counters("etcd_writes_total", "Writes of batches to etcd.", "outcome"),
 		Connections: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "falcon_gateway_connections", Help: "Open connections of agents.",
 		}),
@@ -59,7 +72,7 @@ func New() *Metrics {
 		}),
 	}
 	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.Refused, m.Reports, m.Thinned, m.Paused, m.Lost, m.Passed, m.Writes, m.Connections, m.Delay)
+		m.Refused, m.Reports, m.Series, m.Unread, m.Subscribers, m.Thinned, m.Paused, m.Lost, m.Passed, m.Writes, m.Connections, m.Delay)
 	return m
 }
 
@@ -70,7 +83,7 @@ func (m *Metrics) Refuse(reason job.Reason, jobUID string) {
 
 // Forget removes the series of a job that is gone.
 func (m *Metrics) Forget(jobUID string) {
-	for _, vector := range []*prometheus.CounterVec{m.Refused, m.Reports, m.Thinned, m.Paused, m.Lost, m.Passed} {
+	for _, vector := range []*prometheus.CounterVec{m.Refused, m.Reports, m.Series, m.Thinned, m.Paused, m.Lost, m.Passed} {
 		vector.DeletePartialMatch(prometheus.Labels{"job": jobUID})
 	}
 }

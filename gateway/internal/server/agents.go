@@ -109,9 +109,14 @@ func (a *Agents) serve(client *transport.Client, stream agentLink, session *job.
 
 // refuse counts a refusal, and returns what ends the stream.
 func (a *Agents) refuse(client *transport.Client, err error) error {
+	return counted(a.Hub, a.Hub.Label(client.CommonName), err)
+}
+
+// counted counts what ends a stream if it is a refusal, under the label of whoever is refused, and returns it.
+func counted(center *hub.Hub, label string, err error) error {
 	var refusal *job.Refusal
 	if errors.As(err, &refusal) {
-		a.Hub.Metrics.Refuse(refusal.Reason, a.Hub.Label(client.CommonName))
+		center.Metrics.Refuse(refusal.Reason, label)
 	}
 	return err
 }
@@ -160,8 +165,11 @@ func (r *agentReader) read() error {
 			}
 		case message.GetBeat() != nil:
 			session.Heard(now)
+		case message.GetSeries() != nil:
+			size = len(message.GetSeries().GetPayload())
+			r.agents.Hub.Series(session, message.GetSeries().GetPayload(), now)
 		default:
-			return job.Refuse(job.Malformed, codes.InvalidArgument, "neither a report nor a beat")
+			return job.Refuse(job.Malformed, codes.InvalidArgument, "no report, no beat and no series")
 		}
 		if err := r.pace(size, now); err != nil {
 			return err

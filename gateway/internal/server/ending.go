@@ -53,15 +53,19 @@ func shuttingDown() *job.Refusal {
 
 // send sends a message, and cuts the connection of a client that does not take it in time.
 func send(client *transport.Client, message func() error) error {
+	return sendWithin(sendTimeout, client, message)
+}
+
+func sendWithin(within time.Duration, client *transport.Client, message func() error) error {
 	var late atomic.Bool
-	timer := time.AfterFunc(sendTimeout, func() {
+	timer := time.AfterFunc(within, func() {
 		late.Store(true)
 		client.Close()
 	})
 	defer timer.Stop()
 	err := message()
 	if late.Load() {
-		return job.Refuse(job.SlowReader, codes.ResourceExhausted, "nothing was read for %v", sendTimeout)
+		return job.Refuse(job.SlowReader, codes.ResourceExhausted, "nothing was read for %v", within)
 	}
 	return err
 }

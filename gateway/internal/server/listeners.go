@@ -25,6 +25,7 @@ import (
 const (
 	handshakeTimeout    = 5 * time.Second
 	operatorConnections = 16
+	otherConnections    = 4        // of each other name on the operator's port: none takes the operator's place
 	window              = 64 << 10 // what a stream's peer may send, or leave unread, without being waited for
 	buffer              = 4 << 10  // an agent's messages are small, and there are many agents
 	largestHeader       = 8 << 10
@@ -63,6 +64,7 @@ func Listen(settings *config.Config, center *hub.Hub, log *slog.Logger) (*Listen
 		grpc.MaxConcurrentStreams(4),
 	)...)
 	wire.RegisterOperatorLinkServer(l.operators, &Operators{Hub: center, Draining: l.draining})
+	wire.RegisterSeriesLinkServer(l.operators, &Subscribers{Hub: center, Draining: l.draining})
 	l.pages = &http.Server{Handler: l.pagesOf(center), ReadHeaderTimeout: handshakeTimeout}
 	for i, address := range []string{settings.AgentsListen, settings.OperatorListen, settings.PagesListen} {
 		if l.listening[i], err = net.Listen("tcp", address); err != nil {
@@ -106,11 +108,16 @@ func agentLimits(settings *config.Config, center *hub.Hub, log *slog.Logger) tra
 
 func operatorLimits(settings *config.Config, center *hub.Hub) transport.Limits {
 	return transport.Limits{
-		Connections:         operatorConnections,
+		Connections:         operatorConnections + 2*otherConnections,
 		HandshakesPerSecond: settings.HandshakesPerSecond,
-		ConnectionsOf:       func(string) int { return operatorConnections },
-		Refused:             func(reason job.Reason, _ string) { center.Metrics.Refuse(reason, metrics.Unknown) },
-		Opened:              func(int) {},
+		ConnectionsOf: func(commonName string) int {
+			if commonName == OperatorName {
+				return operatorConnections
+			}
+			return otherConnections
+		},
+		Refused: func(reason job.Reason, _ string) { center.Metrics.Refuse(reason, metrics.Unknown) },
+		Opened:  func(int) {},
 	}
 }
 

@@ -33,12 +33,7 @@ type operatorLink = grpc.BidiStreamingServer[wire.FromOperator, wire.ToOperator]
 
 // Operator serves one operator: first all that the gateway holds, then each batch as it is made.
 func (o *Operators) Operator(stream operatorLink) error {
-	err := o.serve(stream)
-	var refusal *job.Refusal
-	if errors.As(err, &refusal) {
-		o.Hub.Metrics.Refuse(refusal.Reason, metrics.Unknown)
-	}
-	return err
+	return counted(o.Hub, metrics.Unknown, o.serve(stream))
 }
 
 func (o *Operators) serve(stream operatorLink) error {

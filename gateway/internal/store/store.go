@@ -48,7 +48,7 @@ type Sink interface {
 	Owe()
 }
 
-// Etcd is a session with etcd, which is made anew for ever.
+// Etcd is a session with etcd, which is opened again whenever it ends.
 type Etcd struct {
 	client  *clientv3.Client
 	gateway string

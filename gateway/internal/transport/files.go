@@ -86,7 +86,7 @@ func pool(file string) (*x509.CertPool, error) {
 	return authorities, nil
 }
 
-// cached is what was made from files, made anew when they have changed. While they cannot be read, for example because
+// cached is what was made from files, made again when they have changed. While they cannot be read, for example because
 // they are being replaced, the old value stays.
 type cached[T any] struct {
 	load  func() (*T, error)

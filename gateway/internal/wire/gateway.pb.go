@@ -37,6 +37,7 @@ type FromAgent struct {
 	//	*FromAgent_Hello
 	//	*FromAgent_Report
 	//	*FromAgent_Beat
+	//	*FromAgent_Series
 	Message       isFromAgent_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -106,6 +107,15 @@ func (x *FromAgent) GetBeat() *Beat {
 	return nil
 }
 
+func (x *FromAgent) GetSeries() *Series {
+	if x != nil {
+		if x, ok := x.Message.(*FromAgent_Series); ok {
+			return x.Series
+		}
+	}
+	return nil
+}
+
 type isFromAgent_Message interface {
 	isFromAgent_Message()
 }
@@ -122,11 +132,17 @@ type FromAgent_Beat struct {
 	Beat *Beat `protobuf:"bytes,3,opt,name=beat,proto3,oneof"`
 }
 
+type FromAgent_Series struct {
+	Series *Series `protobuf:"bytes,4,opt,name=series,proto3,oneof"`
+}
+
 func (*FromAgent_Hello) isFromAgent_Message() {}
 
 func (*FromAgent_Report) isFromAgent_Message() {}
 
 func (*FromAgent_Beat) isFromAgent_Message() {}
+
+func (*FromAgent_Series) isFromAgent_Message() {}
 
 type Hello struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -304,6 +320,52 @@ func (*Beat) Descriptor() ([]byte, []int) {
 	return file_gateway_proto_rawDescGZIP(), []int{3}
 }
 
+// A chunk of the pod's series (falcon_core.wire.series). It has no receipt: one that is over a budget, or that has
+// no reader, is dropped. An agent sends none before SeriesWanted: an earlier gateway would end the stream.
+type Series struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Payload       []byte                 `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Series) Reset() {
+	*x = Series{}
+	mi := &file_gateway_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Series) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Series) ProtoMessage() {}
+
+func (x *Series) ProtoReflect() protoreflect.Message {
+	mi := &file_gateway_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Series.ProtoReflect.Descriptor instead.
+func (*Series) Descriptor() ([]byte, []int) {
+	return file_gateway_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Series) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
 type ToAgent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -311,6 +373,7 @@ type ToAgent struct {
 	//	*ToAgent_Welcome
 	//	*ToAgent_Command
 	//	*ToAgent_Receipt
+	//	*ToAgent_SeriesWanted
 	Message       isToAgent_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -318,7 +381,7 @@ type ToAgent struct {
 
 func (x *ToAgent) Reset() {
 	*x = ToAgent{}
-	mi := &file_gateway_proto_msgTypes[4]
+	mi := &file_gateway_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -330,7 +393,7 @@ func (x *ToAgent) String() string {
 func (*ToAgent) ProtoMessage() {}
 
 func (x *ToAgent) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[4]
+	mi := &file_gateway_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -343,7 +406,7 @@ func (x *ToAgent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToAgent.ProtoReflect.Descriptor instead.
 func (*ToAgent) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{4}
+	return file_gateway_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ToAgent) GetMessage() isToAgent_Message {
@@ -380,6 +443,15 @@ func (x *ToAgent) GetReceipt() *Receipt {
 	return nil
 }
 
+func (x *ToAgent) GetSeriesWanted() *SeriesWanted {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_SeriesWanted); ok {
+			return x.SeriesWanted
+		}
+	}
+	return nil
+}
+
 type isToAgent_Message interface {
 	isToAgent_Message()
 }
@@ -396,11 +468,63 @@ type ToAgent_Receipt struct {
 	Receipt *Receipt `protobuf:"bytes,3,opt,name=receipt,proto3,oneof"`
 }
 
+type ToAgent_SeriesWanted struct {
+	SeriesWanted *SeriesWanted `protobuf:"bytes,4,opt,name=series_wanted,json=seriesWanted,proto3,oneof"`
+}
+
 func (*ToAgent_Welcome) isToAgent_Message() {}
 
 func (*ToAgent_Command) isToAgent_Message() {}
 
 func (*ToAgent_Receipt) isToAgent_Message() {}
+
+func (*ToAgent_SeriesWanted) isToAgent_Message() {}
+
+// Series have a reader, or have none any longer. Until it comes, they have none.
+type SeriesWanted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A larger chunk is dropped; 0: send none.
+	LargestBytes  uint32 `protobuf:"varint,1,opt,name=largest_bytes,json=largestBytes,proto3" json:"largest_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeriesWanted) Reset() {
+	*x = SeriesWanted{}
+	mi := &file_gateway_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeriesWanted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeriesWanted) ProtoMessage() {}
+
+func (x *SeriesWanted) ProtoReflect() protoreflect.Message {
+	mi := &file_gateway_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeriesWanted.ProtoReflect.Descriptor instead.
+func (*SeriesWanted) Descriptor() ([]byte, []int) {
+	return file_gateway_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SeriesWanted) GetLargestBytes() uint32 {
+	if x != nil {
+		return x.LargestBytes
+	}
+	return 0
+}
 
 type Welcome struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -414,7 +538,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_gateway_proto_msgTypes[5]
+	mi := &file_gateway_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +550,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[5]
+	mi := &file_gateway_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +563,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{5}
+	return file_gateway_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Welcome) GetGateway() string {
@@ -475,7 +599,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_gateway_proto_msgTypes[6]
+	mi := &file_gateway_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +611,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[6]
+	mi := &file_gateway_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +624,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{6}
+	return file_gateway_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Command) GetName() string {
@@ -537,7 +661,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_gateway_proto_msgTypes[7]
+	mi := &file_gateway_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -549,7 +673,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[7]
+	mi := &file_gateway_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -562,7 +686,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{7}
+	return file_gateway_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Receipt) GetSequence() uint64 {
@@ -603,7 +727,7 @@ type FromOperator struct {
 
 func (x *FromOperator) Reset() {
 	*x = FromOperator{}
-	mi := &file_gateway_proto_msgTypes[8]
+	mi := &file_gateway_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +739,7 @@ func (x *FromOperator) String() string {
 func (*FromOperator) ProtoMessage() {}
 
 func (x *FromOperator) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[8]
+	mi := &file_gateway_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +752,7 @@ func (x *FromOperator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromOperator.ProtoReflect.Descriptor instead.
 func (*FromOperator) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{8}
+	return file_gateway_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FromOperator) GetMessage() isFromOperator_Message {
@@ -743,7 +867,7 @@ type OperatorHello struct {
 
 func (x *OperatorHello) Reset() {
 	*x = OperatorHello{}
-	mi := &file_gateway_proto_msgTypes[9]
+	mi := &file_gateway_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +879,7 @@ func (x *OperatorHello) String() string {
 func (*OperatorHello) ProtoMessage() {}
 
 func (x *OperatorHello) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[9]
+	mi := &file_gateway_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +892,7 @@ func (x *OperatorHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperatorHello.ProtoReflect.Descriptor instead.
 func (*OperatorHello) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{9}
+	return file_gateway_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OperatorHello) GetIdentity() string {
@@ -801,7 +925,7 @@ type Announce struct {
 
 func (x *Announce) Reset() {
 	*x = Announce{}
-	mi := &file_gateway_proto_msgTypes[10]
+	mi := &file_gateway_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +937,7 @@ func (x *Announce) String() string {
 func (*Announce) ProtoMessage() {}
 
 func (x *Announce) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[10]
+	mi := &file_gateway_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +950,7 @@ func (x *Announce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Announce.ProtoReflect.Descriptor instead.
 func (*Announce) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{10}
+	return file_gateway_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Announce) GetNamespace() string {
@@ -882,7 +1006,7 @@ type AllAnnounced struct {
 
 func (x *AllAnnounced) Reset() {
 	*x = AllAnnounced{}
-	mi := &file_gateway_proto_msgTypes[11]
+	mi := &file_gateway_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +1018,7 @@ func (x *AllAnnounced) String() string {
 func (*AllAnnounced) ProtoMessage() {}
 
 func (x *AllAnnounced) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[11]
+	mi := &file_gateway_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +1031,7 @@ func (x *AllAnnounced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllAnnounced.ProtoReflect.Descriptor instead.
 func (*AllAnnounced) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{11}
+	return file_gateway_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AllAnnounced) GetSparedJobUids() []string {
@@ -926,7 +1050,7 @@ type Withdraw struct {
 
 func (x *Withdraw) Reset() {
 	*x = Withdraw{}
-	mi := &file_gateway_proto_msgTypes[12]
+	mi := &file_gateway_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1062,7 @@ func (x *Withdraw) String() string {
 func (*Withdraw) ProtoMessage() {}
 
 func (x *Withdraw) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[12]
+	mi := &file_gateway_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1075,7 @@ func (x *Withdraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
 func (*Withdraw) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{12}
+	return file_gateway_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Withdraw) GetJobUid() string {
@@ -975,7 +1099,7 @@ type Publish struct {
 
 func (x *Publish) Reset() {
 	*x = Publish{}
-	mi := &file_gateway_proto_msgTypes[13]
+	mi := &file_gateway_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1111,7 @@ func (x *Publish) String() string {
 func (*Publish) ProtoMessage() {}
 
 func (x *Publish) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[13]
+	mi := &file_gateway_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1124,7 @@ func (x *Publish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Publish.ProtoReflect.Descriptor instead.
 func (*Publish) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{13}
+	return file_gateway_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Publish) GetJobUid() string {
@@ -1040,7 +1164,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_gateway_proto_msgTypes[14]
+	mi := &file_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1176,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[14]
+	mi := &file_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1189,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{14}
+	return file_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Ping) GetNumber() uint64 {
@@ -1090,7 +1214,7 @@ type ToOperator struct {
 
 func (x *ToOperator) Reset() {
 	*x = ToOperator{}
-	mi := &file_gateway_proto_msgTypes[15]
+	mi := &file_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1226,7 @@ func (x *ToOperator) String() string {
 func (*ToOperator) ProtoMessage() {}
 
 func (x *ToOperator) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[15]
+	mi := &file_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1239,7 @@ func (x *ToOperator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToOperator.ProtoReflect.Descriptor instead.
 func (*ToOperator) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{15}
+	return file_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ToOperator) GetMessage() isToOperator_Message {
@@ -1204,7 +1328,7 @@ type GatewayHello struct {
 
 func (x *GatewayHello) Reset() {
 	*x = GatewayHello{}
-	mi := &file_gateway_proto_msgTypes[16]
+	mi := &file_gateway_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1340,7 @@ func (x *GatewayHello) String() string {
 func (*GatewayHello) ProtoMessage() {}
 
 func (x *GatewayHello) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[16]
+	mi := &file_gateway_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1353,7 @@ func (x *GatewayHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayHello.ProtoReflect.Descriptor instead.
 func (*GatewayHello) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{16}
+	return file_gateway_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GatewayHello) GetGateway() string {
@@ -1254,7 +1378,7 @@ type AllSent struct {
 
 func (x *AllSent) Reset() {
 	*x = AllSent{}
-	mi := &file_gateway_proto_msgTypes[17]
+	mi := &file_gateway_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1390,7 @@ func (x *AllSent) String() string {
 func (*AllSent) ProtoMessage() {}
 
 func (x *AllSent) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[17]
+	mi := &file_gateway_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1403,7 @@ func (x *AllSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllSent.ProtoReflect.Descriptor instead.
 func (*AllSent) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{17}
+	return file_gateway_proto_rawDescGZIP(), []int{19}
 }
 
 type Pong struct {
@@ -1291,7 +1415,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_gateway_proto_msgTypes[18]
+	mi := &file_gateway_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1427,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[18]
+	mi := &file_gateway_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1440,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{18}
+	return file_gateway_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Pong) GetNumber() uint64 {
@@ -1324,6 +1448,294 @@ func (x *Pong) GetNumber() uint64 {
 		return x.Number
 	}
 	return 0
+}
+
+type FromSubscriber struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*FromSubscriber_Hello
+	Message       isFromSubscriber_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FromSubscriber) Reset() {
+	*x = FromSubscriber{}
+	mi := &file_gateway_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FromSubscriber) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FromSubscriber) ProtoMessage() {}
+
+func (x *FromSubscriber) ProtoReflect() protoreflect.Message {
+	mi := &file_gateway_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FromSubscriber.ProtoReflect.Descriptor instead.
+func (*FromSubscriber) Descriptor() ([]byte, []int) {
+	return file_gateway_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *FromSubscriber) GetMessage() isFromSubscriber_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *FromSubscriber) GetHello() *SubscriberHello {
+	if x != nil {
+		if x, ok := x.Message.(*FromSubscriber_Hello); ok {
+			return x.Hello
+		}
+	}
+	return nil
+}
+
+type isFromSubscriber_Message interface {
+	isFromSubscriber_Message()
+}
+
+type FromSubscriber_Hello struct {
+	Hello *SubscriberHello `protobuf:"bytes,1,opt,name=hello,proto3,oneof"`
+}
+
+func (*FromSubscriber_Hello) isFromSubscriber_Message() {}
+
+type SubscriberHello struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identity      string                 `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubscriberHello) Reset() {
+	*x = SubscriberHello{}
+	mi := &file_gateway_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubscriberHello) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubscriberHello) ProtoMessage() {}
+
+func (x *SubscriberHello) ProtoReflect() protoreflect.Message {
+	mi := &file_gateway_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubscriberHello.ProtoReflect.Descriptor instead.
+func (*SubscriberHello) Descriptor() ([]byte, []int) {
+	return file_gateway_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SubscriberHello) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+type ToSubscriber struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*ToSubscriber_Hello
+	//	*ToSubscriber_Chunk
+	Message       isToSubscriber_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToSubscriber) Reset() {
+	*x = ToSubscriber{}
+	mi := &file_gateway_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToSubscriber) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToSubscriber) ProtoMessage() {}
+
+func (x *ToSubscriber) ProtoReflect() protoreflect.Message {
+	mi := &file_gateway_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToSubscriber.ProtoReflect.Descriptor instead.
+func (*ToSubscriber) Descriptor() ([]byte, []int) {
+	return file_gateway_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ToSubscriber) GetMessage() isToSubscriber_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *ToSubscriber) GetHello() *GatewayHello {
+	if x != nil {
+		if x, ok := x.Message.(*ToSubscriber_Hello); ok {
+			return x.Hello
+		}
+	}
+	return nil
+}
+
+func (x *ToSubscriber) GetChunk() *Chunk {
+	if x != nil {
+		if x, ok := x.Message.(*ToSubscriber_Chunk); ok {
+			return x.Chunk
+		}
+	}
+	return nil
+}
+
+type isToSubscriber_Message interface {
+	isToSubscriber_Message()
+}
+
+type ToSubscriber_Hello struct {
+	// The first message.
+	Hello *GatewayHello `protobuf:"bytes,1,opt,name=hello,proto3,oneof"`
+}
+
+type ToSubscriber_Chunk struct {
+	Chunk *Chunk `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
+}
+
+func (*ToSubscriber_Hello) isToSubscriber_Message() {}
+
+func (*ToSubscriber_Chunk) isToSubscriber_Message() {}
+
+// One agent's Series. Chunks of a pod come in the order in which it sent them, each once or not at all.
+type Chunk struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Job       string                 `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	JobUid    string                 `protobuf:"bytes,3,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	PodUid    string                 `protobuf:"bytes,4,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	// How many chunks of any pod the gateway has dropped since this stream began, because it reads too slowly.
+	Dropped uint64 `protobuf:"varint,5,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	// How long ago the gateway got it; chunks wait where the stream reads slowly.
+	WaitedMs      uint32 `protobuf:"varint,6,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	Payload       []byte `protobuf:"bytes,7,opt,name=payload,proto3" json:"payload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chunk) Reset() {
+	*x = Chunk{}
+	mi := &file_gateway_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chunk) ProtoMessage() {}
+
+func (x *Chunk) ProtoReflect() protoreflect.Message {
+	mi := &file_gateway_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
+func (*Chunk) Descriptor() ([]byte, []int) {
+	return file_gateway_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Chunk) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Chunk) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *Chunk) GetJobUid() string {
+	if x != nil {
+		return x.JobUid
+	}
+	return ""
+}
+
+func (x *Chunk) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+func (x *Chunk) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+func (x *Chunk) GetWaitedMs() uint32 {
+	if x != nil {
+		return x.WaitedMs
+	}
+	return 0
+}
+
+func (x *Chunk) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
 }
 
 // Some of a job's pods at one gateway. Of several batches, the entry of a pod with the greatest
@@ -1345,7 +1757,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_gateway_proto_msgTypes[19]
+	mi := &file_gateway_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1769,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[19]
+	mi := &file_gateway_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1782,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{19}
+	return file_gateway_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Batch) GetGateway() string {
@@ -1443,7 +1855,7 @@ type Entry struct {
 
 func (x *Entry) Reset() {
 	*x = Entry{}
-	mi := &file_gateway_proto_msgTypes[20]
+	mi := &file_gateway_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1867,7 @@ func (x *Entry) String() string {
 func (*Entry) ProtoMessage() {}
 
 func (x *Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[20]
+	mi := &file_gateway_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1880,7 @@ func (x *Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entry.ProtoReflect.Descriptor instead.
 func (*Entry) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{20}
+	return file_gateway_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Entry) GetPodUid() string {
@@ -1531,11 +1943,12 @@ var File_gateway_proto protoreflect.FileDescriptor
 
 const file_gateway_proto_rawDesc = "" +
 	"\n" +
-	"\rgateway.proto\x12\x11falcon.gateway.v1\"\xac\x01\n" +
+	"\rgateway.proto\x12\x11falcon.gateway.v1\"\xe1\x01\n" +
 	"\tFromAgent\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x18.falcon.gateway.v1.HelloH\x00R\x05hello\x123\n" +
 	"\x06report\x18\x02 \x01(\v2\x19.falcon.gateway.v1.ReportH\x00R\x06report\x12-\n" +
-	"\x04beat\x18\x03 \x01(\v2\x17.falcon.gateway.v1.BeatH\x00R\x04beatB\t\n" +
+	"\x04beat\x18\x03 \x01(\v2\x17.falcon.gateway.v1.BeatH\x00R\x04beat\x123\n" +
+	"\x06series\x18\x04 \x01(\v2\x19.falcon.gateway.v1.SeriesH\x00R\x06seriesB\t\n" +
 	"\amessage\"\x86\x01\n" +
 	"\x05Hello\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
@@ -1547,12 +1960,17 @@ const file_gateway_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x16\n" +
 	"\x06urgent\x18\x02 \x01(\bR\x06urgent\x12\x18\n" +
 	"\apayload\x18\x03 \x01(\fR\apayload\"\x06\n" +
-	"\x04Beat\"\xbc\x01\n" +
+	"\x04Beat\"\"\n" +
+	"\x06Series\x12\x18\n" +
+	"\apayload\x18\x01 \x01(\fR\apayload\"\x84\x02\n" +
 	"\aToAgent\x126\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1a.falcon.gateway.v1.WelcomeH\x00R\awelcome\x126\n" +
 	"\acommand\x18\x02 \x01(\v2\x1a.falcon.gateway.v1.CommandH\x00R\acommand\x126\n" +
-	"\areceipt\x18\x03 \x01(\v2\x1a.falcon.gateway.v1.ReceiptH\x00R\areceiptB\t\n" +
-	"\amessage\"n\n" +
+	"\areceipt\x18\x03 \x01(\v2\x1a.falcon.gateway.v1.ReceiptH\x00R\areceipt\x12F\n" +
+	"\rseries_wanted\x18\x04 \x01(\v2\x1f.falcon.gateway.v1.SeriesWantedH\x00R\fseriesWantedB\t\n" +
+	"\amessage\"3\n" +
+	"\fSeriesWanted\x12#\n" +
+	"\rlargest_bytes\x18\x01 \x01(\rR\flargestBytes\"n\n" +
 	"\aWelcome\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x17\n" +
 	"\abeat_ms\x18\x02 \x01(\rR\x06beatMs\x120\n" +
@@ -1606,7 +2024,24 @@ const file_gateway_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\"\t\n" +
 	"\aAllSent\"\x1e\n" +
 	"\x04Pong\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\"\xd8\x01\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\"W\n" +
+	"\x0eFromSubscriber\x12:\n" +
+	"\x05hello\x18\x01 \x01(\v2\".falcon.gateway.v1.SubscriberHelloH\x00R\x05helloB\t\n" +
+	"\amessage\"-\n" +
+	"\x0fSubscriberHello\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\"\x84\x01\n" +
+	"\fToSubscriber\x127\n" +
+	"\x05hello\x18\x01 \x01(\v2\x1f.falcon.gateway.v1.GatewayHelloH\x00R\x05hello\x120\n" +
+	"\x05chunk\x18\x02 \x01(\v2\x18.falcon.gateway.v1.ChunkH\x00R\x05chunkB\t\n" +
+	"\amessage\"\xba\x01\n" +
+	"\x05Chunk\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x17\n" +
+	"\ajob_uid\x18\x03 \x01(\tR\x06jobUid\x12\x17\n" +
+	"\apod_uid\x18\x04 \x01(\tR\x06podUid\x12\x18\n" +
+	"\adropped\x18\x05 \x01(\x04R\adropped\x12\x1b\n" +
+	"\twaited_ms\x18\x06 \x01(\rR\bwaitedMs\x12\x18\n" +
+	"\apayload\x18\a \x01(\fR\apayload\"\xd8\x01\n" +
 	"\x05Batch\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x16\n" +
@@ -1627,7 +2062,10 @@ const file_gateway_proto_rawDesc = "" +
 	"\tAgentLink\x12E\n" +
 	"\x05Agent\x12\x1c.falcon.gateway.v1.FromAgent\x1a\x1a.falcon.gateway.v1.ToAgent(\x010\x012^\n" +
 	"\fOperatorLink\x12N\n" +
-	"\bOperator\x12\x1f.falcon.gateway.v1.FromOperator\x1a\x1d.falcon.gateway.v1.ToOperator(\x010\x01B\"Z falcon.dev/gateway/internal/wireb\x06proto3"
+	"\bOperator\x12\x1f.falcon.gateway.v1.FromOperator\x1a\x1d.falcon.gateway.v1.ToOperator(\x010\x012^\n" +
+	"\n" +
+	"SeriesLink\x12P\n" +
+	"\x06Series\x12!.falcon.gateway.v1.FromSubscriber\x1a\x1f.falcon.gateway.v1.ToSubscriber(\x010\x01B\"Z falcon.dev/gateway/internal/wireb\x06proto3"
 
 var (
 	file_gateway_proto_rawDescOnce sync.Once
@@ -1641,56 +2079,69 @@ func file_gateway_proto_rawDescGZIP() []byte {
 	return file_gateway_proto_rawDescData
 }
 
-var file_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_gateway_proto_goTypes = []any{
-	(*FromAgent)(nil),     // 0: falcon.gateway.v1.FromAgent
-	(*Hello)(nil),         // 1: falcon.gateway.v1.Hello
-	(*Report)(nil),        // 2: falcon.gateway.v1.Report
-	(*Beat)(nil),          // 3: falcon.gateway.v1.Beat
-	(*ToAgent)(nil),       // 4: falcon.gateway.v1.ToAgent
-	(*Welcome)(nil),       // 5: falcon.gateway.v1.Welcome
-	(*Command)(nil),       // 6: falcon.gateway.v1.Command
-	(*Receipt)(nil),       // 7: falcon.gateway.v1.Receipt
-	(*FromOperator)(nil),  // 8: falcon.gateway.v1.FromOperator
-	(*OperatorHello)(nil), // 9: falcon.gateway.v1.OperatorHello
-	(*Announce)(nil),      // 10: falcon.gateway.v1.Announce
-	(*AllAnnounced)(nil),  // 11: falcon.gateway.v1.AllAnnounced
-	(*Withdraw)(nil),      // 12: falcon.gateway.v1.Withdraw
-	(*Publish)(nil),       // 13: falcon.gateway.v1.Publish
-	(*Ping)(nil),          // 14: falcon.gateway.v1.Ping
-	(*ToOperator)(nil),    // 15: falcon.gateway.v1.ToOperator
-	(*GatewayHello)(nil),  // 16: falcon.gateway.v1.GatewayHello
-	(*AllSent)(nil),       // 17: falcon.gateway.v1.AllSent
-	(*Pong)(nil),          // 18: falcon.gateway.v1.Pong
-	(*Batch)(nil),         // 19: falcon.gateway.v1.Batch
-	(*Entry)(nil),         // 20: falcon.gateway.v1.Entry
+	(*FromAgent)(nil),       // 0: falcon.gateway.v1.FromAgent
+	(*Hello)(nil),           // 1: falcon.gateway.v1.Hello
+	(*Report)(nil),          // 2: falcon.gateway.v1.Report
+	(*Beat)(nil),            // 3: falcon.gateway.v1.Beat
+	(*Series)(nil),          // 4: falcon.gateway.v1.Series
+	(*ToAgent)(nil),         // 5: falcon.gateway.v1.ToAgent
+	(*SeriesWanted)(nil),    // 6: falcon.gateway.v1.SeriesWanted
+	(*Welcome)(nil),         // 7: falcon.gateway.v1.Welcome
+	(*Command)(nil),         // 8: falcon.gateway.v1.Command
+	(*Receipt)(nil),         // 9: falcon.gateway.v1.Receipt
+	(*FromOperator)(nil),    // 10: falcon.gateway.v1.FromOperator
+	(*OperatorHello)(nil),   // 11: falcon.gateway.v1.OperatorHello
+	(*Announce)(nil),        // 12: falcon.gateway.v1.Announce
+	(*AllAnnounced)(nil),    // 13: falcon.gateway.v1.AllAnnounced
+	(*Withdraw)(nil),        // 14: falcon.gateway.v1.Withdraw
+	(*Publish)(nil),         // 15: falcon.gateway.v1.Publish
+	(*Ping)(nil),            // 16: falcon.gateway.v1.Ping
+	(*ToOperator)(nil),      // 17: falcon.gateway.v1.ToOperator
+	(*GatewayHello)(nil),    // 18: falcon.gateway.v1.GatewayHello
+	(*AllSent)(nil),         // 19: falcon.gateway.v1.AllSent
+	(*Pong)(nil),            // 20: falcon.gateway.v1.Pong
+	(*FromSubscriber)(nil),  // 21: falcon.gateway.v1.FromSubscriber
+	(*SubscriberHello)(nil), // 22: falcon.gateway.v1.SubscriberHello
+	(*ToSubscriber)(nil),    // 23: falcon.gateway.v1.ToSubscriber
+	(*Chunk)(nil),           // 24: falcon.gateway.v1.Chunk
+	(*Batch)(nil),           // 25: falcon.gateway.v1.Batch
+	(*Entry)(nil),           // 26: falcon.gateway.v1.Entry
 }
 var file_gateway_proto_depIdxs = []int32{
 	1,  // 0: falcon.gateway.v1.FromAgent.hello:type_name -> falcon.gateway.v1.Hello
 	2,  // 1: falcon.gateway.v1.FromAgent.report:type_name -> falcon.gateway.v1.Report
 	3,  // 2: falcon.gateway.v1.FromAgent.beat:type_name -> falcon.gateway.v1.Beat
-	5,  // 3: falcon.gateway.v1.ToAgent.welcome:type_name -> falcon.gateway.v1.Welcome
-	6,  // 4: falcon.gateway.v1.ToAgent.command:type_name -> falcon.gateway.v1.Command
-	7,  // 5: falcon.gateway.v1.ToAgent.receipt:type_name -> falcon.gateway.v1.Receipt
-	9,  // 6: falcon.gateway.v1.FromOperator.hello:type_name -> falcon.gateway.v1.OperatorHello
-	10, // 7: falcon.gateway.v1.FromOperator.announce:type_name -> falcon.gateway.v1.Announce
-	11, // 8: falcon.gateway.v1.FromOperator.all_announced:type_name -> falcon.gateway.v1.AllAnnounced
-	12, // 9: falcon.gateway.v1.FromOperator.withdraw:type_name -> falcon.gateway.v1.Withdraw
-	13, // 10: falcon.gateway.v1.FromOperator.publish:type_name -> falcon.gateway.v1.Publish
-	14, // 11: falcon.gateway.v1.FromOperator.ping:type_name -> falcon.gateway.v1.Ping
-	16, // 12: falcon.gateway.v1.ToOperator.hello:type_name -> falcon.gateway.v1.GatewayHello
-	17, // 13: falcon.gateway.v1.ToOperator.all_sent:type_name -> falcon.gateway.v1.AllSent
-	18, // 14: falcon.gateway.v1.ToOperator.pong:type_name -> falcon.gateway.v1.Pong
-	20, // 15: falcon.gateway.v1.Batch.entries:type_name -> falcon.gateway.v1.Entry
-	0,  // 16: falcon.gateway.v1.AgentLink.Agent:input_type -> falcon.gateway.v1.FromAgent
-	8,  // 17: falcon.gateway.v1.OperatorLink.Operator:input_type -> falcon.gateway.v1.FromOperator
-	4,  // 18: falcon.gateway.v1.AgentLink.Agent:output_type -> falcon.gateway.v1.ToAgent
-	15, // 19: falcon.gateway.v1.OperatorLink.Operator:output_type -> falcon.gateway.v1.ToOperator
-	18, // [18:20] is the sub-list for method output_type
-	16, // [16:18] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	4,  // 3: falcon.gateway.v1.FromAgent.series:type_name -> falcon.gateway.v1.Series
+	7,  // 4: falcon.gateway.v1.ToAgent.welcome:type_name -> falcon.gateway.v1.Welcome
+	8,  // 5: falcon.gateway.v1.ToAgent.command:type_name -> falcon.gateway.v1.Command
+	9,  // 6: falcon.gateway.v1.ToAgent.receipt:type_name -> falcon.gateway.v1.Receipt
+	6,  // 7: falcon.gateway.v1.ToAgent.series_wanted:type_name -> falcon.gateway.v1.SeriesWanted
+	11, // 8: falcon.gateway.v1.FromOperator.hello:type_name -> falcon.gateway.v1.OperatorHello
+	12, // 9: falcon.gateway.v1.FromOperator.announce:type_name -> falcon.gateway.v1.Announce
+	13, // 10: falcon.gateway.v1.FromOperator.all_announced:type_name -> falcon.gateway.v1.AllAnnounced
+	14, // 11: falcon.gateway.v1.FromOperator.withdraw:type_name -> falcon.gateway.v1.Withdraw
+	15, // 12: falcon.gateway.v1.FromOperator.publish:type_name -> falcon.gateway.v1.Publish
+	16, // 13: falcon.gateway.v1.FromOperator.ping:type_name -> falcon.gateway.v1.Ping
+	18, // 14: falcon.gateway.v1.ToOperator.hello:type_name -> falcon.gateway.v1.GatewayHello
+	19, // 15: falcon.gateway.v1.ToOperator.all_sent:type_name -> falcon.gateway.v1.AllSent
+	20, // 16: falcon.gateway.v1.ToOperator.pong:type_name -> falcon.gateway.v1.Pong
+	22, // 17: falcon.gateway.v1.FromSubscriber.hello:type_name -> falcon.gateway.v1.SubscriberHello
+	18, // 18: falcon.gateway.v1.ToSubscriber.hello:type_name -> falcon.gateway.v1.GatewayHello
+	24, // 19: falcon.gateway.v1.ToSubscriber.chunk:type_name -> falcon.gateway.v1.Chunk
+	26, // 20: falcon.gateway.v1.Batch.entries:type_name -> falcon.gateway.v1.Entry
+	0,  // 21: falcon.gateway.v1.AgentLink.Agent:input_type -> falcon.gateway.v1.FromAgent
+	10, // 22: falcon.gateway.v1.OperatorLink.Operator:input_type -> falcon.gateway.v1.FromOperator
+	21, // 23: falcon.gateway.v1.SeriesLink.Series:input_type -> falcon.gateway.v1.FromSubscriber
+	5,  // 24: falcon.gateway.v1.AgentLink.Agent:output_type -> falcon.gateway.v1.ToAgent
+	17, // 25: falcon.gateway.v1.OperatorLink.Operator:output_type -> falcon.gateway.v1.ToOperator
+	23, // 26: falcon.gateway.v1.SeriesLink.Series:output_type -> falcon.gateway.v1.ToSubscriber
+	24, // [24:27] is the sub-list for method output_type
+	21, // [21:24] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_gateway_proto_init() }
@@ -1702,13 +2153,15 @@ func file_gateway_proto_init() {
 		(*FromAgent_Hello)(nil),
 		(*FromAgent_Report)(nil),
 		(*FromAgent_Beat)(nil),
+		(*FromAgent_Series)(nil),
 	}
-	file_gateway_proto_msgTypes[4].OneofWrappers = []any{
+	file_gateway_proto_msgTypes[5].OneofWrappers = []any{
 		(*ToAgent_Welcome)(nil),
 		(*ToAgent_Command)(nil),
 		(*ToAgent_Receipt)(nil),
+		(*ToAgent_SeriesWanted)(nil),
 	}
-	file_gateway_proto_msgTypes[8].OneofWrappers = []any{
+	file_gateway_proto_msgTypes[10].OneofWrappers = []any{
 		(*FromOperator_Hello)(nil),
 		(*FromOperator_Announce)(nil),
 		(*FromOperator_AllAnnounced)(nil),
@@ -1716,11 +2169,18 @@ func file_gateway_proto_init() {
 		(*FromOperator_Publish)(nil),
 		(*FromOperator_Ping)(nil),
 	}
-	file_gateway_proto_msgTypes[15].OneofWrappers = []any{
+	file_gateway_proto_msgTypes[17].OneofWrappers = []any{
 		(*ToOperator_Hello)(nil),
 		(*ToOperator_Batch)(nil),
 		(*ToOperator_AllSent)(nil),
 		(*ToOperator_Pong)(nil),
+	}
+	file_gateway_proto_msgTypes[21].OneofWrappers = []any{
+		(*FromSubscriber_Hello)(nil),
+	}
+	file_gateway_proto_msgTypes[23].OneofWrappers = []any{
+		(*ToSubscriber_Hello)(nil),
+		(*ToSubscriber_Chunk)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1728,9 +2188,9 @@ func file_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gateway_proto_rawDesc), len(file_gateway_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   27,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_gateway_proto_goTypes,
 		DependencyIndexes: file_gateway_proto_depIdxs,

@@ -230,3 +230,107 @@ var OperatorLink_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "gateway.proto",
 }
+
+const (
+	SeriesLink_Series_FullMethodName = "/falcon.gateway.v1.SeriesLink/Series"
+)
+
+// SeriesLinkClient is the client API for SeriesLink service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// SeriesLink is served, on the operator's port, to the common name "anomalies" of etcd's authority (docs/adr/0135). That
+// certificate opens nothing else.
+type SeriesLinkClient interface {
+	// Series carries the chunks of all agents of the gateway. The first message is SubscriberHello; no other follows.
+	Series(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromSubscriber, ToSubscriber], error)
+}
+
+type seriesLinkClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewSeriesLinkClient(cc grpc.ClientConnInterface) SeriesLinkClient {
+	return &seriesLinkClient{cc}
+}
+
+func (c *seriesLinkClient) Series(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromSubscriber, ToSubscriber], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SeriesLink_ServiceDesc.Streams[0], SeriesLink_Series_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[FromSubscriber, ToSubscriber]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SeriesLink_SeriesClient = grpc.BidiStreamingClient[FromSubscriber, ToSubscriber]
+
+// SeriesLinkServer is the server API for SeriesLink service.
+// All implementations must embed UnimplementedSeriesLinkServer
+// for forward compatibility.
+//
+// SeriesLink is served, on the operator's port, to the common name "anomalies" of etcd's authority (docs/adr/0135). That
+// certificate opens nothing else.
+type SeriesLinkServer interface {
+	// Series carries the chunks of all agents of the gateway. The first message is SubscriberHello; no other follows.
+	Series(grpc.BidiStreamingServer[FromSubscriber, ToSubscriber]) error
+	mustEmbedUnimplementedSeriesLinkServer()
+}
+
+// UnimplementedSeriesLinkServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedSeriesLinkServer struct{}
+
+func (UnimplementedSeriesLinkServer) Series(grpc.BidiStreamingServer[FromSubscriber, ToSubscriber]) error {
+	return status.Error(codes.Unimplemented, "method Series not implemented")
+}
+func (UnimplementedSeriesLinkServer) mustEmbedUnimplementedSeriesLinkServer() {}
+func (UnimplementedSeriesLinkServer) testEmbeddedByValue()                    {}
+
+// UnsafeSeriesLinkServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to SeriesLinkServer will
+// result in compilation errors.
+type UnsafeSeriesLinkServer interface {
+	mustEmbedUnimplementedSeriesLinkServer()
+}
+
+func RegisterSeriesLinkServer(s grpc.ServiceRegistrar, srv SeriesLinkServer) {
+	// If the following call panics, it indicates UnimplementedSeriesLinkServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&SeriesLink_ServiceDesc, srv)
+}
+
+func _SeriesLink_Series_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(SeriesLinkServer).Series(&grpc.GenericServerStream[FromSubscriber, ToSubscriber]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SeriesLink_SeriesServer = grpc.BidiStreamingServer[FromSubscriber, ToSubscriber]
+
+// SeriesLink_ServiceDesc is the grpc.ServiceDesc for SeriesLink service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var SeriesLink_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "falcon.gateway.v1.SeriesLink",
+	HandlerType: (*SeriesLinkServer)(nil),
+	Methods:     []grpc.MethodDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Series",
+			Handler:       _SeriesLink_Series_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
+	Metadata: "gateway.proto",
+}
