@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 # Type of the node's condition that says who takes its cores (ADR 97); it is no trouble.
 CPU_BUSY_CONDITION = "FalconCpuBusy"
@@ -21,16 +22,6 @@ class FaultKind(enum.StrEnum):
 
     FAIL_SLOW = "FailSlow"
     FAIL_STOP = "FailStop"
-
-
-class Component(enum.StrEnum):
-    """The part of the machine that a diagnosis points at."""
-
-    COMPUTATION = "Computation"
-    COMMUNICATION = "Communication"
-    PROCESS = "Process"
-    NODE = "Node"
-    AGENT = "Agent"
 
 
 class Cause(enum.StrEnum):
@@ -52,9 +43,32 @@ class Cause(enum.StrEnum):
     SET_UP_RETRIED = "SetUpRetried"  # the network failed a set-up call, which was made again in place
     SLOW_LINK = "SlowLink"  # transfers last longer, and no computation accounts for it
     NODE_LEAVES = "NodeLeaves"  # its owner empties the node, or the node is about to go
+    COMMON_CAUSE = "CommonCause"  # something outside of the job slows all ranks alike
     IMBALANCE = "Imbalance"  # a rank computes longer, and its share of the work may be why
     HARDWARE = "Hardware"  # the node itself reports trouble of a device, and no counter shows another cause
+    RUNS_OUT = "RunsOut"  # something with a limit grows, and reaches it soon if it goes on
+    NOT_FINITE = "NotFinite"  # a number that the program prints stays NaN or infinite
+    RANK_DIFFERS = "RankDiffers"  # a series of one rank is unlike its peers' at the same time
+    SERIES_ENDED = "SeriesEnded"  # a series of one rank no longer arrives, and its peers' do
+    RANK_LOGS_ERRORS = "RankLogsErrors"  # one rank prints errors, and its peers do not
+    LOSS_SPIKE = "LossSpike"  # the job's loss has risen, and stays there
+    LOSS_STALLS = "LossStalls"  # the job's loss is one number for minutes
+    LOSS_DIFFERS = "LossDiffers"  # a replica's loss differs from the others', which was equal before
     UNKNOWN = "Unknown"
+
+
+ANOMALIES: Final = frozenset(
+    {
+        Cause.RUNS_OUT,
+        Cause.NOT_FINITE,
+        Cause.RANK_DIFFERS,
+        Cause.SERIES_ENDED,
+        Cause.RANK_LOGS_ERRORS,
+        Cause.LOSS_SPIKE,
+        Cause.LOSS_STALLS,
+        Cause.LOSS_DIFFERS,
+    }
+)  # causes of diagnoses from which no repair follows
 
 
 class Evidence(enum.StrEnum):
@@ -67,9 +81,7 @@ class Evidence(enum.StrEnum):
     WAS_HEALTHY_HERE = "WasHealthyHere"  # it was well in this place, and its work is always the same
     STAYED_LONGER = "StayedLonger"  # far longer than this job's slowness has ever stayed with a node
     WHOLE_NODE = "WholeNode"  # all ranks of the node are slow, and they do not share their data
-    TESTED_SLOW = (
-        "TestedSlow"  # beside its peers its machine computes slowly by itself (``recovery.probe.probe_verdicts``)
-    )
+    TESTED_SLOW = "TestedSlow"  # its machine computes more slowly than its peers (``recovery.probe.probe_verdicts``)
     SINCE_START = "SinceStart"  # it was never seen healthy
     PROGRAM = "Program"  # the program itself is why: its garbage collections
     WORK_MAY_MOVE = "WorkMayMove"  # shares of the work depend on the data

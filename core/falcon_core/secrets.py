@@ -166,12 +166,14 @@ _LINES: Final = re.compile(r"(?P<indent>[ \t]+)[^\n]*(?:\n(?:(?P=indent)[^\n]*|[
 
 def without_secrets(text: str) -> str:
     """Return the text with what looks like a secret replaced by ``REDACTED``."""
+    # Most text has no secret. A search for plain words first saves most of the regular expressions.
     low = text.lower()
     if _has(low, _OF_FORMS):
         text = _FORMS.sub(REDACTED, text)
     if len(text) >= _LEAST_OF_BODY:
         text = _BODY.sub(REDACTED, text)
     named = _has(low, _OF_NAMES)
+    # Blocks first: the patterns below would replace a part of a secret of several lines, and leave the rest.
     if named:
         text = _replaced(_BLOCK, text, _block)
     for hints, pattern in _AFTER:

@@ -43,7 +43,7 @@ OBSTINATE_SECONDS = 45.0
 
 SAVE_SECONDS = 60.0  # for the step, the copy of a large state in memory, and that copy's way to the folder
 
-# -- a pause in which links are measured: ranks stand still until the operator's word, or until nobody gives it
+# -- a pause in which links are measured: ranks stand still until the operator's word, or until it stays away
 
 PAUSE_UNENDED_SECONDS = 4.0  # after a pod's last result it lets its ranks go on by itself
 PAUSE_MACHINE_SECONDS = 2.0  # a machine has computed by then, in half a second and the start of its threads

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.signals.rank.profiling import Profile
 from falcon_core.wire.reporting.messages import Detection, Onset, RankSignals
-from falcon_core.wire.reporting.microbatches import MAX_TURNS, MicroShare, Said, Turn
+from falcon_core.wire.reporting.microbatches import MAX_TURNS, MicrobatchReport, MicroShare, Turn
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.job.model import Block, JobModel
 from falcon_sim.job.records import TENSOR, RingWriter
@@ -60,6 +60,7 @@ class Agents:
             self._history_iterations *= watch.sample_every
         world = model.job.parallelism.world
         count = watch.sentinels or world
+        # Sentinels are spread evenly, so that every stage and replica has some.
         self.sentinels = sorted({int(rank) for rank in np.linspace(0, world - 1, count).round()})
         self._readers: dict[int, _Reader] = {}
         self._history: deque[tuple[Block, Nanoseconds, int, int]] = deque()
@@ -98,7 +99,7 @@ class Agents:
         if self._model.shareable:
             per_rank = self._model.job.microbatches
             turn = Turn(0, self._share(rank), even=self._counts == self._model.even)
-            reader.chain.shares.said = Said(generation=1, per_rank=per_rank, turns=[turn], timed=False)
+            reader.chain.shares.said = MicrobatchReport(generation=1, per_rank=per_rank, turns=[turn], timed=False)
         return reader
 
     def _read(self, reader: _Reader, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
@@ -222,6 +223,7 @@ class Agents:
     def sent(self, rank: int) -> RankSignals:
         """Return the rank's own report."""
         reader, per_rank, share = self._readers.get(rank), self._model.job.microbatches, self._share(rank)
+        # A ring that is not read, or has just been opened, reports nothing of its iterations.
         if reader is None or not reader.settled:
             before = reader.iterations_before if reader is not None else 0
             micro = MicroShare(per_rank=per_rank, share=share, timed=False) if self._model.shareable else None

@@ -31,7 +31,7 @@ from falcon_core.recovery import (
 )
 from falcon_core.recovery import Step as RecoveryStep
 from falcon_core.recovery.strategies import replace_node
-from falcon_core.recovery.views import prices
+from falcon_core.recovery.views import detected, prices, with_further, with_leader
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.cluster.burn_ins import BurnIns
@@ -62,6 +62,8 @@ class Engine:
         self._progress = progress
         self._rng = np.random.default_rng([scenario.seed, 0])
         self.model = JobModel(scenario.job, self._rng)
+        # The healthy time comes from a copy of the job with its own noise, so that measuring it changes nothing in
+        # the run.
         reference = JobModel(scenario.job, np.random.default_rng([scenario.seed, 2]))
         self.healthy_seconds = float(reference.block(_LEARN_HEALTHY, reference.healthy()).seconds.mean())
         horizon = scenario.run.seconds or 4 * self.healthy_seconds * (scenario.run.iterations or 0)
@@ -113,6 +115,7 @@ class Engine:
                 self._without_falcon()
             elif self._hears(changed=changed) and not self._struck:
                 self._look()
+            # While nothing is wrong, the operator looks only now and then; that is what makes long runs quick.
             elif self.agents is not None and self._quiet:
                 self.agents.read_sentinels()
                 young = self._made <= SETTLED_ITERATIONS and self.model.shareable  # it may have begun slowly
@@ -134,7 +137,7 @@ class Engine:
     def _quiet(self) -> bool:
         """Check whether the recovery would do nothing: no incident is open, and no agent reports a slowdown."""
         watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_speaks)
-        idle = self.state.slow is None and self.state.stop is None and self.state.probe is None
+        idle = not self.state.slowdowns and self.state.stop is None and self.state.probe is None
         return watched and idle and self._training
 
     def _hears(self, *, changed: bool) -> bool:
@@ -173,6 +176,7 @@ class Engine:
             self._noticed_at if self._noticed_at > self.now else math.inf,
             self.scenario.run.seconds or math.inf,
         )
+        # Nothing is scheduled, so only a report can change what the operator sees.
         if not math.isfinite(until):
             until = self.now + self.scenario.cluster.report_seconds
         cluster = self.cluster
@@ -212,6 +216,7 @@ class Engine:
             self._saves.after(self._made, start + np.cumsum(seconds))
             self.timeline.train(self._activity(start), start, seconds)
         changed = bool(seconds.size and self.agents is not None and self.agents.feed(block, self._begins, first, last))
+        # The fault strikes within an iteration, whose work is lost.
         if self.now >= self._next_stop() or not seconds.size:
             self.now = max(self.now, min(self._next_stop(), self.now + float(block.seconds[0])))
             self.timeline.add(self._activity(start), start + float(seconds.sum()), self.now)
@@ -266,6 +271,7 @@ class Engine:
             return False
         run = self.scenario.run
         until = min(self.machines.next_change(self.now), self._next_stop(), run.seconds or math.inf)
+        # The last iterations before a change are played out, so that agents have a fresh history of them.
         free = (until - self.now) / self.healthy_seconds - (_WARM_ITERATIONS if self.agents is not None else 1)
         if run.iterations is not None:
             free = min(free, run.iterations - self.timeline.useful)
@@ -285,7 +291,7 @@ class Engine:
 
     def _activity(self, at: float) -> Activity:
         """Return the job's activity, for the account alone: this may use the truth, because no decision reads it."""
-        slow = self.state.slow
+        slow = self.state.leader
         if slow is not None and slow.culprit is not None:
             return Activity.SLOW
         if slow is not None or self.machines.active(at):
@@ -315,7 +321,7 @@ class Engine:
         self._read_rings()
         started = self._generation == cluster.generation
         obs = self._observe(started=started)
-        before = self.state.slow
+        before = self.state.leader
         decided = machine.step(self.state, Look(obs, self.policy))
         self.state, commands = decided.state, decided.commands
         self._note(before, decided)
@@ -323,6 +329,7 @@ class Engine:
             cluster.wake(self.state.stop.acts_at)
         cluster.carry_out(commands, self.now)
         cluster.advance(self.now)
+        # A restart begins with even shares.
         if _any(commands, Switch | Swap | Replace):
             self.counts = self.model.even
         if not self.cluster.running and not decided.is_empty:
@@ -351,15 +358,15 @@ class Engine:
             self.counts = step.counts
         if step.nodes is not None:
             self.cluster.swap_roles(list(step.nodes))
-            slow = self.state.slow
+            slow = self.state.leader
             if slow is not None and slow.culprit is not None:  # it sits on another rank: located again, its loss kept
-                self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"), beside=[])
+                self.state = with_further(with_leader(self.state, detected(slow, None)), [])
 
     def _read_rings(self) -> None:
         """Read the rings that an open slowdown needs, besides the sentinels'."""
-        if self.agents is None or not self._training or (slow := self.state.slow) is None:
+        if self.agents is None or not self._training or (slow := self.state.leader) is None:
             return
-        unnamed = slow.culprit is None and self._made > slow.reported_iteration + 2 * self.policy.consecutive
+        unnamed = slow.culprit is None and self._made > slow.onset.reported_iteration + 2 * self.policy.consecutive
         if slow.phase != "Checking" and not unnamed:
             self.agents.read_suspects([culprit.rank for culprit in self.state.culprits])
         elif self._made >= HISTORY_ITERATIONS:  # core waits for all ranks, or no suspect is slow: it may be a link
@@ -368,7 +375,14 @@ class Engine:
     def _begin_again(self) -> None:
         """Restart, as an outsider would, the job that the recovery has given up."""
         policy = self.scenario.mitigation
-        self.state = replace(self.state, level=None, slow=None, beside=[], stop=None, hang=None, attempts=[])
+        self.state = replace(
+            self.state,
+            levels=replace(self.state.levels, settled=None),
+            slowdowns=[],
+            stop=None,
+            hang=None,
+            attempts=[],
+        )
         self.cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
 
     def _leave_and_return(self) -> None:
@@ -376,7 +390,7 @@ class Engine:
         cluster, burn_ins = self.cluster, self._burn_ins
         self.state = burn_ins.look(self.state, cluster.nodes, self.now)
         if cluster.waiting:
-            price = prices.overhead_seconds(self.state, self.policy, replace_node.TYPE)
+            price = prices.overhead_seconds(self.state, self.policy, replace_node.FACTS)
             self.state = cluster.recall(self.state, burn_ins.usable(self.state, cluster.nodes), price, self.now)
             again = burn_ins.next_at(self.state)
             if math.isfinite(again):
@@ -384,7 +398,7 @@ class Engine:
 
     def _climbed(self, ladder: PublishedLadder) -> Step | None:
         """Return the published policy's step now; none while a replacement is under way."""
-        slow = self.state.slow
+        slow = self.state.leader
         if slow is not None and not slow.unexplained and slow.phase != "Located":
             return None
         return ladder.climb(slow, self._observe, self.counts, self._made)
@@ -394,10 +408,14 @@ class Engine:
         return probe(links, role, peer, self._rng)
 
     def _note(self, before: SlowIncident | None, decided: RecoveryStep) -> None:
-        slow, note = self.state.slow, self.timeline.note
+        slow, note = self.state.leader, self.timeline.note
         if slow is not None:
-            if before is None and slow.slow_ns > slow.healthy_ns * (1 + self.policy.verify):
-                note(self.now, "detected", f"iterations {slow.slow_ns / slow.healthy_ns:.2f} x slower")
+            if before is None and slow.times.slow_ns > slow.times.healthy_ns * (1 + self.policy.verify):
+                note(
+                    self.now,
+                    "detected",
+                    f"iterations take {slow.times.slow_ns / slow.times.healthy_ns:.2f}x the healthy time",
+                )
             named = slow.culprit
             if named is not None and (before is None or before.culprit is None or before.culprit.rank != named.rank):
                 note(self.now, "located", f"rank {named.rank} is the culprit")

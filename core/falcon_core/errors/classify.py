@@ -9,7 +9,7 @@ length, whatever the text is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -23,10 +23,13 @@ MOST_LINE_BYTES: Final = 8192  # of a longer line, its two ends are judged
 MOST_MATCHED_CHARACTERS: Final = 200
 MOST_FINDINGS: Final = 1000  # of one chunk
 _BLOCK: Final = 16  # lines that the first look takes at once
+_FEW: Final = 2  # of them that are judged one by one: a look costs more than a line
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])?")
 _PREFIX: Final = patterns.compiled(
-    rb"^(?:\s*(?:\[?(?:rank|default|worker|trainer|node)[ _-]?\d+\]?:|\d+: |\(\w[\w.]* pid=\d+(?:, ip=[\d.a-f:]+)?\)"
-    rb"|<\d+>|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z| ?[+-]\d\d:?\d\d)?\]?[:,]?|\[\s*\d+\.\d+\]"
+    rb"^(?:\s*(?:\[\d+,\d+\]<std\w+>:"
+    rb"|\[?(?:rank|default|worker|trainer|node)[ _-]?\d+\]?:|\d+: |\(\w[\w.]* pid=\d+(?:, ip=[\d.a-f:]+)?\)"
+    rb"|<\d+>|\w+ *:(?:emerg|alert|crit|err|warn|notice|info|debug) *:"
+    rb"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z| ?[+-]\d\d:?\d\d)?\]?[:,]?|\[\s*\d+\.\d+\]"
     rb"|[A-Z][a-z]{2}\s+\d+ \d\d:\d\d:\d\d [\w.-]+(?: kernel:)?|\[[A-Z][a-z]{2} [A-Z][a-z]{2}\s+\d+ [\d: ]+\]"
     rb"|(?:stderr|stdout)(?: [FP])?\b:?|kernel:|\d\d:\d\d:\d\d[\d.,]*|\[[\w.-]+:\d+(?::\d+)?\]))+\s*"
 )
@@ -39,6 +42,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rule: str  # the id of the rule that matched
     matched: str  # the part of the line, cleaned and bounded
     line: int = 0  # its number in the chunk, from 0
+    form: bool = False  # the line shows the form of an end, never its cause
 
     @property
     def name(self) -> str:
@@ -57,10 +61,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return self.error_class.consequence
 
 
-def precedence(finding: Finding) -> tuple[bool, bool, Severity, int]:
-    """Return the sort key of findings: own causes before consequences, exact before vague, graver, then earlier."""
+def precedence(finding: Finding) -> tuple[bool, bool, bool, Severity, bool, int]:
+    """Return the sort key of findings: causes, consequences, forms of an end.
+
+    Of each come first the exact, the graver, what lasts before what passes, and the earlier.
+    """
     known = finding.error_class
-    return known.consequence, known.vague, known.severity, finding.line
+    return finding.form, known.consequence, known.vague, known.severity, known.transient, finding.line
 
 
 def worst(findings: Iterable[Finding]) -> Finding | None:
@@ -77,9 +84,19 @@ class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
     error_class: ErrorClass | None = None  # None: benign
     sources: frozenset[Source] = frozenset()
     certain: bool = False
+    form: bool = False
+    quiet: bool = False
 
-    def speaks_of(self, source: Source | None) -> bool:
-        """Check whether the rule applies to lines from there; None: from anywhere."""
+    def speaks_of(self, source: Source | None, *, quiet: bool = False) -> bool:
+        """Check whether the rule applies to lines from there; None: from anywhere.
+
+        ``quiet``: the kernel wrote the line at a level of announcements. A vague class has no place in the kernel's
+        log, unless the rule says so: its lines are no program's.
+        """
+        if quiet and not self.quiet:
+            return False
+        if source is Source.KERNEL and not self.sources:
+            return self.error_class is None or not self.error_class.vague
         return source is None or not self.sources or source in self.sources
 
     def search(self, text: bytes) -> patterns.Found | None:
@@ -89,6 +106,20 @@ class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
         if found is None or any(pattern.search(text) is not None for pattern in self.unless):
             return None
         return found
+
+
+class _FirstLook:
+    """The patterns of many rules, as one automaton that says which rules may match."""
+
+    def __init__(self, loose: Iterable[tuple[bytes, int]]) -> None:
+        each = list(loose)
+        self._rule_of = [index for _, index in each]
+        self._set = patterns.PatternSet([pattern for pattern, _ in each])
+        self.any = self._set.any  # whether a rule may match: asked of all text, so without a call of its own
+
+    def rules(self, text: bytes) -> set[int]:
+        """Return the indices of the rules that may match."""
+        return {self._rule_of[index] for index in self._set.matching(text)}
 
 
 class Classifier:
@@ -102,26 +133,46 @@ class Classifier:
         self.table = table
         self._base = base
         self._rules = [_rule(rule, table.get(rule.error_class)) for rule in table.rules]
-        self._benign = [_benign(rule) for rule in table.benign]
-        loose: list[bytes] = []
-        self._rule_of: list[int] = []  # of each pattern of the first look
-        for index, rule in enumerate(table.rules):
-            for pattern in _patterns(rule):
-                loose.append(patterns.loosened(pattern, case=rule.case))
-                self._rule_of.append(index)
-        self._first_look = patterns.PatternSet(loose)
+        self._benign = [_benign(rule) for rule in table.benign if not rule.certain]
+        self._announced = [_benign(rule) for rule in table.benign if rule.certain]
+        # Rules for last words may have wide patterns, and living processes print nearly all lines.
+        # So they are no part of the first look.
+        self._of_ends = [index for index, rule in enumerate(table.rules) if rule.ended]
+        self._looks: dict[Source | None, _FirstLook] = {}  # made for the sources that are asked for
 
-    def line(self, text: str | bytes, source: Source | None = None, *, raised: bool = False) -> Finding | None:
+    def _look(self, source: Source | None) -> _FirstLook:
+        """Return the first look for lines from there: the fewer patterns, the faster."""
+        look = self._looks.get(source)
+        if look is None:
+            look = self._looks[source] = _FirstLook(
+                (patterns.loosened(pattern, case=rule.case), index)
+                for index, rule in enumerate(self.table.rules)
+                if not rule.ended and self._rules[index].speaks_of(source)
+                for pattern in _patterns(rule)
+            )
+        return look
+
+    def line(
+        self,
+        text: str | bytes,
+        source: Source | None = None,
+        *,
+        raised: bool = False,
+        ended: bool = False,
+        quiet: bool = False,
+    ) -> Finding | None:
         """Judge one line; carriage returns in it are ends of lines, and of several the worst counts.
 
         ``source``: None judges by the rules of all sources. ``raised``: the line ended a process, so that no benign
-        rule excuses it.
+        rule excuses it. ``ended``: the line is of a process that has ended. ``quiet``: the kernel wrote it at the level
+        notice or below; then only rules count whose drivers write events there.
         """
         lines = _lines(text)
-        if raised:
-            return worst(
-                found for number, line in enumerate(lines) if (found := self._judge(line, number, source, True))
+        if raised or ended or quiet:
+            judged = (
+                self._judge(line, number, source, raised, ended=ended, quiet=quiet) for number, line in enumerate(lines)
             )
+            return worst(each for each in judged if each is not None)
         return worst(self._findings(lines, source))
 
     def chunk(self, text: str | bytes, source: Source | None = None, most: int = MOST_FINDINGS) -> list[Finding]:
@@ -129,55 +180,86 @@ class Classifier:
         return list(_first(self._findings(_lines(text), source), most))
 
     def _findings(self, lines: list[bytes], source: Source | None) -> Iterator[Finding]:
+        may_tell = self._may_tell(source)
         for start in range(0, len(lines), _BLOCK):
-            block = lines[start : start + _BLOCK]
-            if not self._may_tell(b"\n".join(block)):
-                continue
-            for number, line in enumerate(block, start):
-                finding = self._judge(line, number, source, False)
+            for number in _suspects(may_tell, lines, start, min(start + _BLOCK, len(lines))):
+                finding = self._judge(lines[number], number, source, False)
                 if finding is not None:
                     yield finding
 
-    def _may_tell(self, block: bytes) -> bool:
-        return self._first_look.any(block) or (self._base is not None and self._base._may_tell(block))
+    def _may_tell(self, source: Source | None) -> Callable[[bytes], bool]:
+        """Return the check whether a rule may match a text from there."""
+        own = self._look(source).any
+        if self._base is None:
+            return own
+        shared = self._base._may_tell(source)
+        return lambda text: own(text) or shared(text)
 
-    def _judge(self, line: bytes, number: int, source: Source | None, raised: bool) -> Finding | None:
-        own = self._judge_alone(line, number, source, raised)
+    def _judge(
+        self,
+        line: bytes,
+        number: int,
+        source: Source | None,
+        raised: bool,
+        *,
+        ended: bool = False,
+        quiet: bool = False,
+    ) -> Finding | None:
+        own = self._judge_alone(line, number, source, raised, ended=ended, quiet=quiet)
         if own is None and self._base is not None:
-            return self._base._judge(line, number, source, raised)
+            return self._base._judge(line, number, source, raised, ended=ended, quiet=quiet)
         return own
 
-    def _judge_alone(self, line: bytes, number: int, source: Source | None, raised: bool) -> Finding | None:
+    def _judge_alone(
+        self, line: bytes, number: int, source: Source | None, raised: bool, *, ended: bool, quiet: bool
+    ) -> Finding | None:
         line = _bounded(line)
-        candidates = sorted({self._rule_of[index] for index in self._first_look.matching(line)})
+        matching = self._look(source).rules(line)
+        if not matching and not ended:
+            return None
+        indices = sorted(matching.union(self._of_ends if ended else ()))
+        candidates = [index for index in indices if self._rules[index].speaks_of(source, quiet=quiet)]
         if not candidates:
             return None
         text = _stripped(line)
-        found = self._told(text, candidates, source, excusable=False)
-        if found is None or found[0].certain or raised:
+        found = self._told(text, candidates, excusable=False)
+        # What a traceback raised is no harmless announcement, whatever its words.
+        if found is None or raised:
             return _finding(found, number)
-        if any(benign.search(text) is not None for benign in self._benign):
-            found = self._told(text, candidates, source, excusable=True)
+        if any(benign.search(text) is not None for benign in self._announced):
+            return None
+        if not found[0].certain and any(benign.search(text) is not None for benign in self._benign):
+            found = self._told(text, candidates, excusable=True)
         return _finding(found, number)
 
-    def _told(
-        self, text: bytes, candidates: list[int], source: Source | None, *, excusable: bool
-    ) -> tuple[_Compiled, patterns.Found] | None:
+    def _told(self, text: bytes, candidates: list[int], *, excusable: bool) -> tuple[_Compiled, patterns.Found] | None:
         """Return the first rule that matches, and where; with ``excusable`` the first that nothing excuses."""
         for index in candidates:
             rule = self._rules[index]
-            if rule.speaks_of(source) and (rule.certain or not excusable):
+            if rule.certain or not excusable:
                 found = rule.search(text)
                 if found is not None:
                     return rule, found
         return None
 
 
+def _suspects(may_tell: Callable[[bytes], bool], lines: list[bytes], start: int, end: int) -> Iterator[int]:
+    """Yield the numbers of the lines that may tell of an error: halves are looked at until a few are left."""
+    if not may_tell(b"\n".join(lines[start:end])):
+        return
+    if end - start <= _FEW:
+        yield from range(start, end)
+        return
+    middle = (start + end) // 2
+    yield from _suspects(may_tell, lines, start, middle)
+    yield from _suspects(may_tell, lines, middle, end)
+
+
 def _finding(told: tuple[_Compiled, patterns.Found] | None, number: int) -> Finding | None:
     if told is None or told[0].error_class is None:
         return None
     rule, found = told
-    return Finding(error_class=told[0].error_class, rule=rule.id, matched=_matched(found), line=number)
+    return Finding(error_class=told[0].error_class, rule=rule.id, matched=_matched(found), line=number, form=rule.form)
 
 
 def _lines(text: str | bytes) -> list[bytes]:
@@ -217,17 +299,24 @@ def _rule(rule: Rule, error_class: ErrorClass) -> _Compiled:
     return _Compiled(
         id=rule.id,
         own=_compiled(_patterns(rule), case=rule.case),
-        unless=_compiled(rule.unless, case=rule.case),
+        unless=_joined(rule.unless, case=rule.case),
         error_class=error_class,
         sources=frozenset(rule.sources),
         certain=rule.certain,
+        form=rule.form,
+        quiet=rule.quiet,
     )
 
 
 def _benign(rule: Benign) -> _Compiled:
     return _Compiled(
-        id=rule.id, own=_compiled(rule.patterns, case=rule.case), unless=_compiled(rule.unless, case=rule.case)
+        id=rule.id, own=_joined(rule.patterns, case=rule.case), unless=_joined(rule.unless, case=rule.case)
     )
+
+
+def _joined(sources: Sequence[str], *, case: bool) -> tuple[Any, ...]:
+    """Return one pattern for all of them, where it does not count which one matches: one search is much cheaper."""
+    return _compiled(("|".join(f"(?:{source})" for source in sources),), case=case) if sources else ()
 
 
 def _compiled(sources: Iterable[str], *, case: bool) -> tuple[Any, ...]:

@@ -7,15 +7,16 @@ import functools
 import msgspec
 
 from falcon_core.errors.classify import Classifier, Finding
-from falcon_core.errors.last_words import MOST_CHARACTERS, LastWords, candidates
-from falcon_core.errors.table import ErrorClass, JobRule, Source, Table, parse_overrides, shipped
+from falcon_core.errors.last_words import MOST_CHARACTERS, Candidate, Explanation, LastWords, candidates, sounds_bad
+from falcon_core.errors.subjects import peeled, subject_of
+from falcon_core.errors.table import Domain, ErrorClass, JobRule, Source, Table, parse_overrides, shipped
 from falcon_core.errors.tracebacks import exception_type
-from falcon_core.model import Severity
 from falcon_core.text import clean, clip
 
 RULES_PATH = "spec.recovery.rules"
 MOST_JOBS = 256  # with rules of their own, whose judges are kept
 _REMEMBERED = 4096  # words
+_TYPE_ENDS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Group", "Warning")  # of exceptions without words
 
 
 class Judge:
@@ -52,7 +53,7 @@ class Judge:
         """
         said = self._judged(text)
         by_code = self._table.exit_class(exit_code)
-        return said if by_code is None else _of_class(text, by_code)
+        return said if by_code is None else _of_class(text, by_code, Explanation.CAUSE)
 
     def names_exit(self, exit_code: int | None) -> bool:
         """Check whether the job itself defines the meaning of an exit code."""
@@ -61,15 +62,25 @@ class Judge:
     def last_words(self, output: str) -> LastWords:
         """Find the reason for a failure in the end of a process's output.
 
-        The last line counts of which a rule of the job's own speaks. Without any, of several candidates the last that
-        is not the consequence of a peer's end counts, and one of the gravest class before others.
+        The last line counts of which a rule of the job's own speaks. Without any, of several candidates those
+        that explain most count, of these one of the gravest class, of these what a traceback raised, then the last.
         """
         own = self._by_own_rules(output)
         if own:
             return self.words(own)
         found = candidates(output)
-        weights = [_weight(self._finding(text)) for text in found]
-        return self.words(found[max(range(len(found)), key=lambda at: (weights[at], at))]) if found else LastWords()
+        by_traceback = any(each.raised for each in found)
+        weighed = [
+            (self._weight(text, each, by_traceback=by_traceback), -at, text)
+            for at, each in enumerate(found)
+            for text in [self._telling(each)]
+        ]
+        best = min(weighed, key=lambda each: each[:2], default=None)
+        if best is None:
+            return LastWords()
+        # Of lines of no class one that reads like an error is quoted, or else the last.
+        bad = [text for weight, _, text in weighed if weight[0] is Explanation.LITTLE and sounds_bad(text)]
+        return self.words(bad[-1] if bad and best[0][0] is Explanation.LITTLE else best[2])
 
     def _by_own_rules(self, output: str) -> str:
         """Return the last line of which a rule of the job's own speaks; empty for none."""
@@ -85,24 +96,82 @@ class Judge:
 
     def _judge(self, text: str) -> LastWords:
         finding = self._finding(text)
-        return LastWords(text) if finding is None else _of_class(text, finding.error_class)
+        explains = _explains(finding, text)
+        if finding is None:
+            return LastWords(text, explains=explains, about=subject_of(text))
+        return _of_class(text, finding.error_class, explains)
+
+    def _weight(self, text: str, of: Candidate, *, by_traceback: bool) -> tuple[Explanation, bool, bool, bool]:
+        """Return the sort key of words: what explains more, the exact, the gravest, what was raised first.
+
+        ``by_traceback``: something was raised. Then a printed line counts as a cause only if its class lies outside of
+        the program: programs print errors that they handle.
+        """
+        finding = self._finding(text)
+        explains = _explains(finding, text)
+        known = finding.error_class if finding is not None else None
+        if by_traceback and not of.raised and explains <= Explanation.RAISED:
+            explains = Explanation.CAUSE if known is not None and known.blames_hardware else Explanation.LITTLE
+            if known is not None and known.domain in (Domain.CONTAINER, Domain.STORAGE) and not known.permanent:
+                explains = Explanation.RAISED
+        return explains, known is None or known.vague, known is None or not known.costs_node, not of.raised
+
+    def _telling(self, candidate: Candidate) -> str:
+        """Return the line of a message that says most: PyTorch and NCCL write the cause below "Last error:"."""
+        # What excuses a long line may stand far from the words that sound bad: such a line has no telling piece.
+        if candidate.whole and self.classifier.line(candidate.whole, Source.OUTPUT) is None:
+            return candidate.text
+        texts = [candidate.text]
+        texts += [text for line, text in candidate.details if self.classifier.line(line, Source.OUTPUT) is not None]
+        return min(texts, key=self._vagueness) if len(texts) > 1 else candidate.text
+
+    def _vagueness(self, text: str) -> tuple[bool, bool, Explanation, bool]:
+        """Return the sort key of the lines of one message: known classes, exact ones, causes, the gravest first."""
+        finding = self._finding(text)
+        if finding is None:
+            return True, True, Explanation.LITTLE, True
+        known = finding.error_class
+        return finding.form, known.vague, _explains(finding, text), not known.costs_node
 
     def _finding(self, text: str) -> Finding | None:
         """Return the finding in a line; a raised exception is excused by no benign rule."""
-        return self.classifier.line(text, Source.OUTPUT, raised=bool(exception_type(text))) if text else None
+        return self.classifier.line(text, Source.OUTPUT, raised=_is_raised(text), ended=True) if text else None
 
 
-def _weight(finding: Finding | None) -> tuple[bool, bool]:
+def _explains(finding: Finding | None, text: str) -> Explanation:
+    """Return how much a line explains, of which the table says ``finding``."""
     if finding is None:
-        return True, False
-    return not finding.consequence, finding.severity is Severity.SEV1
+        return Explanation.RAISED if _is_raised(text) else Explanation.LITTLE
+    if finding.form:
+        return Explanation.FORM
+    if finding.consequence:
+        return Explanation.CONSEQUENCE
+    return Explanation.RAISED if finding.error_class.vague else Explanation.CAUSE
 
 
-def _of_class(text: str, known: ErrorClass) -> LastWords:
-    own = known.permanent and not known.consequence
-    name = exception_type(text.partition(" (")[0]).rpartition(".")[2]
-    error = name if name[:1].isupper() else known.name  # an exception's name, and no program's
-    return LastWords(text, error if own else "", known.consequence, known.name)
+def _of_class(text: str, known: ErrorClass, explains: Explanation) -> LastWords:
+    consequence = known.consequence or explains is Explanation.FORM
+    own = known.permanent and not consequence
+    error = _exception(text) or known.name
+    return LastWords(text, error if own else "", consequence, known.name, explains, subject_of(text))
+
+
+def _exception(text: str) -> str:
+    """Return the name of the exception that words begin with, without its module; "" for none, and for a program's."""
+    name = _exception_type(text).rpartition(".")[2]
+    return name if name[:1].isupper() else ""
+
+
+def _is_raised(text: str) -> bool:
+    """Check whether words are of the form "ValueError: …" or "socket.timeout: …", as a traceback ends."""
+    name = _exception_type(text)
+    bare = ": " not in text and not text.endswith(":")
+    # "ERROR: …" names a level. A bare word is a type only if it is named like one: "Retrying (…" is printed.
+    return "." in name or (name[:1].isupper() and not name.isupper() and (not bare or name.endswith(_TYPE_ENDS)))
+
+
+def _exception_type(text: str) -> str:
+    return exception_type(peeled(text)[0].partition(" (")[0])
 
 
 class ErrorRules(msgspec.Struct, frozen=True):

@@ -45,23 +45,26 @@ def source(pattern: str, *, case: bool = False) -> bytes:
 
 
 @functools.lru_cache(maxsize=4096)
-def compiled(pattern: bytes) -> Any:
+def compiled(pattern: bytes, most_bytes: int = MOST_PROGRAM_BYTES) -> Any:
     """Return a pattern ready to search bytes. Raises PatternError."""
     try:
-        return re2.compile(pattern, options())
+        return re2.compile(pattern, options(most_bytes))
     except re2.error as error:
         said = error.args[0] if error.args else error
         raise PatternError(said.decode(errors="replace") if isinstance(said, bytes) else str(said)) from error
 
 
-def check(pattern: str, most_characters: int) -> None:
-    """Refuse a pattern that is empty, long, not RE2's, or matches every line. Raises PatternError."""
+def check(pattern: str, most_characters: int, most_bytes: int = MOST_PROGRAM_BYTES) -> None:
+    """Refuse a pattern that is empty, long, not RE2's, or matches every line. Raises PatternError.
+
+    ``most_bytes``: of the compiled program.
+    """
     if not pattern.strip():
         raise PatternError("is empty; write what the line contains")
     if len(pattern) > most_characters:
         raise PatternError(f"has {len(pattern)} characters; at most {most_characters}")
     try:
-        found = compiled(source(pattern))
+        found = compiled(source(pattern), most_bytes)
     except PatternError as error:
         raise PatternError(
             f"is no pattern of RE2 ({error}); put a backslash before ( ) [ ] . * + ? that are meant"
@@ -97,4 +100,5 @@ class PatternSet:
 
     def matching(self, text: bytes) -> list[int]:
         """Return the indices of the patterns that match, in order."""
-        return sorted(self._match(text) or ()) if self._size else []
+        found = self._match(text) if self._size else None
+        return sorted(found) if found else []

@@ -1,7 +1,8 @@
 """Read and merge the tables of error classes: what a class means, and which lines belong to it.
 
-The shipped table is ``classes.yaml`` in this folder. A user's own part is merged over it (``Table.merged``): by the
-name of a class and by the id of a rule. A job brings a short table of its own, which precedes both (``Table.of_job``).
+The shipped table is ``classes.yaml`` and the folder ``rules``, which has one file for a vendor or a layer. A user's own
+part is merged over it (``Table.merged``): by the name of a class and by the id of a rule. A job brings a short table of
+its own, which precedes both (``Table.of_job``).
 All of them are checked as they are read: a pattern that takes more than linear time is refused.
 """
 
@@ -27,6 +28,23 @@ MOST_PATTERN_CHARACTERS: Final = 200  # of a job's rule
 MOST_REMEDY_CHARACTERS: Final = 200  # likewise
 MOST_SHIPPED_CHARACTERS: Final = 2000  # of the table's and the platform's patterns
 MOST_RULES: Final = 500
+# The shipped rules, in their order: hardware before the exception that reports it, causes before their consequences.
+RULE_FILES: Final = (
+    "nvidia",
+    "accelerators",
+    "jax",
+    "ipmi",
+    "gpu",
+    "kernel",
+    "monitors",
+    "node",
+    "memory",
+    "cluster",
+    "cuda",
+    "peers",
+    "storage",
+    "program",
+)
 _EXIT_CODES: Final = range(1, 256)
 _T = TypeVar("_T")
 _Ruled = TypeVar("_Ruled", "Rule", "Benign")
@@ -72,6 +90,7 @@ class ErrorClass(_Part, frozen=True, kw_only=True):
     transient: bool = False  # the same call may succeed a little later
     permanent: bool = False  # the next start of the same program fails as well
     disruption: bool = False  # the cluster's own doing, for reasons that lie outside the job
+    shared: bool = False  # may as well come from outside the job: a folder or a credential that all nodes share
     vague: bool = False  # shows that something failed, and little more: any other class explains more
     unicron: str = ""  # the row of Unicron's table 1
 
@@ -101,6 +120,9 @@ class Rule(_Part, frozen=True, kw_only=True):
     unless: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()  # none: all
     certain: bool = False  # no benign rule excuses such a line
+    form: bool = False  # the form of an end ("Aborted", "exit code 1"): shows that a process failed, never why
+    quiet: bool = False  # the kernel writes such an event at the levels of announcements, notice and below, as well
+    ended: bool = False  # counts only in the last words of a process that has ended, not in what a living one prints
     case: bool = False  # capital and small letters differ
 
 
@@ -110,6 +132,7 @@ class Benign(_Part, frozen=True, kw_only=True):
     id: str
     patterns: tuple[str, ...]
     unless: tuple[str, ...] = ()
+    certain: bool = False  # it excuses lines of certain rules as well
     case: bool = False
 
 
@@ -191,6 +214,7 @@ class Table(_Part, frozen=True, kw_only=True):
             rules=_without(_over(self.rules, own.rules, _rule_id), own.disabled),
             benign=_without(_over(self.benign, own.benign, _benign_id), own.disabled),
         )
+        # Only the whole table shows whether a rule names a class that exists.
         _check(merged, own)
         return merged
 
@@ -206,6 +230,7 @@ class Table(_Part, frozen=True, kw_only=True):
             raise TableError(f"{path}: {len(rules)} rules; at most {MOST_JOB_RULES}, so join patterns with |")
         classes: list[ErrorClass] = []
         made: list[Rule] = []
+        # Of two rules for the same exit code the first one counts, as with patterns.
         exits: dict[int, str] = {}
         for index, rule in enumerate(rules):
             named = _job_class(self, rule, f"{path}[{index}]", index)
@@ -232,6 +257,8 @@ def xid_pattern(numbers: Sequence[int]) -> str:
         rf"(?:^|[^a-z])xid\b ?(?:\((?:PCI:)?[0-9a-f:.]*\))?(?:[ _-]?(?:critical|error|code|event|errors|number|id))*"
         rf"[\"']?(?:\s*[:=#]\s*|\s+|\s*\()[\"']?0*(?:{either})(?:[^0-9.:%\s]|\s(?:-|on|for|in|at|has|was|detected|found|occurred|reported|error|event|\()|\.\s|:\s|\.?$)"
         rf"|\b(?:gpu_?)?xid_?(?:error_?)?(?:{either})\b"
+        # NVSentinel's conditions: "ErrorCode:79 PCI:0000:9d:00 …".
+        rf"|\bErrorCode:0*(?:{either})\b.{{0,12}}\bPCI:"
     )
 
 
@@ -253,10 +280,12 @@ def parse_overrides(text: str) -> Overrides:
 @functools.cache
 def shipped() -> Table:
     """Return the table that comes with this release."""
-    return _convert(yaml_of("classes.yaml"), Table)
+    rules = [rule for name in RULE_FILES for rule in _shipped_yaml(f"rules/{name}.yaml")]
+    benign = _shipped_yaml("rules/benign.yaml")
+    return _convert({**_shipped_yaml("classes.yaml"), "rules": rules, "benign": benign}, Table)
 
 
-def yaml_of(name: str) -> Any:
+def _shipped_yaml(name: str) -> Any:
     """Return the plain content of a YAML file of this package."""
     return _yaml(resources.files("falcon_core.errors").joinpath(name).read_text(encoding="utf-8"))
 
@@ -359,6 +388,7 @@ def _job_class(table: Table, rule: JobRule, path: str, index: int) -> ErrorClass
             raise TableError(f"{path}.exitCodes[{at}]: {code} is no exit code of a failure; use 1 to 255")
     if len(rule.remedy) > MOST_REMEDY_CHARACTERS:
         raise TableError(f"{path}.remedy: has {len(rule.remedy)} characters; at most {MOST_REMEDY_CHARACTERS}")
+    # A known class brings its own severity and domain.
     if rule.error_class:
         return _known_class(table, rule, path)
     if rule.severity is None or rule.domain is None:

@@ -85,6 +85,7 @@ def account(
     for name, value in (("flops_per_iteration", flops_per_iteration), ("peak_flops_per_worker", peak_flops_per_worker)):
         if value is not None and not (0 < value < math.inf):
             raise InvalidSpeedError(f"{name} is {value}")
+    # Time of which nothing is known counts as lost, or a gap in the record would look like progress.
     unknown = _holes(timeline)
     wall = timeline[-1].end_seconds - timeline[0].start_seconds
     if not wall > 0:
@@ -94,6 +95,7 @@ def account(
     lost = math.fsum(segment.lost_iterations for segment in timeline)
     if lost > made * (1 + 1e-9):
         raise InvalidInputError(f"{lost} iterations lost of {made} made")
+    # Iterations that a restart did again were made twice, and count once.
     useful = max(0.0, made - lost)
     worker_seconds = math.fsum(segment.workers * segment.seconds for segment in timeline)
     flops = None if flops_per_iteration is None else useful * flops_per_iteration
@@ -138,7 +140,7 @@ def _holes(timeline: Sequence[Segment]) -> float:
             and math.isfinite(segment.end_seconds)
         ):
             raise InvalidInputError(
-                f"the segment at {segment.start_seconds} s overlaps the one before, or ends too early"
+                f"the segment at {segment.start_seconds} s overlaps its predecessor, or ends too early"
             )
         if min(segment.workers, segment.iterations, segment.lost_iterations) < 0:
             raise InvalidInputError(f"the segment at {segment.start_seconds} s has a negative count")

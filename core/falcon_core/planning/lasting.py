@@ -39,6 +39,8 @@ def survival(ended_seconds: Iterable[float], censored_seconds: Iterable[float] =
     steps: list[tuple[float, float]] = []
     share = 1.0
     for time in sorted({seconds for seconds, ended in seen if ended}):
+        # Kaplan and Meier's estimate: a slowdown that an action cut short counts as lasting up to that time, and says
+        # nothing of later.
         at_risk = sum(seconds >= time for seconds, _ in seen)
         ends = sum(ended and seconds == time for seconds, ended in seen)
         share *= 1.0 - ends / at_risk

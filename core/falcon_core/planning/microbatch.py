@@ -11,8 +11,8 @@ we jump close to its end by bisecting the iteration time T (at T, group i can fi
 take the last few steps, so floats decide only where to jump, never what is optimal. Published solvers need half a
 minute for 512 groups.
 
-Noise must not reshuffle the work: a plan in force stays unless a new one gains more than ``min_gain``, and among the
-optimal plans the one that moves the fewest micro-batches is chosen. Gradients stay those of the whole batch when each
+Noise must not reshuffle the work: a plan in force stays unless a new one gains more than ``min_gain``, and of all
+optimal plans, that which moves the fewest micro-batches is chosen. Gradients stay those of the whole batch when each
 group's *mean* gradient counts with the weight m_i/M.
 """
 
@@ -115,7 +115,7 @@ def plan(
     times, fixed = _speeds(seconds_per_microbatch, fixed_seconds)
     groups = len(times)
     if groups < 2:
-        raise SingleGroupError("one group has nobody to share micro-batches with")
+        raise SingleGroupError("one group has no other group to share micro-batches with")
     if microbatches < groups:
         raise TooFewMicrobatchesError(f"{microbatches} micro-batches for {groups} groups: each needs at least one")
     bounds = _bounds(upper, groups, microbatches)
@@ -123,6 +123,7 @@ def plan(
         raise InfeasibleError(f"the upper bounds allow {int(bounds.sum())} of {microbatches} micro-batches")
     counts = _fill(times, fixed, np.ones(groups, dtype=np.int64), bounds, microbatches)
     best = float(np.max(fixed + counts * times))
+    # Without a plan in force nothing can be kept or moved.
     if current is None:
         return MicrobatchPlan(counts=tuple(counts.tolist()), seconds=best, best_seconds=best)
 
@@ -138,6 +139,7 @@ def plan(
         )
     in_force = float(np.max(fixed + before * times))
     possible = bool(np.all(before <= bounds))
+    # A change costs time as well, so a small gain is not worth it.
     if possible and in_force <= best * (1.0 + min_gain):
         return MicrobatchPlan(
             counts=tuple(before.tolist()),
@@ -146,6 +148,7 @@ def plan(
             current_seconds=in_force,
             kept=True,
         )
+    # Of all plans that are as good, choose that which moves the fewest micro-batches.
     counts = _nearest(times, fixed, bounds, before, best)
     return MicrobatchPlan(
         counts=tuple(counts.tolist()),

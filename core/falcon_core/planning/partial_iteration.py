@@ -5,7 +5,7 @@ batch is Σ over ranks Σ over their micro-batches (Unicron eq. 6). A data-paral
 had accumulated; the others still hold theirs (§6.2).
 
 *Scenario 1*, no all-reduce has started: survivors keep what they have and finish their own micro-batches; those of
-the failed ranks, finished or not, are shared out (eq. 7). Unicron does that in turn; here the share is the one that
+the failed ranks, finished or not, are shared out (eq. 7). Unicron does that in turn; here the share is chosen that
 ends earliest, given what each survivor has still to do (``microbatch``): equal in the usual case, better where ranks
 differ or are not equally far.
 
@@ -93,14 +93,18 @@ def resume(ranks: Sequence[Progress], failed: Iterable[int], segments: Sequence[
     survivors = [member for member in ranks if member.rank not in lost]
     if not survivors:
         raise InfeasibleError("no data-parallel rank survived: restore a checkpoint")
+    # Each segment of the gradient is in one of three states, by how far its all-reduce had come.
     keep, add, restart = _by_state(segments, survivors)
     started = bool(keep or restart)
+    # Segments are reduced after the last micro-batch, so such a report is wrong: a plan from it would lose gradients.
     if started and any(survivor.finished < len(survivor.microbatches) for survivor in survivors):
         raise InvalidInputError("a segment is being reduced while a survivor still computes")
     fallen = [member.microbatches for member in ranks if member.rank in lost]
+    # The failed ranks' micro-batches are lost only where their gradients are in no finished segment.
     orphans = tuple(itertools.chain.from_iterable(fallen)) if add or restart else ()
     own = {survivor.rank: survivor.microbatches[survivor.finished :] for survivor in survivors}
     again = {survivor.rank: survivor.microbatches[: survivor.finished if restart else 0] for survivor in survivors}
+    # Work that survivors have to do anyway counts in the split, or a busy survivor would end last.
     waiting = [len(own[survivor.rank]) + len(again[survivor.rank]) for survivor in survivors]
     extra = _share(survivors, waiting, orphans)
     scenario = Scenario.DURING_REDUCE if started else Scenario.BEFORE_REDUCE

@@ -59,6 +59,8 @@ def redo_seconds(
         return min(trained_seconds, UNDECLARED_AT_MOST_SECONDS)
     if not 0 < interval_seconds < math.inf:
         raise InvalidInputError(f"{interval_seconds} s between two checkpoints")
+    # Until the first interval is over, no checkpoint can exist. Later the phase is not known, and half an interval is
+    # the mean.
     return trained_seconds if trained_seconds < interval_seconds else interval_seconds / 2
 
 

@@ -12,7 +12,7 @@ OPT ≥ L: in the first case its price exceeds the loss, in the second it loses 
 takes only actions that the ladder took as well, the last of them was taken when the loss was its price, and from then
 on the ladder loses no faster than OPT: L ≤ OPT again. The prices paid are b_1 + … + b_i ≤ ρ · b_i ≤ ρ · L, as b_i was
 paid when the loss had reached it. So the whole is L + ρ · L ≤ (1 + ρ) · OPT: 2 for one action, at most 1 + n for n,
-and at most 3 where each price is twice the one before or more. (Losses are looked at once an iteration: add one's.)
+and at most 3 where each price is at least twice the last. (Losses are looked at once an iteration: add one's.)
 ``ladder_bound`` gives the figure.
 
 **With a prediction** (Purohit, Svitkina and Kumar, *Improving Online Algorithms via ML Predictions*, 2018) an action

@@ -8,7 +8,7 @@ strong scaling looks like locally). Beyond them it is extrapolated with the expo
 than proportionally faster. The same two assumptions give the range of an estimate. A planner can take the middle, or be
 careful and take the lower end.
 
-A size's layout is the one that was fastest there.
+A size's layout is the fastest of those measured there.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def feasible_sizes(
 def _estimate(flops: float, best: Mapping[int, Measured], workers: int) -> Estimate:
     if not best:
         raise InfeasibleError("nothing was measured yet")
+    # What was measured at this size needs no model.
     if (here := best.get(workers)) is not None:
         return Estimate(
             flops_per_second=flops / here.typical_seconds,

@@ -28,6 +28,7 @@ from falcon_core.recovery.model.failure import (
     Fault,
     HangFinding,
     HangIncident,
+    Outage,
     RetryIncident,
     StepTaken,
     StopIncident,
@@ -36,8 +37,10 @@ from falcon_core.recovery.model.membership import Exclusion, Member, Membership,
 from falcon_core.recovery.model.observation import (
     NOTHING_SENT,
     ClaimLimit,
+    LauncherSeen,
     Look,
     MemberSeen,
+    NodeHealth,
     NodeTrouble,
     Notice,
     Observation,
@@ -50,9 +53,9 @@ from falcon_core.recovery.model.observation import (
     StartWait,
 )
 from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
-from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.policy import PodTimes, Policy, Repeated
 from falcon_core.recovery.model.probe import Check, Measured, Probe, Probed
-from falcon_core.recovery.model.slowdown import Applied, Culprit, JobChange, SlowIncident, SlowLink
+from falcon_core.recovery.model.slowdown import Applied, CommonCause, Culprit, JobChange, SlowIncident, SlowLink
 from falcon_core.recovery.model.state import Exposure, RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.stored import Place
@@ -67,6 +70,7 @@ __all__ = [
     "Check",
     "ClaimLimit",
     "Command",
+    "CommonCause",
     "Culprit",
     "Demand",
     "Departure",
@@ -80,6 +84,7 @@ __all__ = [
     "HangIncident",
     "JobChange",
     "Lasted",
+    "LauncherSeen",
     "LeavingNode",
     "Look",
     "Measured",
@@ -88,13 +93,16 @@ __all__ = [
     "Membership",
     "MoveClosed",
     "NetworkSeen",
+    "NodeHealth",
     "NodeTrouble",
     "Notice",
     "Observation",
+    "Outage",
     "Owner",
     "Place",
     "PlannedMove",
     "PodEnd",
+    "PodTimes",
     "Policy",
     "Prepare",
     "PreparedSeen",
@@ -104,6 +112,7 @@ __all__ = [
     "RankSeen",
     "RecoveryState",
     "Recreate",
+    "Repeated",
     "Replace",
     "Replacement",
     "Restart",

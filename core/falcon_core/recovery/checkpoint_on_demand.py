@@ -40,13 +40,14 @@ def wait(
         state: what was asked before.
         held: what the ranks hold in the memory of their pods.
         ranks: of the job.
-        generation: the one that trains.
+        generation: of the ranks that train.
         now: unix seconds.
         urgent: a pod may be ended at any moment.
 
     Returns:
         The state, and whether the restart has to wait.
     """
+    # Each restart asks again. An older answer would be of another plan, and its step may be far behind.
     if state.generation != generation or now - state.asked_at > AGAIN_SECONDS:
         newest = newest_of_all(held, ranks)
         if newest is None or not can_answer(held, ranks):
@@ -54,9 +55,11 @@ def wait(
         return Demand(number=state.number + 1, generation=generation, asked_at=now, before=newest.step), True
     if state.saved or state.given_up:
         return state, False
+    # The checkpoint counts when every rank holds it where it outlives the restart.
     safe = newest_of_all([each for each in held if each.in_folder], ranks)
     if safe is not None and safe.step > state.before:
         return replace(state, saved=safe.step), False
+    # A checkpoint saves work, but waiting for it costs time as well: past this limit the restart goes on without it.
     if now - state.asked_at > (URGENT_SECONDS if urgent else SAVE_SECONDS):
         return replace(state, given_up=True), False
     return state, True

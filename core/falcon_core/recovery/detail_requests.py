@@ -32,9 +32,10 @@ from falcon_core.wire.reporting.messages import MAX_DETAILED
 
 def wanted_detail(state: RecoveryState, look: Look) -> list[int]:
     """Return the ranks to be asked, at most ``MAX_DETAILED``, in ascending order."""
-    slow = state.slow
+    slow = state.leader
     if not look.obs.running or not look.policy.watch:
         return []
+    # Slowdowns without an onset show only when ranks are compared, and briefs do not suffice for that.
     if slow is None:
         slower = (
             slow_from_start.asked(state, look.obs),
@@ -42,13 +43,16 @@ def wanted_detail(state: RecoveryState, look: Look) -> list[int]:
             group_comparison.asked(state, look),
         )
         return sorted({*output_evidence.asked(look.obs)}.union(*slower))
-    beside = state.link_beside is not None or unexplained.is_suspected(state, look)
-    if slow.culprit is not None and not beside and not node_swap.needs_traffic(state, look):
+    # A link besides the named rank shows in the communicators of all ranks.
+    has_link = state.concurrent_link is not None or unexplained.is_suspected(state, look)
+    if slow.culprit is not None and not has_link and not node_swap.needs_traffic(state, look):
         return sorted(culprit.rank for culprit in state.culprits)
-    if look.obs.now - slow.onset_at < OWN_JUDGEMENT_SECONDS:
+    # Agents send the detail of a suspicious rank by themselves first. Usually that names the culprit.
+    if look.obs.now - slow.onset.at < OWN_JUDGEMENT_SECONDS:
         return []
     ranks = sorted(rank.rank for rank in look.obs.ranks if rank.tracked)
     if len(ranks) <= MAX_DETAILED:
         return ranks
+    # A large job's ranks take turns, so that no look has to read the detail of all of them.
     first = int(look.obs.now // TURN_SECONDS) % turns(len(ranks)) * MAX_DETAILED
     return ranks[first : first + MAX_DETAILED]

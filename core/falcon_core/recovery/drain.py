@@ -87,10 +87,12 @@ def _followed(state: RecoveryState, obs: Observation) -> Step:
         before = known.get((member.replica, member.node)) if member.node else None
         entry = _noticed(before, member, obs) if member.node else None
         was_preparing = before is not None and before.preparing and member.replica in obs.prepared
+        # The spare that was taken for it would else be held for a move that never comes.
         if was_preparing and (entry is None or not entry.preparing):
             given_back.append(Abandon(member.replica))
         if entry is not None:
             kept.append(entry)
+    # Pods that are being prepared keep their place. Of the rest, those that end soonest come first.
     kept.sort(key=lambda entry: (not entry.preparing, not entry.urgent, entry.since, entry.replica))
     return Step(_forgotten(replace(state, leaving=kept[:MOST_LEAVING])), given_back)
 
@@ -104,6 +106,7 @@ def _noticed(before: LeavingNode | None, member: MemberSeen, obs: Observation) -
         entry, pod_name=member.pod_name, why=clip(member.notice.text, WHY_LENGTH), urgent=member.notice.urgent
     )
     prepared = obs.prepared.get(member.replica) if entry.preparing else None
+    # A pod that failed is tried again after a while, since its node may have been the reason.
     failure = replace_node.failed(prepared) if prepared is not None and not prepared.ready else ""
     if failure:
         entry = replace(entry, blocked=failure, retry_at=obs.now + replace_node.RETRY_SECONDS)
@@ -120,8 +123,10 @@ def _forgotten(state: RecoveryState) -> RecoveryState:
 
 def _prepared(state: RecoveryState, look: Look) -> Step:
     """Prepare a pod for each replica that is to move now and for which there is room."""
+    # One restart at a time.
     if state.move is not None and state.move.restarts:
         return Step(state)
+    # Spares that earlier pods will still take are not free.
     taken = sum(entry.preparing and _is_unplaced(entry, look.obs) for entry in state.leaving)
     entries: list[LeavingNode] = []
     prepared: list[Command] = []
@@ -150,7 +155,7 @@ def _is_due(state: RecoveryState, entry: LeavingNode, obs: Observation) -> bool:
     member = obs.members[entry.replica]
     if member.pod != "Present" or entry.replica in obs.prepared:
         return False
-    if not entry.urgent and state.slow is not None and state.slow.phase in ("Mitigating", "Checking"):
+    if not entry.urgent and state.leader is not None and state.leader.phase in ("Mitigating", "Checking"):
         return False  # its restart leaves the node as well
     return obs.now >= due_at(state, entry)
 
@@ -187,10 +192,12 @@ def _switched(state: RecoveryState, obs: Observation) -> Step:
         for entry in state.leaving
         if entry.preparing and entry not in ready and (entry.urgent or not in_haste) and _is_awaited(entry, obs)
     ]
+    # A restart costs the same for one pod as for several, so it waits for those that are nearly ready.
     if awaited:
         return Step(state)
     busy = {entry.replica for entry in state.leaving if entry.preparing and _is_unplaced(entry, obs)}
     switches = [Switch(entry.replica) for entry in ready]
+    # Nodes in trouble leave in the same restart.
     besides = leaving(obs, busy, state.move.id)
     return Step(_moving(state, state.move, ready, obs), [*switches, *besides])
 
@@ -213,7 +220,7 @@ def _concluded(state: RecoveryState, obs: Observation) -> Step:
     move = state.move
     if move is None or move.switched_at is None or state.stop is not None or obs.generation <= move.generation:
         return Step(state)
-    if not training(obs, seen_before=move.iterations > 0 or state.healthy_ns is not None):
+    if not training(obs, seen_before=move.iterations > 0 or state.levels.healthy_ns is not None):
         return Step(state)
     seconds = max(0.0, resumed_at(obs) - move.switched_at)
     learned = ski_rental.learn(state.overheads.get(replace_node.TYPE), seconds)

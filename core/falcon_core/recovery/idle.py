@@ -24,7 +24,7 @@ def is_quiet(state: RecoveryState, obs: Observation) -> bool:
 
 
 def _is_present(member: MemberSeen) -> bool:
-    return member.pod == "Present" and member.alive is True and member.node_usable
+    return member.pod == "Present" and member.alive is True and member.node_health.usable
 
 
 def _is_well(rank: RankSeen) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import drain
+from falcon_core.recovery import drain, mitigation_ladder
 from falcon_core.recovery.diagnosis import microbatch_normalization
-from falcon_core.recovery.failslow import incidents, mitigation_ladder, rebalance
+from falcon_core.recovery.failslow import incidents, rebalance
 from falcon_core.recovery.failstop import hangs, restart_ladder, setup_retries
 from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.history import left_nodes
@@ -39,13 +39,16 @@ def _ladders(state: RecoveryState, look: Look) -> Step:
     taken = restart_ladder.step(state, look)
     if any(isinstance(command, GiveUp) for command in taken.commands):
         return taken
+    # A restart that comes anyway costs nothing more for nodes that are about to be emptied.
     if any(isinstance(command, RESTARTS) for command in taken.commands):
         taken = taken.then(drain.join(taken.state, look.obs, _moving(taken.commands)))
     else:
         taken = taken.then(drain.step(taken.state, look))
+    # A node that is left needs no further judgement of its speed.
     taken = taken.then(incidents.superseded(taken.state, left_replicas(taken.commands), look.obs))
+    # Mode Off judges no speed. What was open before must not stay open for ever.
     if not look.policy.watch:
-        return replace(taken, state=replace(taken.state, slow=None, beside=[], link_beside=None, hang=None))
+        return replace(taken, state=replace(taken.state, slowdowns=[], hang=None))
     after_hangs = taken.then(hangs.step(taken.state, look))
     # A command changes much. So does an event: training goes on again, or a slow node has been left. Speed is judged
     # at the next look then. The end of a hang is no such event.
@@ -56,7 +59,8 @@ def _ladders(state: RecoveryState, look: Look) -> Step:
 
 def _slow(state: RecoveryState, look: Look) -> Step:
     """Climb the ladder for fail-slow, and leave other nodes in its restart."""
-    slow, seen = state.slow, look
+    slow, seen = state.leader, look
+    # While a node is being emptied, its pods have the spares. A slow node waits.
     if drain.is_under_way(state):
         spares = replace(look.obs.spares, available=False, message=drain.UNDER_WAY)
         seen = replace(look, obs=replace(look.obs, spares=spares))

@@ -6,10 +6,10 @@ The packages behind these names are internal to the recovery; a contract in pypr
 from __future__ import annotations
 
 from falcon_core.recovery.cost import prices
-from falcon_core.recovery.cost.prices import TAKE_THE_ROLE, next_step
 from falcon_core.recovery.diagnosis import communicator_progress
 from falcon_core.recovery.diagnosis.culprit_timing import named_for_ns
-from falcon_core.recovery.failslow import link_swap
+from falcon_core.recovery.failslow.strategy_ladder import checked_strategy, next_step
+from falcon_core.recovery.failslow.strategy_table import STRATEGY_TYPES, StrategyName, strategy_type
 from falcon_core.recovery.failstop import hangs, setup_retries, standby_pods
 from falcon_core.recovery.failstop.hangs import doing as hang_activity
 from falcon_core.recovery.failstop.hangs import due_at as hang_due_at
@@ -20,22 +20,29 @@ from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.history.node_fault import suffices as evidence_suffices
 from falcon_core.recovery.model import membership
 from falcon_core.recovery.model.membership import begin as first_membership
+from falcon_core.recovery.model.slowdown import detected
 from falcon_core.recovery.model.slowdown import newest as newest_application
+from falcon_core.recovery.model.state import with_further, with_leader
 from falcon_core.recovery.probe import probe_controller, probe_targets
+from falcon_core.recovery.repairs.repair_table import REPAIRS, STEP_WORDS, repair_of
 
 __all__ = [
-    "TAKE_THE_ROLE",
+    "REPAIRS",
+    "STEP_WORDS",
+    "STRATEGY_TYPES",
     "Liveness",
     "StandbyPodSeen",
+    "StrategyName",
     "assess_liveness",
+    "checked_strategy",
     "communicator_progress",
+    "detected",
     "evidence_suffices",
     "first_membership",
     "hang_activity",
     "hang_due_at",
     "hangs",
     "left_nodes",
-    "link_swap",
     "membership",
     "named_for_ns",
     "newest_application",
@@ -43,7 +50,11 @@ __all__ = [
     "prices",
     "probe_controller",
     "probe_targets",
+    "repair_of",
     "setup_retries",
     "standby_pods",
     "start_limit_seconds",
+    "strategy_type",
+    "with_further",
+    "with_leader",
 ]

@@ -24,8 +24,8 @@ def holders(
             domain each: give their names.
         apart: pairs between which nothing is copied, where that is possible (a slow link lies between them): two
             replicas then exchange their holders.
-        takes: by replica the one whose role its pod is about to take. It holds the copies of that one, so that the
-            state is there already; the others hold each other's. Left out where a single other one is left.
+        takes: by replica, the replica whose role its pod is about to take. It holds that replica's copies, so that the
+            state is there already; the others hold each other's. Left out where a single other replica is left.
     """
     replicas = len(domains)
     rest = [replica for replica in range(replicas) if replica not in takes]
@@ -46,6 +46,7 @@ def _ring(domains: Sequence[str], apart: Collection[frozenset[int]]) -> list[int
         return []
     order = sorted(range(replicas), key=lambda replica: (domains[replica], replica))
     largest = max(Counter(domains).values())
+    # Pods are sorted by domain. A shift by the largest domain's size takes every copy to another domain.
     shift = largest if largest < replicas else 1
     held_by = [0] * replicas
     for place, replica in enumerate(order):

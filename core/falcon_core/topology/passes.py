@@ -46,6 +46,7 @@ def tree_passes(parents: Sequence[int | None]) -> list[Pass]:
         rank, taken = open_ranks.pop()
         reached += 1
         numbers = (number for number in itertools.count() if number != taken)
+        # A rank can test one link a pass, so its children get different passes, none of them its parent's.
         for child, number in zip(children[rank], numbers, strict=False):
             passes += [[] for _ in range(len(passes), number + 1)]
             passes[number].append((child, rank))

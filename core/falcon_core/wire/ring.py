@@ -268,8 +268,10 @@ def parse_header(raw: bytes) -> RingHeader:
             f"ring has layout version {version} ({record_bytes}-byte records), this reader knows {RING_VERSION}: "
             "use the shim and the agent of one release"
         )
+    # A slot is found by a bit mask.
     if capacity == 0 or capacity & (capacity - 1):
         raise RingFormatError(f"ring capacity {capacity} is not a power of two")
+    # The file is the training process's: a count that no job can reach is damage, and no progress.
     if head > MOST_BYTES:
         raise RingFormatError(f"ring counts {head} calls: its header is damaged")
     return RingHeader(
@@ -313,9 +315,11 @@ def parse_status(raw: bytes) -> RingStatus:
     offset, counters, counter_bytes = _PLACE.unpack_from(raw, 128)
     if offset and counter_bytes != COUNTER_BYTES:
         raise RingFormatError(f"ring has counters of {counter_bytes} bytes, this reader knows {COUNTER_BYTES}")
+    # A training process may have written anything here: sizes are checked before memory is read by them.
     if offset > MOST_BYTES or counters > MOST_COUNTERS:
         raise RingFormatError(f"ring has {counters} counters at byte {offset}: its header is damaged")
     waited, opened, waiting, reason, table_seen = _GATE.unpack_from(raw, 192)
+    # A newer shim may write values that this agent does not know: they count as none, and the rest is read.
     known = GateReason(reason) if reason < len(GateReason) else GateReason.NONE
     times, why, code, faults, full = _DEVICE.unpack_from(raw, 224)
     return RingStatus(

@@ -37,6 +37,7 @@ class BurnIns:
             return state if node in machines.broken else left_nodes.back(state, name, now)
         if node in machines.broken or node in busy:
             return state
+        # Time jumps from look to look, so several tests may have become due since the last one.
         while (at := _tested_at(departure)) <= now:
             state = left_nodes.tested(state, name, at, passed=machines.slowdown(node, at) <= SLOWER)
             departure = left_nodes.find(state, name) or departure
@@ -44,6 +45,7 @@ class BurnIns:
             return state
         if node not in machines.spares:
             machines.spares.append(node)
+        # A node that passed is a spare for others at once; this job waits for its probation.
         if left_nodes.returns_at(departure) <= now:
             machines.excluded.discard(node)
             state = left_nodes.back(state, name, left_nodes.returns_at(departure))

@@ -14,8 +14,10 @@ import msgspec
 
 from falcon_core.recovery import (
     Command,
+    LauncherSeen,
     MemberSeen,
     Membership,
+    NodeHealth,
     Observation,
     PreparedSeen,
     RankSeen,
@@ -178,6 +180,7 @@ class Cluster:
         before = self._seen_membership()
         after = apply_actions(before, commands, self._names, now)
         self._membership = after
+        # The membership says which pods are wanted; the rest of this function makes the cluster follow.
         for node in set(after.excluded_nodes) - set(before.excluded_nodes):
             self._machines.leave(_number(node))
         for node in set(before.excluded_nodes) - set(after.excluded_nodes):
@@ -186,6 +189,7 @@ class Cluster:
             if move.pod_name not in self._pods:
                 self._make(move.pod_name, move.node, now)
         self._remove_pods()
+        # The ranks of the old generation take a while to end.
         if after.generation > before.generation:
             self._ordered_at = now
             self._acknowledged_at = now + self._times.stop_seconds
@@ -320,10 +324,11 @@ class Cluster:
             node=_node(pod.node),
             pod="Present" if present else "Awaited",
             alive=(dead is None or now < dead + self._times.lease_seconds) if present else None,
-            node_ready=dead is None or now < dead + NOT_READY_SECONDS,
-            node_usable=dead is None,
-            acknowledged=self.running or (dead is None and now >= self._acknowledged_at and present),
-            unacknowledged_seconds=0.0 if self.running else now - self._ordered_at,
+            node_health=NodeHealth(ready=dead is None or now < dead + NOT_READY_SECONDS, usable=dead is None),
+            launcher=LauncherSeen(
+                acknowledged=self.running or (dead is None and now >= self._acknowledged_at and present),
+                unacknowledged_seconds=0.0 if self.running else now - self._ordered_at,
+            ),
         )
 
     def _ranks(self, agents: Agents | None, made: int) -> list[RankSeen]:
@@ -343,6 +348,7 @@ class Cluster:
                             sent=_counted(rank, made),
                         )
                     )
+                # A rank on a dead pod is silent: its end is reported by no launcher.
                 elif not self.running or pod.died_at is not None:
                     ranks.append(RankSeen(rank=rank, replica=replica))
                 else:

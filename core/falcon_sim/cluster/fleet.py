@@ -107,6 +107,7 @@ class Fleet:
         for event in sorted(events):
             if event.at_seconds >= seconds:
                 break
+            # What was gained until the event counts with the plan that was in force.
             self._pass(event.at_seconds)
             self._happen(event)
         self._pass(seconds)
@@ -137,6 +138,7 @@ class Fleet:
                 self._free.append(event.node)
                 self._joined()
             return
+        # A fault on a free node costs no job anything.
         if owner is None:
             if event.kind == "Lost" and event.node in self._free:
                 self._free.remove(event.node)
@@ -198,6 +200,7 @@ class Fleet:
             )
             for state in self._states
         ]
+        # The plan's horizon is the time until the next failure is expected.
         rate = capacity.FailureRate(failures=self._failures, worker_seconds=self._worker_seconds)
         workers = total * self._per_node
         horizon = capacity.Horizon(

@@ -22,6 +22,7 @@ def draw_faults(scenario: Scenario, horizon_seconds: float) -> tuple[list[SlowFa
 
     The same seed gives the same faults.
     """
+    # A generator of its own: drawing other faults must not change the noise of the iterations.
     rng = np.random.default_rng([scenario.seed, 1])
     nodes = scenario.nodes + (scenario.cluster.spares if scenario.faults.strike == "Nodes" else 0)
     slow, stop = list(scenario.faults.slow), list(scenario.faults.stop)
@@ -124,6 +125,7 @@ class Machines:
 
     def conditions(self, now: float, counts: tuple[int, ...]) -> Conditions:
         """Return the present state of the job's ranks and links, by role."""
+        # Faults strike nodes; the job's model works with roles.
         role_of = {node: role for role, node in enumerate(self.roles)}
         compute = np.ones(len(self.roles) * self._procs)
         links = np.ones((len(self.roles), len(self.roles)))

@@ -46,6 +46,7 @@ class Pods:
         if held is None or held.phase != "Hold" or held.number == self._number:
             return 0.0
         links: dict[int, list[LinkReport]] = {member.replica: [] for member in obs.members}
+        # In a turn each pod measures one link, as the real executors do.
         turns = ring_passes([seat.replica for seat in held.ring]) if held.ring else []
         for first, second in (pair for turn in turns for pair in turn):
             bits = round(_BITS / probe(conditions.links, first, second, self._rng))

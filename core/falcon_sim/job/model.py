@@ -119,6 +119,7 @@ class JobModel:
     def block(self, iterations: int, conditions: Conditions) -> Block:
         """Draw the next iterations."""
         job, rng = self.job, self.rng
+        # Log-normal, so that times stay positive and factors multiply.
         noise = np.exp(job.noise * rng.standard_normal((iterations, *self.shape)))
         compute = conditions.compute.reshape(-1, *self.shape) * noise
         if job.common_noise > 0:
@@ -132,6 +133,7 @@ class JobModel:
         experts = self._expert_links(conditions.links)
         groups: list[Group] = []
         finished = np.empty((iterations, *self.shape[:2]))
+        # Replicas with the same number of micro-batches have the same schedule, and are played together.
         for count in sorted(set(conditions.counts)):
             replicas = [place for place, own in enumerate(conditions.counts) if own == count]
             schedule = self.schedule(count)
@@ -174,6 +176,7 @@ class JobModel:
 
         def duration(work: Pass) -> Floats:
             usual: Floats = times[work.stage, work.forward]
+            # Usually all passes are alike; then one array serves them all.
             if draws.alike:
                 return usual
             base = (self.forward if work.forward else self.backward)[work.stage] / chunks

@@ -86,6 +86,7 @@ def interleaved(stages: int, chunks: int, microbatches: int) -> Schedule:
 
     orders = []
     for stage in range(stages):
+        # Each stage first fills the pipeline behind it, then alternates forward and backward, then drains.
         warm = min((stages - stage - 1) * 2 + (chunks - 1) * stages, total)
         order = [at(index, forward=True, stage=stage) for index in range(warm)]
         for index in range(total - warm):
@@ -117,6 +118,7 @@ def _linked(stages: int, chunks: int, microbatches: int, orders: list[list[Pass]
         for stage, order in enumerate(orders):
             for work in order[reached[stage] :]:
                 source = _source(work, stages, chunks)
+                # The stage waits for its neighbour here: go on with the other stages first.
                 if source is not None and source not in places:
                     break
                 steps.append(_step(work, last[stage], source, places))
@@ -160,10 +162,12 @@ def play(
         start = free = ready[place]
         if step.source >= 0:
             arrival = ends[step.source]
+            # Only a pass on another stage needs a transfer.
             if step.received:
                 arrival = arrival + transfer(schedule.steps[step.source].work, step.work)
             start = np.maximum(free, arrival)
         end = start + spent
+        # Replicas that share experts wait for each other in each pass.
         if lockstep > 1:
             grouped = end.reshape(*end.shape[:-1], -1, lockstep)
             end = np.broadcast_to(grouped.max(axis=-1, keepdims=True), grouped.shape).reshape(end.shape)

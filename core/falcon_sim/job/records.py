@@ -140,6 +140,7 @@ class RingWriter:
         for comm, number in self._calls_in_comm.items():
             self._numbers[comm] = self._numbers.get(comm, 0) + done * number
         self._block, self._first, self._opened_with = block, first, self.sample_every
+        # The rank's own schedule depends on how many micro-batches its replica has.
         group = next(group for group in block.groups if self._replica in group.replicas)
         layout = self._layout(group.schedule)
         starts, ends = self._times(block, group, layout, slice(first, len(block)))
@@ -184,11 +185,13 @@ class RingWriter:
         device = calls.copy()
         device["t_start_ns"] = starts * 1e9 + begins_ns
         device["duration_ns"] = np.maximum(ends - starts, 0) * 1e9
+        # A blocking call is recorded when it returns, with its real duration.
         if self._model.job.calls == "Blocking":
             device["kind"] = Kind.BLOCKING
             return device.reshape(-1), np.arange(count + 1) * width
         calls["kind"] = Kind.ENQUEUED
         calls["t_start_ns"] = np.minimum(np.arange(width) * _LAUNCH_SECONDS, starts) * 1e9 + begins_ns
+        # Of enqueued calls, only those of sampled iterations are timed on the device.
         sampled = (self._iterations + np.arange(count)) % self.sample_every == 0
         device["kind"] = Kind.COMPLETED
         device["t_start_ns"] += (self._late.uniform(0, _POLL_SECONDS * 1e9, (count, width))).astype(np.uint64)

@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 import yaml
 
+from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_for_link
+from falcon_core.recovery.views import StrategyName
 from falcon_sim.job.pipeline import Schedule, ScheduleError, interleaved, one_f_one_b
 
 
@@ -174,15 +176,15 @@ class Watch(_Part, frozen=True, kw_only=True):
 class Strategy(_Part, frozen=True, kw_only=True):
     """A rung of the ladder and what it costs; without a figure, core's own default."""
 
-    type: Literal["Ignore", "AdjustMicrobatches", "SwapNodes", "ReplaceNode"]
+    type: StrategyName
     overhead_seconds: float | None = None
 
 
 LADDER = (
-    Strategy(type="Ignore"),
-    Strategy(type="AdjustMicrobatches", overhead_seconds=5.0),
-    Strategy(type="SwapNodes", overhead_seconds=45.0),
-    Strategy(type="ReplaceNode"),
+    Strategy(type=ignore.TYPE),
+    Strategy(type=adjust_microbatches.TYPE, overhead_seconds=5.0),
+    Strategy(type=swap_for_link.TYPE, overhead_seconds=45.0),
+    Strategy(type=replace_node.TYPE),
 )
 
 

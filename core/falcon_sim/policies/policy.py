@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from falcon_core.recovery import Policy
-from falcon_core.recovery.strategies import adjust_microbatches, swap_for_link
 from falcon_core.topology.parallelism import Parallelism
 from falcon_sim.job.scenario import Scenario
+from falcon_sim.policies import rungs
 
 
 def policy_of(scenario: Scenario) -> Policy:
@@ -14,8 +14,7 @@ def policy_of(scenario: Scenario) -> Policy:
     strategies = mitigation.strategies if mitigation.falcon == "All" else ()
     pause_budget = mitigation.pause_budget
     if mitigation.published is not None:
-        others = (adjust_microbatches.TYPE, swap_for_link.TYPE)
-        strategies = tuple(strategy for strategy in strategies if strategy.type not in others)
+        strategies = tuple(strategy for strategy in strategies if strategy.type not in (rungs.S2, rungs.S3))
         pause_budget = 0.0
     return Policy(
         job=scenario.job.name,

@@ -74,7 +74,8 @@ class PublishedLadder:
         event = self._current(slow, made)
         if event.causes is None:
             return self._validated(event, observe, made)
-        event.least_ns = min(event.least_ns or slow.slow_ns, slow.slow_ns)
+        event.least_ns = min(event.least_ns or slow.times.slow_ns, slow.times.slow_ns)
+        # Each event of the published policy counts its own loss, from its onset on.
         lost = replace(slow.loss, seconds=slow.loss.seconds - event.lost_before)
         apt = [rung for rung in self._rungs if _applies(rung.name, event.causes)]
         strategy = ski_rental.next_strategy(apt, event.applied)
@@ -105,6 +106,7 @@ class PublishedLadder:
     ) -> Step | None:
         """Plan S3; None where it has to be tried again, because the ranks were not measured yet."""
         scenario, model = self._scenario, self._model
+        # The published policy measures before it plans: profile mode first, then the links of suspected nodes.
         times = self._profiled(obs)
         if times is None:
             return None
@@ -116,7 +118,7 @@ class PublishedLadder:
             for place, first in enumerate(suspects)
             for second in suspects[place + 1 :]
         }
-        served = slow.loss.counted_iterations - slow.onset_iteration
+        served = slow.loss.counted_iterations - slow.onset.iteration
         # the ski-rental rule has waited until the loss equals the overhead; what removes half of it is worth it now
         plan = rungs.placed(scenario.job, model, counts, slowdowns, pairs, 2 * served, overhead_seconds)
         if plan is None:
@@ -127,7 +129,7 @@ class PublishedLadder:
     def _current(self, slow: SlowIncident, made: int) -> _Event:
         """Return the event that is open, or begin another where the slowdown has become deeper."""
         event = self._event
-        deeper = event is not None and event.least_ns and slow.slow_ns > _DEEPER * event.least_ns
+        deeper = event is not None and event.least_ns and slow.times.slow_ns > _DEEPER * event.least_ns
         if event is None or made < event.since or deeper:
             lost_before = slow.loss.seconds if deeper else 0.0
             event = self._event = _Event(since=made, lost_before=lost_before)

@@ -17,6 +17,7 @@ from falcon_core.planning.errors import PlanningError
 from falcon_core.planning.placement import placement
 from falcon_core.planning.placement.placement_model import Cluster, Roles, roles_of
 from falcon_core.recovery import Observation
+from falcon_core.recovery.strategies import adjust_microbatches, swap_for_link
 from falcon_core.signals.job.transfers import match, slow_links
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.ring import RecordArray
@@ -25,7 +26,7 @@ from falcon_sim.job.pipeline import Floats
 from falcon_sim.job.records import DATA, EXPERT
 from falcon_sim.job.scenario import Job, Strategy
 
-S2, S3 = "AdjustMicrobatches", "SwapNodes"
+S2, S3 = adjust_microbatches.TYPE, swap_for_link.TYPE
 _SLOW_NODE = 1.1  # measured computation over the median of the same stage: less is noise
 
 
@@ -104,6 +105,7 @@ def roles(job: Job, model: JobModel, counts: tuple[int, ...]) -> Roles:
     """
     degrees = job.parallelism
     layout = Parallelism(tensor=degrees.tensor, expert=degrees.expert, data=degrees.data, pipeline=degrees.pipeline)
+    # Only axes that run between nodes can have a slow link.
     volumes = {Axis.DATA: job.reduce_seconds, Axis.PIPELINE: 2 * job.microbatches * job.transfer_seconds}
     if degrees.expert > 1:
         volumes[Axis.EXPERT] = 2 * job.microbatches * job.expert_seconds

@@ -38,6 +38,7 @@ class Options(msgspec.Struct, frozen=True):
 def prune(options: Sequence[Options], units: int) -> list[Options]:
     """Keep the same jobs with only those counts that an optimal plan of at most ``units`` may use."""
     fitting = [_keep(choices, choices.units <= units) for choices in options]
+    # Search the price of a unit at which all jobs together take no more than there are (a Lagrange multiplier).
     low, high = 0.0, _steepest(fitting)
     for _ in range(_BISECTIONS):
         price = (low + high) / 2
@@ -46,6 +47,7 @@ def prune(options: Sequence[Options], units: int) -> list[Options]:
         else:
             high = price
     known = _filled(fitting, high, units)
+    # No plan is worth more than this. A choice that loses more than bound - known is in no optimal plan.
     bound = high * units + sum(_pick(choices, high)[1] for choices in fitting)
     slack = _ROUNDING * (abs(bound) + sum(float(np.abs(choices.rewards).max()) for choices in fitting))
     return [
@@ -86,6 +88,7 @@ def _filled(options: Sequence[Options], price: float, units: int) -> float:
     left = units - sum(int(choices.units[place]) for choices, place in zip(options, places, strict=True))
     gains = [_gain(choices, place, left) for choices, place in zip(options, places, strict=True)]
     for _ in range(_FILLS):
+        # Units that are left over go where each of them gains most.
         best = max(range(len(options)), key=lambda index: gains[index][0], default=-1)
         if best < 0 or gains[best][0] <= 0:
             break

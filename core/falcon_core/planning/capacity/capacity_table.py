@@ -8,8 +8,8 @@ all suffixes of the list of jobs: replacing or leaving out job i then costs one 
 
     max_j [S(i−1, j) ⊕ G'(t_i)] + R(i+1, n' − j),
 
-instead of a program of its own. That is three programs' work for the whole table, rather than two for every job:
-D_running depends on n', so there is one pair for the smaller cluster, one for the same and one for the larger.
+instead of a program of its own. D_running depends on n', so each of three cluster sizes (smaller, same, larger) has its
+own programs. The whole table takes the work of three sizes, and not of two programs for every job.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from falcon_core.planning.errors import InvalidInputError
 
 
 class WorkerFailed(msgspec.Struct, frozen=True):
-    """A job lost a worker (with its whole node, where the table was built for nodes); None: an idle one is gone."""
+    """A job lost a worker (a whole node's workers, if the table was built for nodes). None: an idle worker failed."""
 
     job: str | None
 
@@ -93,12 +93,14 @@ def build_table(
         raise InvalidInputError(f"{workers_per_node} workers to a node")
     if {job.name for job in arrivals} & {job.name for job in jobs}:
         raise InvalidInputError("a job that may arrive is already there")
+    # One check here: the plans below share its input.
     check([*jobs, *arrivals], workers, horizon(workers))
     unit = common_unit([*jobs, *arrivals])
     plans: dict[Event, Assignment] = {}
 
     if workers >= workers_per_node:
         fewer = workers - workers_per_node
+        # The programs of a cluster size are computed once. Each event then replaces one job in them.
         smaller = _Programs(jobs, fewer, horizon(fewer), unit)
         plans[WorkerFailed(None)] = smaller.plan()
         for index, job in enumerate(jobs):
@@ -142,6 +144,7 @@ class _Programs:
         if job is not None:
             mine = options_of(job, self.horizon, self.unit, faulted=faulted)
             here = step(here, mine)
+        # Both tables are there already: of a single change only this job's own step is computed.
         split = int(np.argmax(here + tail[::-1]))  # units for the first jobs, up to and with this one
         chosen: list[int] = []
         left = split

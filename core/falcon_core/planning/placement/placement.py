@@ -2,7 +2,7 @@
 
 See FALCON §5.3. The model is that of ``placement_model``. Under it, a congested link belongs where the least traffic
 runs, and stragglers share a cell, the stages with the least work, or lanes of their own: FALCON's two rules follow, and
-are not rules beside it. The plan minimises the cost of the iterations that the placement will be used for, plus the
+need no code of their own. The plan minimises the cost of the iterations that the placement will be used for, plus the
 move itself: a fixed part (pause, resume) and one for each rank that moves.
 
 Up to ``EXACT_ROLES`` roles all permutations are tried. Beyond, local search by swaps of bad nodes from these starts:
@@ -73,15 +73,19 @@ def plan(roles: Roles, cluster: Cluster, current: Sequence[int] | None = None, *
     if not (0 <= cost.seconds_per_rank < math.inf):
         raise InvalidInputError("the cost of moving a rank must be at least zero and finite")
     today = Timing(roles, cluster, before)
+    # Few roles: all placements can be tried.
     if len(before) <= EXACT_ROLES:
         return _placement(Timing(roles, cluster, _exact(roles, cluster, before, cost)), today, cost, bound=None)
+    # A search finds only a local optimum, so it begins at several different placements.
     starts = [Timing(roles, cluster, before), _consolidated(roles, cluster, before), _put_down(roles, cluster, before)]
     apart = by_sides(roles, cluster, before)
     starts += [] if apart is None else [Timing(roles, cluster, apart)]
     for start in starts:
         _search(start)
+        # The search ignores what moves cost; undo those that are not worth it.
         _take_back(start, before, cost)
     best = min((today, *starts), key=lambda timing: _cost(timing.seconds, timing.nodes, before, roles, cost))
+    # No placement can be cheaper than this. The distance to it says how good the result is.
     moving = lower_bound_seconds(roles, cluster) * cost.iterations + cost.move_seconds
     moving += 2 * roles.ranks_per_role * cost.seconds_per_rank  # a move involves two roles
     return _placement(best, today, cost, bound=min(today.seconds * cost.iterations, moving))
@@ -111,7 +115,7 @@ def _placement(chosen: Timing, today: Timing, cost: Cost, bound: float | None) -
 
 
 def _exact(roles: Roles, cluster: Cluster, before: list[int], cost: Cost) -> list[int]:
-    """Try all permutations; among equally good permutations, choose the one that moves the fewest nodes."""
+    """Try all permutations; among equally good permutations, choose that which moves the fewest nodes."""
     timing, best, best_cost, fewest = Timing(roles, cluster, before), before, math.inf, 0
     everyone = range(len(before))
     for nodes in itertools.permutations(before):

@@ -60,6 +60,7 @@ class _Base:
         self, kind: tuple[frozenset[tuple[int, int, int]], frozenset[tuple[str, float]]], compute: float, adapter: float
     ) -> float:
         cells, carried = kind
+        # Assume the best for all else: only the stages of this role are computed by the given node.
         slowest = max(self.lane_seconds)
         for lane in {lane for _, _, lane in cells}:
             slow = {stage for stage, _, of in cells if of == lane}

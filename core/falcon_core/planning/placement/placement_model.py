@@ -247,6 +247,7 @@ class Timing:
     def refresh(self, roles: Sequence[int] | range, undo: Undo | None = None) -> None:
         """Compute again what depends on these roles' nodes; what was there before goes to ``undo``."""
         lanes, touched = set(), set()
+        # Only what the changed nodes touch is computed again: the search tries thousands of swaps.
         for role in roles:
             self._refresh_cells(role, undo)
             lanes.update(self._lanes_of[role])

@@ -42,6 +42,7 @@ def sides(count: int, congested: Sequence[tuple[int, int]]) -> list[int]:
         while reached:
             node = reached.pop()
             side_of[node] = side
+            # Sets instead of a graph: nearly all pairs are well, and only the congested ones are listed.
             near = unseen - slow[node]
             unseen -= near
             reached += near
@@ -73,6 +74,8 @@ class _Deal:
             return
         decided = Counter(self._wanted[role] for role in roles if role in self._wanted)
         today = Counter(self._today[role] for role in undecided)
+        # Ties go to where most of them are today, since each move costs; then to the first side, so that the plan is
+        # the same each time.
         side = max(fitting, key=lambda side: (decided[side], today[side], -side))
         for role in undecided:
             self._put(role, side)

@@ -22,40 +22,44 @@ def counted(
     shared: Common | None,
     *,
     paused: bool = False,
-    link_beside: bool = False,
+    concurrent_link: bool = False,
 ) -> SlowIncident:
     """Add the loss of the iterations since the last look, without what all ranks gained alike.
 
     Of a named rank no more than its own excess counts, where that is less than half: the rest has another reason
-    (``link_beside``).
+    (``concurrent_link``).
 
     ``paused``: one of them may be long because ranks stood still to be measured, which is no part of the slowdown.
-    ``link_beside``: a link is slow, or suspected, beside slow ranks. Then moved micro-batches leave of a rank what they
-    explain.
+    ``concurrent_link``: a link is slow, or suspected, at the same time as ranks. Then moved micro-batches leave of a
+    rank what they explain.
     """
     done = look.obs.iterations
+    # A new generation counts its iterations from 0 again.
     counted = slow.loss.counted_iterations if slow.loss.generation == look.obs.generation else 0
     fresh = done - counted
     level = look.obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
     if level is None:
         return slow
     typical = _typical_ns(slow, level, fresh, look)
+    # The pause itself is charged to the pause budget, not to the slow node.
     if paused:
-        level, typical = min(level, slow.slow_ns), min(typical, slow.slow_ns)
-    common_ns = shared.gain_ns(look.policy, slow.healthy_ns) if shared is not None else slow.common_ns
+        level, typical = min(level, slow.times.slow_ns), min(typical, slow.times.slow_ns)
+    common_ns = shared.gain_ns(look.policy, slow.times.healthy_ns) if shared is not None else slow.times.common_ns
     loss = ski_rental.accumulate(
         slow.loss,
         generation=look.obs.generation,
         iterations=done,
-        slow_ns=_own_level(slow, level, slow.healthy_ns + common_ns, fresh, look, link_beside=link_beside),
-        healthy_ns=slow.healthy_ns + common_ns,
+        slow_ns=_own_level(
+            slow, level, slow.times.healthy_ns + common_ns, fresh, look, concurrent_link=concurrent_link
+        ),
+        healthy_ns=slow.times.healthy_ns + common_ns,
     )
-    return replace(slow, loss=loss, slow_ns=int(typical), common_ns=common_ns)
+    return replace(slow, loss=loss, times=replace(slow.times, slow_ns=int(typical), common_ns=common_ns))
 
 
 def _typical_ns(slow: SlowIncident, level_ns: float, fresh: int, look: Look) -> float:
     """Return the time of the newest C iterations of the slowdown [ns]: a single iteration proves little."""
-    since = slow.onset_iteration if slow.onset_generation == look.obs.generation else 1
+    since = slow.onset.iteration if slow.onset.generation == look.obs.generation else 1
     wanted = min(look.policy.consecutive, look.obs.iterations - since + 1)
     return level_ns if fresh >= wanted else look.obs.iteration_ns(wanted) or level_ns
 
@@ -67,12 +71,18 @@ def _own_level(
     fresh: int,
     look: Look,
     *,
-    link_beside: bool,
+    concurrent_link: bool,
 ) -> float:
     """Return the iteration time [ns] if the named rank alone were slow, where that is much less."""
-    if link_beside and slow.moved is not None and look.obs.shared_unevenly and not adjust_microbatches.hindrance(look):
+    if (
+        concurrent_link
+        and slow.moved is not None
+        and look.obs.shared_unevenly
+        and not adjust_microbatches.hindrance(look)
+    ):
         return min(level_ns, well_ns + adjust_microbatches.left_ns(look))
-    if slow.culprit is None or slow.from_start or slow.moved is not None:
+    # Of a rank that was slow from the start no healthy time is known, and moved micro-batches change its own time.
+    if slow.culprit is None or slow.onset.from_start or slow.moved is not None:
         return level_ns
     own_ns = excess_ns(slow.culprit, look, min(fresh, RECENT_ITERATIONS))
     if own_ns is None or own_ns >= JUDGEMENT.action_share * (level_ns - well_ns):
@@ -85,9 +95,10 @@ def of_named(slow: SlowIncident, named: Culprit) -> SlowIncident:
 
     The same holds for the iterations since (``counted``).
     """
-    if slow.from_start or slow.without_onset:
+    if slow.onset.from_start or slow.onset.unreported:
         return slow
-    lost_ns, own_ns = slow.slow_ns - slow.healthy_ns - slow.common_ns, max(0, named_for_ns(named))
+    # Of a rank that explains half of it or more, no other reason is looked for (``concurrent_link``).
+    lost_ns, own_ns = slow.times.excess_ns, max(0, named_for_ns(named))
     if lost_ns <= 0 or own_ns >= JUDGEMENT.action_share * lost_ns:
         return slow
     return replace(slow, loss=replace(slow.loss, seconds=slow.loss.seconds * own_ns / lost_ns))
@@ -96,14 +107,15 @@ def of_named(slow: SlowIncident, named: Culprit) -> SlowIncident:
 def since_own_onset(slow: SlowIncident, own: int, obs: Observation) -> SlowIncident:
     """Let the loss count from the culprit's ``own`` onset, if the job was slow before that for another reason.
 
-    Whoever stands out for ``lasting_windows`` of C iterations is found within them: at the newest look at which nobody
-    stood out the culprit had been slow for fewer. What was lost before is not the culprit's.
+    A rank that stands out for ``lasting_windows`` of C iterations is found within them: at the newest look at which no
+    rank stood out the culprit had been slow for fewer. What was lost before is not the culprit's.
     """
-    if slow.from_start or slow.onset_generation != obs.generation:
+    if slow.onset.from_start or slow.onset.generation != obs.generation:
         return slow
-    if own <= slow.onset_iteration:
+    if own <= slow.onset.iteration:
         return slow
     iterations = obs.iterations - own + 1
-    excess_seconds = max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns) / 1e9
+    excess_seconds = max(0, slow.times.excess_ns) / 1e9
     loss = replace(slow.loss, seconds=iterations * excess_seconds)
-    return replace(slow, loss=loss, onset_iteration=own, onset_at=obs.now - iterations * slow.slow_ns / 1e9)
+    onset = replace(slow.onset, iteration=own, at=obs.now - iterations * slow.times.slow_ns / 1e9)
+    return replace(slow, loss=loss, onset=onset)

@@ -1,116 +1,71 @@
-"""Compute what each repair of the ladder costs now, and choose the next one."""
+"""Compute what each repair of the ladder costs now."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from falcon_core.planning import ski_rental
 from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery.history import durations, left_nodes
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Applied, SlowIncident, in_force, only, was_applied
+from falcon_core.recovery.model.slowdown import Applied, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_for_link
-
-_DEFAULT_OVERHEADS = {
-    ignore.TYPE: ignore.DEFAULT_OVERHEAD_SECONDS,
-    adjust_microbatches.TYPE: adjust_microbatches.DEFAULT_OVERHEAD_SECONDS,
-    swap_for_link.TYPE: swap_for_link.DEFAULT_OVERHEAD_SECONDS,
-    replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
-}
-_AGAINST_RANKS: Final = frozenset({ignore.TYPE, adjust_microbatches.TYPE, swap_for_link.TYPE, replace_node.TYPE})
-# They take a node away from its rank's work, and need evidence against the node.
-TAKE_THE_ROLE: Final = frozenset({swap_for_link.TYPE, replace_node.TYPE})
-_AGAINST_LINKS: Final = frozenset({ignore.TYPE, swap_for_link.TYPE})
+from falcon_core.recovery.strategies import ignore, replace_node, swap_for_link
+from falcon_core.recovery.strategies.strategy_type import StrategyType
 
 
-def next_candidate(state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
-    """Choose the cheapest strategy that is left, among those that apply to the job now."""
-    apt = _AGAINST_RANKS if slow.link is None else _AGAINST_LINKS
-    found = [_candidate(name, state, slow, look) for name, _ in look.policy.strategies if name in apt]
-    done = [applied.strategy for applied in in_force(slow, look.policy)]
-    if may_move_again(slow, look.obs):
-        done = [name for name in done if name != adjust_microbatches.TYPE]
-    return ski_rental.next_strategy([candidate for candidate in found if candidate is not None], done)
+def standstill(facts: StrategyType, state: RecoveryState, policy: Policy) -> ski_rental.Candidate:
+    """Price a strategy that restarts nothing."""
+    return ski_rental.Candidate(name=facts.name, overhead_seconds=overhead_seconds(state, policy, facts))
 
 
-def may_move_again(slow: SlowIncident, obs: Observation) -> bool:
-    """Check whether micro-batches may be moved once more, since a failed move was long ago: longer each time."""
-    if slow.moved is None or not slow.moved.failed:
-        return False
-    failures = len(only(slow, adjust_microbatches.TYPE))
-    return obs.now - slow.moved.failed_at >= adjust_microbatches.retry_seconds(failures)
+def restart(
+    facts: StrategyType,
+    state: RecoveryState,
+    slow: SlowIncident,
+    look: Look,
+    *,
+    spare_seconds: float = 0.0,
+    removed_share: float = 1.0,
+) -> ski_rental.Candidate:
+    """Price a strategy that restarts all ranks, and is named in the policy.
 
-
-def _candidate(name: str, state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
-    """Price a strategy; None where it does not apply now."""
-    if name == replace_node.TYPE:
-        return replacement(state, slow, look)
-    if name == swap_for_link.TYPE:
-        return _exchange(state, slow, look)
-    if name == adjust_microbatches.TYPE and why_not_moved(slow, look):
-        return None
-    return ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, look.policy, name))
-
-
-def why_not_moved(slow: SlowIncident, look: Look) -> str:
-    """Return why micro-batches are not moved against a slow rank now; "" where they can be, were, or need not be."""
-    wanted = look.policy.names(adjust_microbatches.TYPE)
-    if not wanted or (was_applied(slow, adjust_microbatches.TYPE) and not may_move_again(slow, look.obs)):
-        return ""
-    why = adjust_microbatches.hindrance(look)
-    return why or ("" if adjust_microbatches.plan(look) is not None else adjust_microbatches.NO_GAIN)
-
-
-def _exchange(state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
-    """Price an exchange of roles: the standstill, and the work since the last checkpoint that is not saved on demand.
-
-    It is due when what it would have removed of the loss has reached that. None where no exchange is in sight.
+    The price is the standstill, the work since the last checkpoint that is not saved on demand, and what a spare costs
+    [s]. It is due when what the strategy would have removed of the loss has reached that.
     """
-    if slow.outlook is None or not slow.outlook.removed_share:
-        return None
     price = restart_price(
-        configured_seconds=dict(look.policy.strategies)[swap_for_link.TYPE],
-        measured_seconds=state.overheads.get(swap_for_link.TYPE),
-        default_seconds=swap_for_link.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=look.obs.iterations * slow.healthy_ns / 1e9,
+        configured_seconds=dict(look.policy.strategies)[facts.name],
+        measured_seconds=state.overheads.get(facts.name),
+        default_seconds=facts.default_seconds,
+        trained_seconds=look.obs.iterations * slow.times.healthy_ns / 1e9,
         interval_seconds=look.policy.checkpoint_interval_seconds,
         unsaved_seconds=_unsaved_seconds(slow, look.obs),
     )
     candidate = ski_rental.Candidate(
-        name=swap_for_link.TYPE,
-        overhead_seconds=price.seconds,
+        name=facts.name,
+        overhead_seconds=price.seconds + spare_seconds,
+        spare_seconds=spare_seconds,
         redo_seconds=price.redo_seconds,
-        removed_share=slow.outlook.removed_share,
+        removed_share=removed_share,
     )
     return durations.early(candidate, state, slow, look.obs)
+
+
+def exchange(state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
+    """Price an exchange of roles by what its plan removes of the loss. None where no exchange is in sight."""
+    if slow.outlook is None or not slow.outlook.removed_share:
+        return None
+    return restart(swap_for_link.FACTS, state, slow, look, removed_share=slow.outlook.removed_share)
 
 
 def replacement(state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
-    """Price the replacement of the incident's node: the standstill, the work since the last checkpoint, and the spare.
+    """Price the replacement of the incident's node: a restart, and the spare.
 
     None where the policy has no such strategy.
     """
-    configured = dict(look.policy.strategies)
-    if replace_node.TYPE not in configured:
+    if not look.policy.names(replace_node.TYPE):
         return None
-    price = restart_price(
-        configured_seconds=configured[replace_node.TYPE],
-        measured_seconds=state.overheads.get(replace_node.TYPE),
-        default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=look.obs.iterations * slow.healthy_ns / 1e9,
-        interval_seconds=look.policy.checkpoint_interval_seconds,
-        unsaved_seconds=_unsaved_seconds(slow, look.obs),
-    )
-    spare = left_nodes.spare_seconds(state, look.obs)
-    candidate = ski_rental.Candidate(
-        name=replace_node.TYPE,
-        overhead_seconds=price.seconds + spare,
-        spare_seconds=spare,
-        redo_seconds=price.redo_seconds,
-    )
-    return durations.early(candidate, state, slow, look.obs)
+    spare_seconds = left_nodes.spare_seconds(state, look.obs)
+    return restart(replace_node.FACTS, state, slow, look, spare_seconds=spare_seconds)
 
 
 def _unsaved_seconds(slow: SlowIncident, obs: Observation) -> float | None:
@@ -118,13 +73,15 @@ def _unsaved_seconds(slow: SlowIncident, obs: Observation) -> float | None:
 
     Since its onset the slowdown has made less of it in the same time.
     """
+    # The ranks save on demand before a planned restart, so that nothing is redone.
     if obs.saves:
         return 0.0
     if obs.outlasting_at is None:
         return None
-    well = max(0.0, min(slow.onset_at, obs.now) - obs.outlasting_at)
-    slowly = max(0.0, obs.now - max(slow.onset_at, obs.outlasting_at))
-    pace = (slow.healthy_ns + slow.common_ns) / slow.slow_ns if slow.slow_ns > 0 else 1.0
+    # In seconds of healthy training: the slow part of the time has made less work, and costs less to do again.
+    well = max(0.0, min(slow.onset.at, obs.now) - obs.outlasting_at)
+    slowly = max(0.0, obs.now - max(slow.onset.at, obs.outlasting_at))
+    pace = (slow.times.well_ns) / slow.times.slow_ns if slow.times.slow_ns > 0 else 1.0
     return well + slowly * min(1.0, pace)
 
 
@@ -143,17 +100,11 @@ def applied(strategy: ski_rental.Candidate, slow: SlowIncident, look: Look) -> A
     )
 
 
-def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
+def overhead_seconds(state: RecoveryState, policy: Policy, facts: StrategyType) -> float:
     """Return the standstill of the strategy [s]: as measured, else as configured, else our estimate.
 
     ``departures.last_resort`` weighs this time against waiting. Redone work is no part of the time, because a job that
     waits makes no work that could be lost.
     """
-    configured = dict(policy.strategies).get(name)
-    guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
-    return state.overheads.get(name, guess)
-
-
-def next_step(state: RecoveryState, look: Look) -> ski_rental.Candidate | None:
-    """Return the strategy that the ladder would apply next to the open slowdown, for display; None without any."""
-    return next_candidate(state, state.slow, look) if state.slow is not None else None
+    configured = dict(policy.strategies).get(facts.name)
+    return state.overheads.get(facts.name, facts.default_seconds if configured is None else configured)

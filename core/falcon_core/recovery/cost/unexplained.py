@@ -18,16 +18,18 @@ MOVED_SECONDS = 10.0  # since micro-batches were moved, before links are suspect
 def is_suspected(state: RecoveryState, look: Look) -> bool:
     """Check whether the named ranks explain less than half of the slowdown in each of the newest windows.
 
-    Not once a link is named beside them.
+    Not once a link is named, too.
     """
-    slow = state.slow
-    if state.link_beside is not None:
+    slow = state.leader
+    if state.concurrent_link is not None:
         return False  # it has its name already
     if slow is None or slow.culprit is None or slow.phase != "Located":
         return False
+    # With uneven shares, ranks differ on purpose, so the split's own prediction is the reference.
     if look.obs.shared_unevenly:
         return is_beyond_shares(state, slow, look)
-    if slow.from_start or slow.without_onset:
+    # Both were found without a healthy iteration time to compare the job with.
+    if slow.onset.from_start or slow.onset.unreported:
         return False
     width = look.policy.consecutive
     return all(_unexplained(state, slow, look.obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
@@ -46,7 +48,8 @@ def is_beyond_shares(state: RecoveryState, slow: SlowIncident, look: Look) -> bo
     done, windows = look.obs.iterations - sharing.taken_iteration, moved_windows(look.obs, width)
     if done < windows * width or adjust_microbatches.hindrance(look):
         return False
-    left_ns, well_ns = adjust_microbatches.left_ns(look), slow.healthy_ns + slow.common_ns
+    # What the best split still leaves is explained by the slow rank; more than that is not.
+    left_ns, well_ns = adjust_microbatches.left_ns(look), slow.times.well_ns
     for window in range(1, windows + 1):
         level = _level(look.obs, width, window)
         lost_ns = 0.0 if level is None else level - well_ns
@@ -78,7 +81,7 @@ def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, wid
     level = _level(obs, width, window)
     if level is None:
         return False
-    lost_ns, newest = level - slow.healthy_ns - slow.common_ns, _window(width, window)
+    lost_ns, newest = level - slow.times.well_ns, _window(width, window)
     own_ns = max((_window_excess(culprit, obs, newest, width) for culprit in state.culprits), default=0.0)
     return lost_ns > 0 and own_ns < JUDGEMENT.action_share * lost_ns
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -48,6 +48,7 @@ class _Table:
             size=self._column(map(attrgetter("size"), self.signals)),
             place=self._column(map(attrgetter("place"), self.signals)),
         )
+        # Each rank has ids of its own for communicators. Size and places show which ids mean the same one.
         found = find_communicators(seats, look.policy.world_size, look.policy.layout)
         self.communicators, self.of = found.communicators, found.of
         known = np.flatnonzero(found.of >= 0)
@@ -109,6 +110,7 @@ def _collectives(obs: Observation, table: _Table) -> Counts:
     silent = {rank.rank for rank in obs.ranks if not reports_all(rank)}
     whole = np.array([silent.isdisjoint(group.members) for group in table.communicators], dtype=np.bool_)
     of = np.where(table.of >= 0, np.append(whole, False)[table.of], False)
+    # A rank inside a call of a communicator that is left out still waits, though it cannot be said for whom.
     waits = ~of & (table.finished != _UNKNOWN) & (table.entered > table.finished)
     counts: list[Progress] = []
     reports: dict[str, list[CommSignals]] = {}
@@ -172,16 +174,14 @@ def reports_all(rank: RankSeen) -> bool:
 def _pairs(obs: Observation, names: Names) -> Counts:
     """Find the receives in which a rank waits, with the sends that they wait for.
 
-    A send that is not done waits for nobody: its rank may go on meanwhile. A receiver whose peer, or whose peer's send,
-    is not in the reports waits elsewhere.
+    A rank whose send is not done need not wait: it may go on meanwhile. A receiver whose peer, or whose peer's send, is
+    not in the reports waits elsewhere.
     """
     channels = _channels(obs, names)
     sending = {rank.rank for rank in obs.ranks if any(map(_is_under_way, rank.sent.pairs))}
     found = Counts([], {}, channels.unnamed, sending)
-    for channel, receive in channels.received.items():
+    for channel, receive in channels.lacking():
         send = channels.sent.get(channel)
-        if not _lacks(receive, send):
-            continue
         comm, sender, receiver = channel
         if send is None:
             found.elsewhere.add(receiver)
@@ -200,12 +200,26 @@ class _Channels(msgspec.Struct):
     received: dict[_Channel, PairSignals] = {}
     unnamed: set[int] = set()
 
+    def lacking(self) -> Iterator[tuple[_Channel, PairSignals]]:
+        """Yield the receives that have begun more often than their sends have arrived."""
+        for channel, receive in self.received.items():
+            if _lacks(receive, self.sent.get(channel)):
+                yield channel, receive
+
+
+def sends_awaited(obs: Observation, names: Names) -> list[tuple[int, int]]:
+    """Return pairs of ranks (receiver, sender) where the receiver waits for a send; sends of no report are left out."""
+    channels = _channels(obs, names)
+    lacking = (channel for channel, _ in channels.lacking() if channel in channels.sent)
+    return [(receiver, sender) for _, sender, receiver in lacking]
+
 
 def _channels(obs: Observation, names: Names) -> _Channels:
     found = _Channels()
     for rank in obs.ranks:
         for pair in rank.sent.pairs:
             named = names.get((rank.rank, pair.comm))
+            # A rank whose peer cannot be named waits elsewhere, as far as the others are concerned.
             if named is None or pair.peer >= len(named.members):
                 if _waits(pair):
                     found.unnamed.add(rank.rank)

@@ -68,15 +68,16 @@ def with_newest_figures(slow: SlowIncident, current: Culprit | None, now: float)
     named = slow.culprit
     if named is None or current is None or current.rank != named.rank:
         return slow
+    # A cause that shows for the first time is news for people; changed figures alone are not.
     explained = named.cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
     explained = explained or (named.samples is None and current.samples is not None)
     explained = explained or (not named.neighbours and bool(current.neighbours))
     if not explained and now - slow.refreshed_at < REFRESH_SECONDS:
         return slow
     culprit = _refreshed(named, current)
-    if slow.without_onset:
+    if slow.onset.unreported:
         culprit = held_against(culprit, named.healthy_compute_ns)
-    return replace(slow, culprit=culprit, refreshed_at=now)
+    return replace(slow, subject=culprit, refreshed_at=now)
 
 
 def held_against(culprit: Culprit, healthy_ns: int | None) -> Culprit:

@@ -52,18 +52,23 @@ replace = msgspec.structs.replace
 
 
 def look(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, list[Straggler]]:
-    """Count the new windows of an incident that names nobody. The second value: the suspect, once it may be named."""
-    suspect = _remembered(state.suspect, look)
+    """Count the new windows of an incident that names no rank. The second value: the suspect, once it may be named."""
+    suspect = _remembered(state.suspicions.suspect, look)
     found: list[Straggler] = []
-    if slow.onset_generation == look.obs.generation:
+    # Iterations of an earlier generation ran in other processes, and perhaps on other nodes.
+    if slow.onset.generation == look.obs.generation:
         ranks = compared_ranks(look.obs)
         for last in _slow_windows(suspect, slow, look):
             found = stragglers(_up_to(last, ranks, look.policy), look.policy, slow, windows=1)
             suspect = _after_window(suspect, found, last, look)
-    state = replace(state, suspect=suspect)
+    state = _with_suspect(state, suspect)
     if suspect is None or not may_be_named(suspect, look.policy):
         return state, []
     return state, [straggler for straggler in found if straggler[0].rank == suspect.rank]
+
+
+def _with_suspect(state: RecoveryState, suspect: Suspect | None) -> RecoveryState:
+    return replace(state, suspicions=replace(state.suspicions, suspect=suspect))
 
 
 def may_be_named(suspect: Suspect, policy: Policy) -> bool:
@@ -78,29 +83,29 @@ def may_be_named(suspect: Suspect, policy: Policy) -> bool:
 
 def named(state: RecoveryState, culprit: Culprit, slow: SlowIncident, look: Look) -> RecoveryState:
     """Return the state after a rank was named, by pieces or not: its next spell goes on with the diagnosis."""
-    before = state.suspect
+    before = state.suspicions.suspect
     if before is not None and not (before.rank == culprit.rank and before.node == culprit.node):
         before = None
-    span = slow.onset_iteration, look.obs.iterations
+    span = slow.onset.iteration, look.obs.iterations
     suspect = _seen_in(span, before, culprit.rank, culprit.node, look)
-    return replace(state, suspect=replace(suspect, windows=JUDGEMENT.lasting_windows))
+    return _with_suspect(state, replace(suspect, windows=JUDGEMENT.lasting_windows))
 
 
 def of_spell(state: RecoveryState, slow: SlowIncident) -> str:
     """Return the node that alone stood out in a spell that passed without a name; "" where none did."""
-    suspect = state.suspect
-    if suspect is None or suspect.generation != slow.onset_generation or suspect.since < slow.onset_iteration:
+    suspect = state.suspicions.suspect
+    if suspect is None or suspect.generation != slow.onset.generation or suspect.since < slow.onset.iteration:
         return ""
-    remembered = any(relieved.node == suspect.node and relieved.at >= suspect.at for relieved in state.relieved)
+    remembered = any(relieved.node == suspect.node and relieved.at >= suspect.at for relieved in state.habits.relieved)
     return "" if remembered else suspect.node
 
 
 def since(state: RecoveryState, slow: SlowIncident, policy: Policy) -> int:
     """Return the iteration since which the suspect has been slow in this spell; 0 where it may be the onset's."""
-    suspect = state.suspect
-    if suspect is None or suspect.generation != slow.onset_generation:
+    suspect = state.suspicions.suspect
+    if suspect is None or suspect.generation != slow.onset.generation:
         return 0
-    return suspect.since if suspect.since > slow.onset_iteration + policy.consecutive else 0
+    return suspect.since if suspect.since > slow.onset.iteration + policy.consecutive else 0
 
 
 def _remembered(suspect: Suspect | None, look: Look) -> Suspect | None:
@@ -123,10 +128,11 @@ def _slow_windows(suspect: Suspect | None, slow: SlowIncident, look: Look) -> li
     times = np.array(list(islice(whole, _MOST_TIMES)), dtype=np.float64)
     if not len(times):
         return []
-    is_slow = np.median(times, axis=0) >= (slow.healthy_ns + slow.common_ns) * (1 + look.policy.verify / 2)
+    # The median of the ranks: one that counts from another call must not decide.
+    is_slow = np.median(times, axis=0) >= (slow.times.well_ns) * (1 + look.policy.verify / 2)
     counted = suspect.iteration if suspect is not None and suspect.generation == look.obs.generation else 0
     before = look.obs.iterations - known  # iterations that the reports do not hold
-    first, windows = max(slow.onset_iteration - 1, counted, before + 1) - before, []
+    first, windows = max(slow.onset.iteration - 1, counted, before + 1) - before, []
     while first + width < known:
         if is_slow[first - 1 : first + width + 1].all():
             first += width
@@ -151,6 +157,7 @@ def _after_window(before: Suspect | None, found: list[Straggler], last: int, loo
     """Return the suspect after a slow window, up to the iteration ``last``, in which these stood out."""
     replicas = {rank.rank: rank.replica for rank in look.obs.ranks}
     nodes = {look.obs.members[replicas[out.rank]].node for out, _ in found}
+    # Two nodes at the same time, or none, speak against the suspect.
     if len(nodes) != 1:
         return None if before is None else replace(before, windows=max(0, before.windows - 1), iteration=last)
     slow_ranks = sorted((out for out, _ in found), key=lambda out: -out.ratio)
@@ -167,6 +174,7 @@ def _seen_in(span: tuple[int, int], before: Suspect | None, rank: int, node: str
     """Return the suspect after it was slow in the iterations ``span``; ``before``: what is known of the same rank."""
     first, last = span
     same_generation = before is not None and before.generation == look.obs.generation
+    # A window that follows the last one at once belongs to the same spell.
     beginnings = before.beginnings if before is not None and same_generation else []
     if not beginnings or before is None or first > before.iteration + look.policy.consecutive:
         beginnings = [*beginnings, first][-_MOST_BEGINNINGS:]

@@ -19,6 +19,10 @@ agents still compare with the old level. When all ranks compute faster again, th
 of a change that goes back is remembered: a change of the same size, within ``verify``, is a phase that recurs (a cold
 cache at each epoch, an upload after each checkpoint), and is not reported again.
 
+Where the ranks' own counters show that something outside of the job slows all of them (a quota on each container, other
+programs on each node), and their bytes show no additional work, that is the cause (``JobChange.outside``). It sets the
+level as well: no node differs from the others, so a repair of one would bring nothing.
+
 In a job whose sizes all recur, longer sequences make other calls. The agents then learn the healthy level again, and
 there is no slowdown. Such a change is reported when it has lasted for ``SETTLED_ITERATIONS``.
 """
@@ -36,9 +40,10 @@ from falcon_core.recovery.diagnosis.shared_growth import Common, common, stage, 
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import JobChange, OtherWork, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import CommonCause, JobChange, OtherWork, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState, with_leader
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, Level, same_work
+from falcon_core.signals.job.cause import explain_all
 from falcon_core.stats.medians import Floats, median
 from falcon_core.stats.order import median_of, medians_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals
@@ -55,35 +60,53 @@ def found(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common |
     if shared is None or not shared.everybody or len({member.node for member in look.obs.members}) < 2:
         return None
     windows = shared.by_stage.shape[1]
+    # Iterations from before the onset would hide a part of the growth.
     lies_within = (
-        look.obs.generation == slow.onset_generation and look.obs.iterations - slow.onset_iteration >= RECENT_ITERATIONS
+        look.obs.generation == slow.onset.generation and look.obs.iterations - slow.onset.iteration >= RECENT_ITERATIONS
     )
     level_ns = look.obs.iteration_ns(windows * look.policy.consecutive)
     if level_ns is None or not lies_within or windows < _most_windows(look.policy):
         return None
-    before = state.change if _holds(state.change, look) else None
+    # The job may have changed before: the new change comes on top of that one.
+    before = state.levels.change if _holds(state.levels.change, look) else None
     more = _more_to_do(shared, before)
-    if not (_is_alike(shared, more, look.policy) and _explains(shared, more, level_ns / slow.healthy_ns, look.policy)):
+    # A change of the job hits all ranks alike, and their growth alone explains the longer iterations.
+    if not (
+        _is_alike(shared, more, look.policy) and _explains(shared, more, level_ns / slow.times.healthy_ns, look.policy)
+    ):
         return None
     after_ns = round(level_ns)
     growth = _typical(shared)
     if before is not None:
         growth = growth * np.array(before.growth)
     load = median_of(more) * (before.load if before is not None else 1.0)
-    size = after_ns / slow.healthy_ns
+    size = after_ns / slow.times.healthy_ns
     return JobChange(
-        since=slow.onset_at,
+        since=slow.onset.at,
         generation=look.obs.generation,
-        iteration=slow.onset_iteration,
-        before_ns=slow.healthy_ns,
+        iteration=slow.onset.iteration,
+        before_ns=slow.times.healthy_ns,
         after_ns=after_ns,
         peak_ns=after_ns,
-        reference_ns=before.reference_ns if before is not None else _agents_healthy_ns(look.obs) or slow.healthy_ns,
+        reference_ns=before.reference_ns
+        if before is not None
+        else _agents_healthy_ns(look.obs) or slow.times.healthy_ns,
         period_calls=_period_calls(look.obs),
         growth=[round(value, 4) for value in growth.tolist()],
         load=round(load, 4),
-        recurring=any(same_size(size, known, look.policy) for known in state.phases),
+        recurring=any(same_size(size, known, look.policy) for known in state.levels.phases),
+        outside=_outside(look, more),
     )
+
+
+def _outside(look: Look, more: Floats) -> CommonCause | None:
+    """Return what slows all ranks from outside of the job; None where their counters, or more work, say otherwise."""
+    if median_of(more) > 1 + look.policy.verify / 2:
+        return None
+    finding = explain_all([rank.cpu for rank in look.obs.ranks])
+    if finding is None or finding.culprit is None or finding.healthy is None:
+        return None
+    return CommonCause(cause=finding.cause, counter=round(finding.culprit, 4), healthy=round(finding.healthy, 4))
 
 
 def _most_windows(policy: Policy) -> int:
@@ -111,7 +134,7 @@ def _more_to_do(shared: Common, before: JobChange | None) -> Floats:
 def _is_alike(shared: Common, more: Floats, policy: Policy) -> bool:
     """Check that all ranks gained alike, stage by stage, and that the gain has settled.
 
-    Bytes may differ from rank to rank: whoever has more to do is not slower for that. Nor is a rank that has learned
+    Bytes may differ from rank to rank: a rank with more to do is not slower for that. Nor is a rank that has learned
     wrong what its bytes explain: bytes and all, it gained as much as the others.
     """
     typical = _typical(shared)
@@ -120,9 +143,11 @@ def _is_alike(shared: Common, more: Floats, policy: Policy) -> bool:
     in_all = np.abs(whole.by_rank / _typical(whole)[whole.stages] - 1)
     if np.any(np.minimum(by_bytes, in_all) > policy.verify):
         return False
+    # Stages may gain by different shares, but none may stay as it was.
     gains = typical * median_of(more) - 1
     if gains.min() < JUDGEMENT.alike_share * gains.max() or gains.min() <= policy.verify / 2:
         return False
+    # A gain that still changes from window to window has not settled.
     windows = medians_of(shared.by_stage, axis=0)
     return bool(windows.max() <= windows.min() * (1 + policy.verify / 2))
 
@@ -160,20 +185,24 @@ def _period_calls(obs: Observation) -> int:
 
 def learned_anew(state: RecoveryState, level: Level, look: Look) -> RecoveryState:
     """Return the state after a look at which the agents' healthy time is ``level``, as they have settled it."""
-    pending = state.other_work
+    pending = state.levels.other_work
+    # Each generation counts its iterations from 1, so another generation's number means nothing here.
     if pending is not None and pending.generation != look.obs.generation:
         pending = None
-    known = state.level
+    known = state.levels.settled
+    # The agents have found other calls or bytes: wait until their new level has settled.
     if known is not None and known.generation == look.obs.generation and not same_work(known, level):
         before_ns = known.iteration_ns if pending is None else pending.before_ns
         pending = OtherWork(
             since=look.obs.now, generation=look.obs.generation, iteration=look.obs.iterations, before_ns=before_ns
         )
     if pending is None or look.obs.iterations - pending.iteration < SETTLED_ITERATIONS:
-        return replace(state, other_work=pending)
-    state = replace(state, other_work=None)
+        return replace(state, levels=replace(state.levels, other_work=pending))
+    state = replace(state, levels=replace(state.levels, other_work=None))
+    # Other work that takes no longer needs no explanation.
     if level.iteration_ns <= pending.before_ns * (1 + look.policy.verify):
         return state
+    size, phases = level.iteration_ns / pending.before_ns, state.levels.phases
     change = JobChange(
         since=pending.since,
         generation=look.obs.generation,
@@ -184,9 +213,9 @@ def learned_anew(state: RecoveryState, level: Level, look: Look) -> RecoveryStat
         reference_ns=level.iteration_ns,
         period_calls=level.period_calls,
         growth=[1.0] * stages(look.policy),
-        recurring=any(same_size(level.iteration_ns / pending.before_ns, known, look.policy) for known in state.phases),
+        recurring=any(same_size(size, known, look.policy) for known in phases),
     )
-    return replace(state, change=change)
+    return _with_change(state, change)
 
 
 # -- the new level -----------------------------------------------------------------------------------------------------
@@ -195,24 +224,26 @@ def learned_anew(state: RecoveryState, level: Level, look: Look) -> RecoveryStat
 def held_against(state: RecoveryState, look: Look) -> tuple[RecoveryState, Observation, Common | None]:
     """Return the state with the present level, the observation held against it, and what all ranks gained beyond it.
 
-    The last is measured only where somebody asks for it: while the job is slow, or its level not the agents'.
+    The last is measured only where it is needed: while the job is slow, or its level is not the agents' own.
     """
-    change = state.change
+    change = state.levels.change
     if (
         change is not None
         and change.generation != look.obs.generation
         and look.obs.running
         and _agents_healthy_ns(look.obs)
     ):
-        state = replace(state, change=None)  # the agents of this generation have learned the level by themselves
-    if state.slow is None and not _holds(state.change, look):
+        state = _with_change(state, None)  # the agents of this generation have learned the level by themselves
+    if not state.slowdowns and not _holds(state.levels.change, look):
         return state, look.obs, None
-    seen = at_level(look, state.change)
+    # From here on the ranks are compared with the present level of the job.
+    seen = at_level(look, state.levels.change)
     shared = common(compared_ranks(seen), Look(seen, look.policy))
     lowered = follow_down(state, Look(seen, look.policy), shared)
-    if lowered.change == state.change:
+    # The level has fallen: compare everything once more, with the new one.
+    if lowered.levels.change == state.levels.change:
         return state, seen, shared
-    seen = at_level(look, lowered.change)
+    seen = at_level(look, lowered.levels.change)
     return lowered, seen, common(compared_ranks(seen), Look(seen, look.policy))
 
 
@@ -267,6 +298,7 @@ def _beyond(sent: RankSignals, change: JobChange, look: Look) -> Onset | None:
     onset = sent.onset
     if onset is None or onset.after_ns <= change.after_ns * (1 + look.policy.verify):
         return None
+    # The agent saw this onset after the change, so only its reference has to be corrected.
     if onset.iteration > change.iteration:
         return replace(onset, before_ns=change.after_ns)
     rise = (change.after_ns + onset.after_ns) / 2
@@ -285,22 +317,25 @@ def follow_down(state: RecoveryState, look: Look, shared: Common | None) -> Reco
 
     ``look.obs`` and ``shared`` are held against the present level.
     """
-    change = state.change
+    change = state.levels.change
     if change is None or not _holds(change, look):
         return state
     if change.period_calls and _period_calls(look.obs) not in (0, change.period_calls):
-        return replace(state, change=None)  # the agents learn the healthy level again
+        return _with_change(state, None)  # the agents learn the healthy level again
     if shared is None or shared.by_stage.shape[1] < _most_windows(look.policy):
         return state
+    # The slowest of the newest windows: one quick window alone proves nothing.
     now = shared.by_stage.max(axis=1)
     more = median_of(_more_to_do(shared, change))
     if median_of(now) * more * (1 + look.policy.verify / 2) > 1:
         return state
+    # The level cannot fall below what the agents learned before the change.
     growth = np.maximum(1.0, now * np.array(change.growth))
     load = max(1.0, change.load * min(1.0, more))
     lost = median_of(np.array(change.growth) * change.load - growth * load)
     base_ns = change.reference_ns if look.policy.stages > 1 else shared.healthy_ns / median(change.growth)
     level_ns = max(change.reference_ns, round(change.after_ns - lost * base_ns))
+    # What is left of the change is noise, so the job is as it was before.
     over = median_of(growth) * load <= 1 + look.policy.verify / 2
     if over:
         level_ns = change.reference_ns
@@ -315,14 +350,23 @@ def follow_down(state: RecoveryState, look: Look, shared: Common | None) -> Reco
             load=round(load, 4),
         )
     )
-    slow = state.slow
-    return replace(
-        state,
+    # An open slowdown is held against the same level: with the higher level it would seem to pass.
+    slow = state.leader
+    if slow is not None:
+        state = with_leader(
+            state, replace(slow, times=replace(slow.times, healthy_ns=min(slow.times.healthy_ns, level_ns)))
+        )
+    levels = replace(
+        state.levels,
         change=lower,
-        phases=_with_phase(state.phases, change, level_ns, look.policy),
-        healthy_ns=min(state.healthy_ns or level_ns, level_ns),
-        slow=replace(slow, healthy_ns=min(slow.healthy_ns, level_ns)) if slow is not None else None,
+        phases=_with_phase(state.levels.phases, change, level_ns, look.policy),
+        healthy_ns=min(state.levels.healthy_ns or level_ns, level_ns),
     )
+    return replace(state, levels=levels)
+
+
+def _with_change(state: RecoveryState, change: JobChange | None) -> RecoveryState:
+    return replace(state, levels=replace(state.levels, change=change))
 
 
 def _with_phase(phases: list[float], change: JobChange, level_ns: int, policy: Policy) -> list[float]:

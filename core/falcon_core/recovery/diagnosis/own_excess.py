@@ -17,7 +17,7 @@ import numpy.typing as npt
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.model.observation import RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.state import MOST_BESIDE
+from falcon_core.recovery.model.state import MOST_NODES
 from falcon_core.signals.job.culprits import median_of_others, own_excess_ns
 from falcon_core.stats.medians import Floats, Ints
 from falcon_core.stats.order import medians_of, quantile_of
@@ -48,7 +48,8 @@ class OwnExcess(msgspec.Struct, frozen=True):
     def _apart(self, slow: Flags, own: Floats, growth: Floats) -> Flags:
         """Return which of the slow ranks lie outside of the scatter: [ranks]. ``own``, ``growth``: [windows, ranks]."""
         least, others = own.min(axis=0), np.ones(len(slow), dtype=np.bool_)
-        for _ in range(1 + MOST_BESIDE):
+        # Take the worst rank out, and measure the scatter of the rest: a slow rank must not widen its own tolerance.
+        for _ in range(MOST_NODES):
             left = np.flatnonzero(slow & others)
             if not len(left):
                 break

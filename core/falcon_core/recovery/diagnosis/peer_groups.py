@@ -53,6 +53,7 @@ def held_against_peers(groups: list[Group], slow: Collection[int]) -> list[Strag
     for group in groups:
         levels = medians([rank.sent.compute_ns for rank in group]) if group else np.empty(0)
         is_slow = np.array([rank.rank in slow for rank in group], dtype=np.bool_)
+        # Without a well rank in the group there is nothing to compare with.
         if not is_slow.any() or is_slow.all():
             continue
         peers_ns = max(1, int(median_of(levels[~is_slow])))

@@ -73,6 +73,7 @@ def common(ranks: Sequence[RankSeen], look: Look) -> Common | None:
     """Measure the ``ranks``, which count the same iterations; None while most of the job's ranks are not known."""
     width = look.policy.consecutive
     known = [rank for rank in ranks if rank.sent.healthy_compute_ns and len(rank.sent.compute_ns) >= width]
+    # Half of the ranks may be slow by themselves, so a minority says nothing about the job.
     if not known or 2 * len(known) <= len(look.obs.ranks):
         return None
     windows = max(1, min(JUDGEMENT.lasting_windows, min(len(rank.sent.compute_ns) for rank in known) // width))
@@ -82,6 +83,7 @@ def common(ranks: Sequence[RankSeen], look: Look) -> Common | None:
     growth = compute_ns.reshape(len(known), windows, width) / healthy_ns[:, np.newaxis, np.newaxis]
     by_window = medians_of(growth, axis=2)
     of = np.array([stage(rank.rank, look.policy) for rank in known], dtype=np.int64)
+    # The lower quartile: ranks that are slow by themselves do not raise it.
     whole = _lower_quartile(by_window)
     rows = [np.flatnonzero(of == number) for number in range(stages(look.policy))]
     return Common(

@@ -42,7 +42,7 @@ from falcon_core.recovery.diagnosis.peer_groups import (
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen, resumed_at
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import SinceStart
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
@@ -61,7 +61,7 @@ replace = msgspec.structs.replace
 
 def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with the ranks that have stood out at every look at this generation so far."""
-    before = state.since_start
+    before = state.suspicions.since_start
     if before is not None and before.generation != look.obs.generation:
         before = None
     if not _is_open(before, look.obs) or not _is_quiet(state, look.obs):
@@ -70,13 +70,19 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     known = {rank.rank: rank for rank in chain.from_iterable(groups)}
     if before is None:
         patient = look.obs.iterations < PATIENCE_ITERATIONS
+        # Ranks settle at different times. After this long, more than half of them have to be enough.
         if len(known) < len(look.obs.ranks) and (patient or 2 * len(known) <= len(look.obs.ranks)):
             return state
         before = SinceStart(generation=look.obs.generation, iteration=look.obs.iterations)
     if not known.keys() >= set(before.ranks):
         return state  # of a rank that did not report nothing is known now
     ranks = _remaining(before, groups, look)
-    return replace(state, since_start=_counted(before, ranks, [known[rank].sent.iterations for rank in ranks]))
+    counted = _counted(before, ranks, [known[rank].sent.iterations for rank in ranks])
+    return _with_since_start(state, counted)
+
+
+def _with_since_start(state: RecoveryState, since_start: SinceStart | None) -> RecoveryState:
+    return replace(state, suspicions=replace(state.suspicions, since_start=since_start))
 
 
 def asked(state: RecoveryState, obs: Observation) -> list[int]:
@@ -106,7 +112,7 @@ def incident(state: RecoveryState, look: Look) -> SlowIncident | None:
     groups = settled_groups(look)
     share = _gained_share(groups, _confirmed(state, look.obs))
     slow = slowdown(look.obs, healthy_ns=round(slow_ns * (1 - share)), slow_ns=int(slow_ns))
-    return replace(slow, from_start=True, culprit=culprit)
+    return replace(slow, onset=replace(slow.onset, from_start=True), subject=culprit)
 
 
 def slowdown(obs: Observation, *, healthy_ns: int, slow_ns: int) -> SlowIncident:
@@ -114,12 +120,10 @@ def slowdown(obs: Observation, *, healthy_ns: int, slow_ns: int) -> SlowIncident
     return SlowIncident(
         id="",
         phase="Suspected",
-        onset_at=resumed_at(obs),
-        onset_generation=obs.generation,
-        onset_iteration=1,
-        reported_iteration=obs.iterations,
-        healthy_ns=healthy_ns,
-        slow_ns=slow_ns,
+        onset=SlowdownOnset(
+            at=resumed_at(obs), generation=obs.generation, iteration=1, reported_iteration=obs.iterations
+        ),
+        times=IterationTimes(healthy_ns=healthy_ns, slow_ns=slow_ns),
         loss=Loss(generation=obs.generation),
     )
 
@@ -130,6 +134,7 @@ def present(slow: SlowIncident, look: Look) -> Culprit | None:
     if culprit is None:
         return None
     groups = groups_of(measured_ranks(look), look.policy)
+    # Only its own group does the same work.
     group = next((group for group in groups if any(rank.rank == culprit.rank for rank in group)), [])
     if len(group) < 2 or culprit.rank not in _still_slow(group, look.policy):
         return None
@@ -141,9 +146,9 @@ def present(slow: SlowIncident, look: Look) -> Culprit | None:
 
 def forget(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
     """Return the state after a slowdown that passed: no rank is slow since this generation's first iteration."""
-    if not slow.from_start:
+    if not slow.onset.from_start:
         return state
-    return replace(state, since_start=SinceStart(generation=obs.generation))
+    return _with_since_start(state, SinceStart(generation=obs.generation))
 
 
 # -- the job's own earlier generations ---------------------------------------------------------------------------------
@@ -170,15 +175,17 @@ def against_earlier(state: RecoveryState, look: Look, tracked: list[RankSeen]) -
 
     Called where the agents report no onset.
     """
-    if state.level is None:
+    if state.levels.settled is None:
         return False
+    # This runs at each look at a healthy job, so one figure is compared before a whole level is made.
     known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
-    if not known or median(known) <= state.level.iteration_ns:
+    if not known or median(known) <= state.levels.settled.iteration_ns:
         return False
     level = level_of(look, tracked)
     return (
         level is not None
-        and slowdown_since_earlier(level, [state.level], verify_percent=round(look.policy.verify * 100)) is not None
+        and slowdown_since_earlier(level, [state.levels.settled], verify_percent=round(look.policy.verify * 100))
+        is not None
     )
 
 
@@ -199,13 +206,13 @@ def _may_join(before: SinceStart, obs: Observation) -> bool:
 
 def _is_quiet(state: RecoveryState, obs: Observation) -> bool:
     """Check that the job runs, that no agent reports an onset, and that no slowdown has a culprit."""
-    if not obs.running or state.stop is not None or (state.slow is not None and not state.slow.unexplained):
+    if not obs.running or state.stop is not None or (state.leader is not None and not state.leader.unexplained):
         return False
     return not any(rank.sent.onset for rank in obs.ranks)
 
 
 def _confirmed(state: RecoveryState, obs: Observation) -> list[int]:
-    since = state.since_start
+    since = state.suspicions.since_start
     certain = since is not None and since.generation == obs.generation and since.reports >= REPORTS
     return since.ranks if since is not None and certain else []
 
@@ -214,6 +221,7 @@ def _remaining(before: SinceStart, groups: list[Group], look: Look) -> list[int]
     """Return the suspects after this look. Before they are named, all conditions have to hold once more."""
     may_join = _may_join(before, look.obs)
     certain = before.reports >= REPORTS
+    # The whole comparison is dear, so it is made only when a rank may join, and once more before one is named.
     outstanding = _outstanding(groups, look) if may_join or certain else []
     still: Collection[int] = {rank for group in groups for rank in _still_slow(group, look.policy)}
     kept = outstanding if certain else still
@@ -223,7 +231,7 @@ def _remaining(before: SinceStart, groups: list[Group], look: Look) -> list[int]
 
 
 def _counted(before: SinceStart, ranks: list[int], iterations: list[int]) -> SinceStart:
-    """Count the reports of the ``ranks``, which have done so many ``iterations``."""
+    """Count the reports of the ``ranks``. ``iterations``: the number that each has done."""
     newest = min(iterations, default=0)
     reports, counted = before.reports, before.counted_iteration
     if not set(before.ranks).issuperset(ranks) or newest < counted:
@@ -253,12 +261,12 @@ def _still_slow(group: Group, policy: Policy) -> set[int]:
 
 def _are_longer(group: Group, policy: Policy) -> Flags:
     """Check which ranks compute longer than their peers, over the generation and still: [n]."""
-    nobody = np.zeros(len(group), dtype=np.bool_)
+    none = np.zeros(len(group), dtype=np.bool_)
     if len(group) < LEAST_GROUP:
-        return nobody
+        return none
     whole = _whole_ns(group)
     longer = (whole >= JUDGEMENT.lasting_factor * median_of_others(whole)) & _are_still_slow(group, policy)
-    return np.asarray(longer if 2 * int(longer.sum()) < len(group) else nobody)
+    return np.asarray(longer if 2 * int(longer.sum()) < len(group) else none)
 
 
 def _outstanding(groups: list[Group], look: Look) -> list[int]:
@@ -287,10 +295,12 @@ def _gained_share(groups: list[Group], slow: Collection[int]) -> float:
         for rank in group
         if rank.rank in slow
     ]
+    # All ranks wait for the slowest one, so its excess is the job's.
     worst_ns, peers_ns = max(levels, default=(0.0, 0.0))
     gained_ns = worst_ns - max(typical, default=0.0)
     if gained_ns <= 0 or gained_ns < JUDGEMENT.action_share * (worst_ns - peers_ns):
         return 0.0
+    # More than an iteration cannot be gained: such figures contradict each other, and nothing is done on them.
     iteration_ns = median([rank.sent.healthy_iteration_ns or 0 for rank in chain.from_iterable(groups)])
     return gained_ns / iteration_ns if gained_ns < iteration_ns else 0.0
 

@@ -33,26 +33,32 @@ from falcon_core.signals.job.culprits import RankView, Verdict, Wait, attribute_
 from falcon_core.stats.medians import Floats, medians
 
 
-def slow_link(look: Look, slow: SlowIncident, beside: frozenset[int] = frozenset()) -> SlowLink | None:
-    """Return the slowest link; None unless the link is beyond doubt. ``beside``: ranks that are known to be slow."""
-    loss_ns = float(slow.slow_ns - slow.healthy_ns)
-    if loss_ns <= slow.healthy_ns * look.policy.verify or not _all_are_slow(look):
+def slow_link(look: Look, slow: SlowIncident, slow_ranks: frozenset[int] = frozenset()) -> SlowLink | None:
+    """Return the slowest link; None unless the link is beyond doubt. ``slow_ranks``: those that are known."""
+    loss_ns = float(slow.times.slow_ns - slow.times.healthy_ns)
+    # A small loss is noise. If some ranks are not slow, the slow ones do not wait for a common link.
+    if loss_ns <= slow.times.healthy_ns * look.policy.verify or not _all_are_slow(look):
         return None
     if len(comparable(look.obs.ranks)) < len(look.obs.ranks):
         return None
     now_ns, healthy_ns = _compute_ns(look.obs.ranks, look.policy)
+    # Slow computation delays transfers, too: then the link's excess must be far beyond it.
     growth = float(np.max(now_ns / healthy_ns))
     least_ns = JUDGEMENT.action_share * loss_ns
     if growth > 1 + look.policy.verify:
         least_ns = max(least_ns, JUDGEMENT.link_over_computation * float(np.max(now_ns - healthy_ns)))
     if not any(sum(comm.excess_ns) >= least_ns for rank in look.obs.ranks for comm in rank.sent.comms):
         return None
-    if any(map(_lacks_cpu, (rank for rank in look.obs.ranks if rank.rank not in beside))):
+    # A rank without CPU time is slow in its transfers as well, with a sound link.
+    if any(map(_lacks_cpu, (rank for rank in look.obs.ranks if rank.rank not in slow_ranks))):
         return None
     names = communicators(look)
+    # This is the costly step, and so it comes after all cheap reasons against a link.
     verdicts = attribute_slowdown(_views(look, names), loss_ns=loss_ns)
     found = [verdict for verdict in verdicts if verdict.kind == "Communication" and verdict.excess_ns >= least_ns]
-    if not found or any(verdict.kind == "Computation" and not beside.issuperset(verdict.ranks) for verdict in verdicts):
+    if not found or any(
+        verdict.kind == "Computation" and not slow_ranks.issuperset(verdict.ranks) for verdict in verdicts
+    ):
         return None
     return _named(look.obs, found[0], names, growth)
 
@@ -64,6 +70,7 @@ def is_of_the_network(look: Look) -> bool:
     now_ns, healthy_ns = _compute_ns(look.obs.ranks, look.policy)
     if float(np.max(now_ns / healthy_ns)) > 1 + look.policy.verify:
         return False
+    # A rank without CPU is late for its transfers, which looks like a slow network on all other ranks.
     return not any(map(_lacks_cpu, look.obs.ranks))
 
 
@@ -170,6 +177,7 @@ def network_seen(pods: Sequence[MemberSeen], replicas: Collection[int]) -> Netwo
     known = [(pod, network) for pod, network in known if network.again_ppm >= 0]
     if not known:
         return None
+    # Growth, and not the share itself: some networks always send segments again.
     pod, most = max(known, key=lambda each: each[1].again_ppm - max(0, each[1].healthy_again_ppm))
     return NetworkSeen(
         pod_name=pod.pod_name,

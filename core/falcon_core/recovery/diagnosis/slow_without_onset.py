@@ -37,7 +37,7 @@ from falcon_core.recovery.diagnosis.peer_groups import LEAST_GROUP, Group, held_
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Grown
 from falcon_core.signals.job.culprits import median_of_others
@@ -52,19 +52,20 @@ replace = msgspec.structs.replace
 
 def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with the ranks that have been slow at every look since they were found."""
-    before = state.grown
+    before = state.suspicions.grown
     if before is not None and before.generation != look.obs.generation:
-        before, state = None, replace(state, grown=None)
+        before, state = None, forgotten(state)
+    # Most looks end here: no rank shows growth that would be worth a comparison.
     if not _is_watched(state, look.obs) or (before is None and not any(map(_comes_forward, look.obs.ranks))):
         return state
     groups = settled_groups(look)
     known = {rank.rank: rank for rank in chain.from_iterable(groups)}
     if before is None:
         joining = _outstanding(groups, {}, look)
-        return replace(state, grown=_found(joining, known, look.obs) if joining else None)
+        return _with_grown(state, _found(joining, known, look.obs) if joining else None)
     if not known.keys() >= before.compute_ns.keys():
         return state  # of a rank that did not report nothing is known now
-    return replace(state, grown=_followed(before, groups, known, look))
+    return _with_grown(state, _followed(before, groups, known, look))
 
 
 def _found(joining: list[int], known: Mapping[int, RankSeen], obs: Observation) -> Grown:
@@ -87,6 +88,7 @@ def _followed(before: Grown, groups: list[Group], known: Mapping[int, RankSeen],
     if not kept:
         return _found(joining, known, look.obs) if joining else None
     grown = replace(before, compute_ns={**kept, **_levels(joining[: MOST_SUSPECTS - len(kept)], known)})
+    # A new suspect has been slow for a shorter time: count from the beginning for all of them.
     if joining:
         return _with_report(replace(grown, reports=0, slow_ns=0.0), known, look.obs)
     fresh = _newest(grown, known) >= grown.counted_iteration + RECENT_ITERATIONS
@@ -111,6 +113,15 @@ def _with_report(grown: Grown, known: Mapping[int, RankSeen], obs: Observation) 
     return replace(grown, reports=reports, slow_ns=mean_ns, counted_iteration=_newest(grown, known))
 
 
+def forgotten(state: RecoveryState) -> RecoveryState:
+    """Return the state without any rank whose computation grew."""
+    return _with_grown(state, None)
+
+
+def _with_grown(state: RecoveryState, grown: Grown | None) -> RecoveryState:
+    return replace(state, suspicions=replace(state.suspicions, grown=grown))
+
+
 def asked(state: RecoveryState, obs: Observation) -> list[int]:
     """Return the ranks whose detail is needed before they can be named, in ascending order."""
     return sorted(_confirmed(state, obs))
@@ -118,9 +129,10 @@ def asked(state: RecoveryState, obs: Observation) -> list[int]:
 
 def incident(state: RecoveryState, look: Look) -> SlowIncident | None:
     """Return an incident without an id that counts from the look that found its culprit; None if no rank is named."""
-    levels, grown = _confirmed(state, look.obs), state.grown
+    levels, grown = _confirmed(state, look.obs), state.suspicions.grown
     if not levels or grown is None or not _is_watched(state, look.obs):
         return None
+    # The rank is slow, but the job does not take longer for it.
     if grown.slow_ns <= grown.healthy_ns * (1 + look.policy.verify / 4):
         return None
     groups = settled_groups(look)
@@ -128,33 +140,35 @@ def incident(state: RecoveryState, look: Look) -> SlowIncident | None:
     culprit = culprit_of(held_against_peers(groups, slow), look, None)
     if culprit is None:
         return None
+    # When the slowdown began is not known. It counts from the look that found its culprit.
     lasted = look.obs.iterations - grown.iteration
     lost_seconds = lasted * (grown.slow_ns - grown.healthy_ns) / 1e9
     return SlowIncident(
         id="",
         phase="Suspected",
-        onset_at=look.obs.now - lasted * grown.slow_ns / 1e9,
-        onset_generation=look.obs.generation,
-        onset_iteration=grown.iteration,
-        reported_iteration=look.obs.iterations,
-        without_onset=True,
-        healthy_ns=grown.healthy_ns,
-        slow_ns=int(grown.slow_ns),
+        onset=SlowdownOnset(
+            at=look.obs.now - lasted * grown.slow_ns / 1e9,
+            generation=look.obs.generation,
+            iteration=grown.iteration,
+            reported_iteration=look.obs.iterations,
+            unreported=True,
+        ),
+        times=IterationTimes(healthy_ns=grown.healthy_ns, slow_ns=int(grown.slow_ns)),
         loss=Loss(seconds=lost_seconds, generation=look.obs.generation, counted_iterations=look.obs.iterations),
-        culprit=held_against(culprit, levels[culprit.rank]),
+        subject=held_against(culprit, levels[culprit.rank]),
     )
 
 
 def _confirmed(state: RecoveryState, obs: Observation) -> Mapping[int, int]:
     """Return the healthy computation of the ranks that were slow in enough reports, ns by rank."""
-    grown = state.grown
+    grown = state.suspicions.grown
     certain = grown is not None and grown.generation == obs.generation and grown.reports >= REPORTS
     return grown.compute_ns if grown is not None and certain else {}
 
 
 def _is_watched(state: RecoveryState, obs: Observation) -> bool:
     """Check that the job runs, and that its ranks have not reported an onset: a few of them may have."""
-    return obs.running and state.stop is None and state.slow is None
+    return obs.running and state.stop is None and not state.slowdowns
 
 
 def _comes_forward(rank: RankSeen) -> bool:
@@ -176,8 +190,8 @@ def _still_slow(group: Group, levels: Mapping[int, int], policy: Policy) -> set[
     """Return which of the ranks that were found earlier are still slow."""
     if len(group) < LEAST_GROUP or not any(rank.rank in levels for rank in group):
         return set()
-    own, beside = _growth(group, levels, policy)
-    slow = np.minimum(own, beside) >= _STILL_FACTOR
+    own, excess = _growth(group, levels, policy)
+    slow = np.minimum(own, excess) >= _STILL_FACTOR
     return {group[row].rank for row in np.flatnonzero(slow).tolist()}
 
 
@@ -188,8 +202,9 @@ def _outstanding(groups: Collection[Group], levels: Mapping[int, int], look: Loo
     for group in groups:
         if len(group) < LEAST_GROUP:
             continue
-        own, beside = _growth(group, levels, look.policy)
-        slow = np.minimum(own, beside) >= JUDGEMENT.lasting_factor
+        own, excess = _growth(group, levels, look.policy)
+        slow = np.minimum(own, excess) >= JUDGEMENT.lasting_factor
+        # Where half of a group is slow, it is unknown which half is the healthy one.
         if 2 * int(slow.sum()) >= len(group):
             slow[:] = False
         rise = np.log(own) - np.median(np.log(own[~slow]))

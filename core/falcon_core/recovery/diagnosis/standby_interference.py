@@ -14,6 +14,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 MOST_SECONDS = 600.0  # of a generation: no standby that is never ready keeps a job from being watched
+replace = msgspec.structs.replace
 
 
 def look(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, bool]:
@@ -21,6 +22,6 @@ def look(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, bool]:
     if not obs.running:
         return state, False
     if obs.standbys_made and obs.running_seconds <= MOST_SECONDS:
-        return msgspec.structs.replace(state, made_beside=obs.iterations), True
-    before = state.made_beside
+        return replace(state, suspicions=replace(state.suspicions, standbys_iteration=obs.iterations)), True
+    before = state.suspicions.standbys_iteration
     return state, before is not None and before <= obs.iterations < before + RECENT_ITERATIONS

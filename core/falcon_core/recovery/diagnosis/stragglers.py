@@ -39,8 +39,8 @@ def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
 def comparable(ranks: list[RankSeen], times: Floats | None = None) -> list[RankSeen]:
     """Keep the ranks that take the same stretch of calls for an iteration as most do; none where there is no majority.
 
-    Ranks of a synchronous job have equal iteration times, whoever is slow. Each agent finds the period by itself,
-    though, and for a while an agent may count layers or micro-batches where another counts iterations: their
+    Ranks of a synchronous job have equal iteration times, whichever rank is slow. Each agent finds the period by
+    itself, though, and for a while an agent may count layers or micro-batches where another counts iterations: their
     computation does not compare. (The numbers of calls would not show it: pipeline stages differ in them.)
 
     ``times``: the median iteration time of each of these ranks that has counted any, ns, where it is known already.
@@ -50,6 +50,7 @@ def comparable(ranks: list[RankSeen], times: Floats | None = None) -> list[RankS
         return ranks
     if times is None:
         times = medians([rank.sent.iteration_ns for rank in timed])
+    # The lower median, so that the level is a time that some rank has.
     level = float(np.sort(times)[(len(times) - 1) // 2])
     factor = JUDGEMENT.same_unit_factor
     same = (level < factor * times) & (times < factor * level)
@@ -87,7 +88,7 @@ def stragglers(
     groups = peer_groups(ranks, policy)
     found = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
     if not found and slow is not None:
-        loss_ns = float(slow.slow_ns - slow.healthy_ns - slow.common_ns)
+        loss_ns = float(slow.times.excess_ns)
         if loss_ns > 0:
             found = _by_own_excess(groups, policy, JUDGEMENT.action_share * loss_ns, loss_ns, windows)
     return waited_for(found)
@@ -97,13 +98,13 @@ def each_straggler(ranks: list[RankSeen], policy: Policy, slow: SlowIncident) ->
     """Find all who would slow the job down by themselves, also those that a slower rank hides.
 
     An iteration is as long as its slowest rank's, so the job's loss is that of the slowest rank alone and no measure
-    for the others. A rank stands out beside it by the median rule, or if its own excess is ``verify`` of a healthy
+    for the others. A further rank stands out by the median rule, or if its own excess is ``verify`` of a healthy
     iteration: that would be left as a slowdown if the slowest rank were gone.
     """
     groups = peer_groups(ranks, policy)
     found = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
     known = {out.rank for out, _ in found}
-    hidden = _by_own_excess(groups, policy, policy.verify * slow.healthy_ns, 0.0)
+    hidden = _by_own_excess(groups, policy, policy.verify * slow.times.healthy_ns, 0.0)
     return waited_for(found + [straggler for straggler in hidden if straggler[0].rank not in known])
 
 
@@ -133,6 +134,7 @@ def culprits_of(
     """
     by_node = _by_node(found, look.obs)
     before = {culprit.node: culprit.rank for culprit in named}
+    # Nodes that were named before stay named; new ones follow, the slowest first.
     kept = set(sorted(by_node, key=lambda node: node not in before)[:most])
     slow_ranks = {out.rank for of_node in by_node.values() for out, _ in of_node}
     rest = slow_ranks - {out.rank for node in kept for out, _ in by_node[node]}
@@ -209,6 +211,7 @@ def _held_against_peers(group: list[RankSeen], slow_ranks: Collection[int]) -> l
     if not places:
         return []
     levels = medians([rank.sent.compute_ns for rank in group])
+    # Each rank is compared with the others alone: in a small group its own time would move the median.
     others = median_of_others(np.floor(levels)).tolist() if len(group) > 1 else [0.0]
     found = []
     for place in places:
@@ -262,7 +265,7 @@ def _culprit(
     evidence = replace(evidence, excess=_excess(culprit, worst.value_ns, healthy or worst.peers_ns))
     cause = explain(evidence, [peers.cpu])
     member = look.obs.members[culprit.replica]
-    trouble = member.trouble
+    trouble = member.node_health.trouble
     # The node's own report is the cause only if neither counters nor calls show another one.
     reported = trouble if trouble is not None and trouble.slows and cause.cause is Cause.UNKNOWN else None
     return Culprit(
@@ -337,7 +340,7 @@ def _has_recovered(slow: SlowIncident, named: Culprit, tracked: list[RankSeen], 
     well_ns = reference_ns(named, look) * (1 + look.policy.verify)
     if max(culprit.sent.compute_ns[-look.policy.consecutive :]) <= well_ns:
         return True
-    if slow.from_start or slow.without_onset or slow.moved is not None or look.obs.shared_unevenly:
+    if slow.onset.from_start or slow.onset.unreported or slow.moved is not None or look.obs.shared_unevenly:
         return False
     # Its own times say that it is slow: the job's have to lie at their level, not just below what an onset needs.
     return culprit.sent.onset is None and _is_healthy(look, slow, look.policy.verify / 2, fresh=False)
@@ -368,4 +371,4 @@ def _gained_since(named: Culprit, look: Look) -> float:
 def _is_healthy(look: Look, slow: SlowIncident, within: float, *, fresh: bool) -> bool:
     """Check whether the iteration time is back at its healthy level, or longer by no more than this share."""
     newest_ns = look.obs.iteration_ns(look.policy.consecutive, fresh=fresh)
-    return newest_ns is not None and newest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + within)
+    return newest_ns is not None and newest_ns <= (slow.times.well_ns) * (1 + within)

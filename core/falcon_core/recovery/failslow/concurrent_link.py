@@ -30,8 +30,18 @@ from falcon_core.recovery.failslow import incidents
 from falcon_core.recovery.history import durations
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation
-from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident, SlowLink, only, without
-from falcon_core.recovery.model.state import RecoveryState, numbered
+from falcon_core.recovery.model.slowdown import (
+    NAMED_RANKS,
+    Culprit,
+    IterationTimes,
+    SlowdownOnset,
+    SlowIncident,
+    SuspectedGroup,
+    detected,
+    only,
+    without,
+)
+from falcon_core.recovery.model.state import RecoveryState, numbered, with_concurrent_link
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import adjust_microbatches
 
@@ -45,15 +55,17 @@ replace = msgspec.structs.replace
 
 
 def look(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
-    """Name a link beside the open incident ``slow``, count what it costs, or close its incident."""
-    if state.link_beside is not None:
-        return _followed(state, state.link_beside, slow, look)
+    """Name a link in addition to the open incident ``slow``, count what it costs, or close its incident."""
+    if state.concurrent_link is not None:
+        return _followed(state, state.concurrent_link, slow, look)
     if not is_suspected(state, look):
         return Step(state)
-    link = slow_link(look, slow, beside=frozenset(culprit.rank for culprit in state.culprits))
+    link = slow_link(look, slow, slow_ranks=frozenset(culprit.rank for culprit in state.culprits))
     own_ns = _own_ns(state, slow, look)
     is_named = link is not None
     if link is None:
+        # Without moved micro-batches a slow link has a name. Only moved ones change the calls, so that no transfer can
+        # be compared with its healthy time; then the part of the loss that no rank explains is the suspicion.
         if not look.obs.shared_unevenly:
             return Step(state)
         link = _somewhere(own_ns, look.obs)
@@ -62,33 +74,34 @@ def look(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     first = max(1, look.obs.iterations - iterations + 1)
     found = SlowIncident(
         id="",
-        phase="Detected" if is_named else "Suspected",
-        onset_at=look.obs.now - iterations * slow.slow_ns / 1e9,
-        onset_generation=look.obs.generation,
-        onset_iteration=first,
-        reported_iteration=look.obs.iterations,
-        healthy_ns=slow.healthy_ns,
-        slow_ns=slow.healthy_ns + own_ns,
+        phase="Suspected",
+        onset=SlowdownOnset(
+            at=look.obs.now - iterations * slow.times.slow_ns / 1e9,
+            generation=look.obs.generation,
+            iteration=first,
+            reported_iteration=look.obs.iterations,
+        ),
+        times=IterationTimes(healthy_ns=slow.times.healthy_ns, slow_ns=slow.times.healthy_ns + own_ns),
         loss=ski_rental.Loss(
             seconds=iterations * own_ns / 1e9, generation=look.obs.generation, counted_iterations=look.obs.iterations
         ),
-        link=link,
+        subject=link,
     )
     if is_named:
-        state, found = numbered(state, found, look.policy)
-    return Step(replace(state, link_beside=found))
+        state, found = numbered(state, detected(found, link), look.policy)
+    return Step(with_concurrent_link(state, found))
 
 
-def _somewhere(own_ns: int, obs: Observation) -> SlowLink:
-    """Return the link that may be slow, before the links are measured: any."""
+def _somewhere(own_ns: int, obs: Observation) -> SuspectedGroup:
+    """Return all ranks as suspects, before the links are measured: a link between any two may be slow."""
     ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
     named = [place(obs, rank) for rank in ranks[:NAMED_RANKS]]
-    return SlowLink(ranks=named, members=len(ranks), comm="", excess_ns=own_ns, compute_growth=1.0)
+    return SuspectedGroup(ranks=named, members=len(ranks), comm="", excess_ns=own_ns, compute_growth=1.0)
 
 
 def _own_ns(state: RecoveryState, slow: SlowIncident, look: Look) -> int:
     """Return the part of an iteration that no named rank explains [ns]."""
-    lost_ns = slow.slow_ns - slow.healthy_ns - slow.common_ns
+    lost_ns = slow.times.excess_ns
     if look.obs.shared_unevenly and not adjust_microbatches.hindrance(look):
         return max(0, lost_ns - round(adjust_microbatches.left_ns(look)))
     each = (excess_ns(culprit, look, look.policy.consecutive) or 0.0 for culprit in state.culprits)
@@ -98,7 +111,7 @@ def _own_ns(state: RecoveryState, slow: SlowIncident, look: Look) -> int:
 def _followed(state: RecoveryState, link: SlowIncident, slow: SlowIncident, look: Look) -> Step:
     """Count the loss of the iterations since the last look; close the incident once ranks explain all of it again."""
     own_ns = _own_ns(state, slow, look)
-    well_ns = link.healthy_ns
+    well_ns = link.times.healthy_ns
     loss = ski_rental.accumulate(
         link.loss,
         generation=look.obs.generation,
@@ -106,29 +119,32 @@ def _followed(state: RecoveryState, link: SlowIncident, slow: SlowIncident, look
         slow_ns=well_ns + own_ns,
         healthy_ns=well_ns,
     )
-    named_ns = link.named_ns or link.slow_ns
-    link = replace(link, loss=loss, slow_ns=well_ns + own_ns)
+    named_ns = link.times.named_ns or link.times.slow_ns
+    link = replace(link, loss=loss, times=replace(link.times, slow_ns=well_ns + own_ns))
+    # Noise around the healthy level is no relief: more than half of what the link cost must be gone.
     if own_ns > JUDGEMENT.action_share * (named_ns - well_ns):
-        return Step(replace(state, link_beside=_exchange_judged(replace(link, well_since=None), look)))
+        return Step(with_concurrent_link(state, _exchange_judged(replace(link, well_since=None), look)))
     since = look.obs.now if link.well_since is None else link.well_since
-    if look.obs.now - since < JUDGEMENT.lasting_windows * look.policy.consecutive * slow.slow_ns / 1e9:
-        return Step(replace(state, link_beside=replace(link, well_since=since)))
-    state = replace(state, link_beside=None)
+    if look.obs.now - since < JUDGEMENT.lasting_windows * look.policy.consecutive * slow.times.slow_ns / 1e9:
+        return Step(with_concurrent_link(state, replace(link, well_since=since)))
+    state = with_concurrent_link(state, None)
     if not link.is_incident:
         return Step(state)
-    if link.swapped is None or link.switched_at is None:
+    # Nothing was done against it, so it passed by itself; otherwise the exchange helped.
+    if link.swapped is None or link.restart.switched_at is None:
         return incidents.passed(state, replace(link, well_since=since), look)
-    state = durations.cut_short(state, link, link.switched_at)
-    link = replace(link, slow_ns=link.named_ns, swapped=replace(link.swapped, after_ns=slow.slow_ns))
-    return Step(state, events=[SlowClosed(incident=link, outcome="Helped", iteration_ns=slow.slow_ns)])
+    state = durations.cut_short(state, link, link.restart.switched_at)
+    times = replace(link.times, slow_ns=link.times.named_ns)
+    link = replace(link, times=times, swapped=replace(link.swapped, after_ns=slow.times.slow_ns))
+    return Step(state, events=[SlowClosed(incident=link, outcome="Helped", iteration_ns=slow.times.slow_ns)])
 
 
 def _exchange_judged(link: SlowIncident, look: Look) -> SlowIncident:
     """Return the incident of a link for which ranks do not explain iterations; an exchange may not have been enough."""
-    if link.swapped is None or link.swapped.failed or link.switched_at is None:
+    if link.swapped is None or link.swapped.failed or link.restart.switched_at is None:
         return link
     if (
-        look.obs.now - look.obs.running_seconds < link.switched_at
+        look.obs.now - look.obs.running_seconds < link.restart.switched_at
         or look.obs.iterations < EXCHANGED_WINDOWS * look.policy.consecutive
     ):
         return link
@@ -148,21 +164,20 @@ def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tu
         return state, slow
     if not measured and link.excess_ns < JUDGEMENT.link_over_computation * own_ns:
         return state, slow
-    beside = replace(
-        slow,
-        phase="Detected",
+    link_alone = replace(
+        detected(slow, link),
         usual=None,
-        slow_ns=max(slow.healthy_ns, slow.slow_ns - max(0, own_ns)),
+        times=replace(slow.times, slow_ns=max(slow.times.healthy_ns, slow.times.slow_ns - max(0, own_ns))),
         moved=None,  # that was against the rank
         applied=without(slow, adjust_microbatches.TYPE),
     )
     named = replace(
         slow,
         id="",
-        link=None,
+        subject=None,
         probed=None,
         applied=only(slow, adjust_microbatches.TYPE),
         outlook=None,
         swapped=None,
     )
-    return replace(state, link_beside=beside), named
+    return with_concurrent_link(state, link_alone), named

@@ -7,7 +7,7 @@ a second and is undone as easily. If C iterations lose more than that, waiting f
 - **Out of the noise.** A rank's newest iterations are far above its healthy ones, because it computes longer itself
   (``signals.changepoint.sudden_jump``).
 - **Paid for.** The iterations that are so long have lost what the change costs.
-- **It helps.** Another split is better, by the newest iteration alone: the one before may be partly healthy.
+- **It helps.** Another split is better, by the newest iteration alone: the iteration before it may be partly healthy.
 - **Even until now.** The ranks have had equal shares for as long: their times before and after a change are not
   comparable.
 
@@ -23,11 +23,11 @@ from statistics import median
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery.failslow import rebalance
+from falcon_core.recovery.failslow import rebalance, strategy_ladder
 from falcon_core.recovery.model.observation import Look, RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState, with_leader
 from falcon_core.signals.changepoint.sudden_jump import NEWEST, is_suddenly_slow, long_ns
 from falcon_core.wire.reporting.microbatches import MAX_SHARES
 
@@ -42,8 +42,10 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     if not slow:
         return state
     found = _suspicion(state, slow, look)
-    state, found = rebalance.on_suspicion(state, found, Look(look.obs, replace(look.policy, consecutive=1)))
-    return state if found.moved is None else replace(state, slow=found)
+    # One long iteration has to be enough here: waiting for C of them would wait for the certain onset.
+    newest = Look(look.obs, replace(look.policy, consecutive=1))
+    tried = strategy_ladder.climb(state, found, newest, "Unknown")
+    return tried.state if tried.slow.moved is None else with_leader(tried.state, tried.slow)
 
 
 def _suspicion(state: RecoveryState, slow: list[RankSeen], look: Look) -> SlowIncident:
@@ -56,12 +58,15 @@ def _suspicion(state: RecoveryState, slow: list[RankSeen], look: Look) -> SlowIn
     return SlowIncident(
         id="",
         phase="Suspected",
-        onset_at=look.obs.now - lasts * level_ns / 1e9,
-        onset_generation=look.obs.generation,
-        onset_iteration=max(1, done - lasts + 1),
-        reported_iteration=done,
-        healthy_ns=round(min(healthy_ns, state.healthy_ns or healthy_ns)),
-        slow_ns=round(level_ns),
+        onset=SlowdownOnset(
+            at=look.obs.now - lasts * level_ns / 1e9,
+            generation=look.obs.generation,
+            iteration=max(1, done - lasts + 1),
+            reported_iteration=done,
+        ),
+        times=IterationTimes(
+            healthy_ns=round(min(healthy_ns, state.levels.healthy_ns or healthy_ns)), slow_ns=round(level_ns)
+        ),
         loss=ski_rental.Loss(seconds=lost_ns / 1e9, generation=look.obs.generation, counted_iterations=done),
     )
 

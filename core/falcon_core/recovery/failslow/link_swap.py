@@ -12,19 +12,21 @@ the loss is twice its price.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
-from falcon_core.planning import ski_rental
+from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis import slow_links
 from falcon_core.recovery.failslow import rebalance, replacement_check
+from falcon_core.recovery.failslow.strategy import Attempt, Strategy, SubjectKind
 from falcon_core.recovery.history import durations
-from falcon_core.recovery.model.actions import Command, Swap
+from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink, was_applied
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import SlowIncident, checking, detected, was_applied
+from falcon_core.recovery.model.state import RecoveryState, with_leader, without_leader
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.treatments import Outlook
 from falcon_core.recovery.strategies import adjust_microbatches, known_slow_links, swap_for_link
@@ -37,51 +39,56 @@ SAVING = "all ranks save a checkpoint first"
 replace = msgspec.structs.replace
 
 
-def climb(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
-    """Apply each strategy against the incident's link that is due. Unchanged where the spec does not name S3."""
-    link = slow.link
-    if link is None or not _may_act(state, look.policy):
-        return Step(replace(state, slow=slow))
-    slow = replace(slow, blocked="")
-    if is_old(slow.outlook, look.obs):
-        link = slow_links.refreshed(link, look, slow)
-        slow, _ = _planned(state, replace(slow, link=link), link, look)
-    given: list[Command] = []
-    while (strategy := prices.next_candidate(state, slow, look)) is not None:
-        if not ski_rental.due(strategy, slow.loss):
-            break
-        if strategy.name == swap_for_link.TYPE:
-            if look.policy.enforce and look.obs.saving:
-                slow = replace(slow, blocked=SAVING)
-                break
-            slow, plan = _planned(state, slow, link, look)
-            if plan is None:
-                break
-            state, slow, swap = _exchanged(state, slow, link, plan, look)
-            given += swap
-        slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, look)])
-    return Step(replace(state, slow=slow), given)
+class LinkSwap(Strategy):
+    """S3 against a slow link, while no rank is named."""
 
+    facts = swap_for_link.FACTS
+    against: ClassVar[tuple[SubjectKind, ...]] = ("Link",)
 
-def _may_act(state: RecoveryState, policy: Policy) -> bool:
-    """Check that the spec names S3, and that no links are being measured: first see what that shows."""
-    return state.probe is None and policy.names(swap_for_link.TYPE)
+    def refreshed(self, state: RecoveryState, slow: SlowIncident, look: Look) -> SlowIncident:
+        slow = replace(slow, blocked="")
+        if slow.link is None or not is_old(slow.outlook, look.obs):
+            return slow
+        return self.planned(state, replace(slow, subject=slow_links.refreshed(slow.link, look, slow)), look)[0]
+
+    def candidate(self, state: RecoveryState, slow: SlowIncident, look: Look) -> Candidate | None:
+        return prices.exchange(state, slow, look)
+
+    def blocked_reason(self, state: RecoveryState, slow: SlowIncident, look: Look) -> str:
+        return SAVING if look.policy.enforce and look.obs.saving else ""
+
+    def planned(
+        self, state: RecoveryState, slow: SlowIncident, look: Look
+    ) -> tuple[SlowIncident, swap_for_link.Plan | None]:
+        """Return the incident with the outlook on an exchange, and its plan; None once one was made, or without one."""
+        if slow.link is None or was_applied(slow, swap_for_link.TYPE):
+            return replace(slow, outlook=Outlook(at=look.obs.now)), None
+        why = swap_for_link.hindrance(state, slow.link, look)
+        known = known_slow_links.standing(state, look.obs)
+        plan = None if why else swap_for_link.plan(slow.link, slow.times.healthy_ns, look, known)
+        return replace(slow, outlook=outlook_on(plan, why or swap_for_link.NO_GAIN, look.obs.now)), plan
+
+    def apply(self, state: RecoveryState, slow: SlowIncident, look: Look) -> Attempt:
+        slow, plan = self.planned(state, slow, look)
+        link = slow.link
+        if plan is None or link is None:
+            return Attempt(state, slow)
+        slow = replace(slow, swapped=swap_for_link.described(plan, look.obs))
+        # Observe only notes the plan. The roles stay, so the link must not be remembered as one that they avoid.
+        if not look.policy.enforce:
+            return Attempt(state, slow, [])
+        state = known_slow_links.remembered(state, link, look)
+        slow = checking(slow, look.obs.now)
+        return Attempt(state, slow, [Swap(plan.pods_of)])
+
+    def check(self, state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
+        state, slow = rebalance.beside_exchange(state, slow, look)
+        return check(with_leader(state, slow), slow, look)
 
 
 def is_old(outlook: Outlook | None, obs: Observation) -> bool:
     """Check whether an exchange is to be planned again."""
     return outlook is None or not 0 <= obs.now - outlook.at < PLAN_SECONDS
-
-
-def _planned(
-    state: RecoveryState, slow: SlowIncident, link: SlowLink, look: Look
-) -> tuple[SlowIncident, swap_for_link.Plan | None]:
-    """Plan an exchange; the incident has the outlook on it. None once one was made, or where there is none."""
-    if was_applied(slow, swap_for_link.TYPE):
-        return replace(slow, outlook=Outlook(at=look.obs.now)), None
-    why = swap_for_link.hindrance(state, link, look)
-    plan = None if why else swap_for_link.plan(link, slow.healthy_ns, look, known_slow_links.standing(state, look.obs))
-    return replace(slow, outlook=outlook_on(plan, why or swap_for_link.NO_GAIN, look.obs.now)), plan
 
 
 def outlook_on(plan: swap_for_link.Plan | None, why: str, now: float) -> Outlook:
@@ -93,26 +100,10 @@ def outlook_on(plan: swap_for_link.Plan | None, why: str, now: float) -> Outlook
     return Outlook(at=now, removed_share=round(plan.removed_share, 3), moves=known)
 
 
-def _exchanged(
-    state: RecoveryState, slow: SlowIncident, link: SlowLink, plan: swap_for_link.Plan, look: Look
-) -> tuple[RecoveryState, SlowIncident, list[Command]]:
-    """Return the state and the incident with the exchange that is made, or in mode Observe would be made."""
-    slow = replace(slow, swapped=swap_for_link.described(plan, look.obs))
-    if not look.policy.enforce:
-        return state, slow, []
-    slow = replace(slow, phase="Checking", switched_at=look.obs.now, trained_at=None)
-    return known_slow_links.remembered(state, link, look), slow, [Swap(plan.pods_of)]
-
-
-def is_checked(slow: SlowIncident) -> bool:
-    """Check whether an exchange of roles is being judged."""
-    return slow.phase == "Checking" and bool(slow.applied) and slow.applied[-1].strategy == swap_for_link.TYPE
-
-
 def check(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Judge by the iteration time whether the exchange helped, and measure what it cost."""
     state, level = level_after(state, slow, look)
-    slow = state.slow or slow
+    slow = state.leader or slow
     swapped = slow.swapped
     if level is None or swapped is None:
         return Step(state)
@@ -120,7 +111,7 @@ def check(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     if still_long and _is_early(slow, look.obs):
         return Step(state)
     state, cost = replacement_check.learned_cost(state, slow, swap_for_link.TYPE)
-    state = durations.cut_short(state, slow, slow.switched_at or look.obs.now)
+    state = durations.cut_short(state, slow, slow.restart.switched_at or look.obs.now)
     measured = replace(swapped, after_ns=int(level))
     if swap_for_link.did_not_help(swapped, level):
         measured = replace(measured, failed="it did not make iterations shorter", failed_at=look.obs.now)
@@ -130,15 +121,15 @@ def check(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     else:
         slow = replace(slow, swapped=measured)
         closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
-        return Step(rebalance.kept(replace(state, slow=None), slow, look), events=[closed])
-    return Step(replace(state, slow=replace(slow, phase="Detected", swapped=measured)))
+        return Step(rebalance.kept(without_leader(state), slow, look), events=[closed])
+    return Step(with_leader(state, replace(detected(slow, slow.link), swapped=measured)))
 
 
 def _is_still_long(slow: SlowIncident, level_ns: float, look: Look) -> bool:
     """Check whether iterations take longer than they did, than by the model, and than slow ranks explain."""
     explained_ns = 0.0 if adjust_microbatches.hindrance(look) else adjust_microbatches.left_ns(look)
     expected_ns = slow.swapped.expected_ns if slow.swapped is not None else 0
-    longest_ns = max(slow.healthy_ns + slow.common_ns, expected_ns) * (1 + look.policy.verify)
+    longest_ns = max(slow.times.well_ns, expected_ns) * (1 + look.policy.verify)
     return level_ns - explained_ns > longest_ns
 
 
@@ -151,13 +142,13 @@ def level_after(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[R
     if not look.obs.running or state.stop is not None:
         return state, None
     slow = replacement_check.trains_again(slow, look.obs)
-    if slow.trained_at is None:
+    if slow.restart.trained_at is None:
         return state, None
     level = replacement_check.level_after(look, CHECK_ITERATIONS)
     helped = level is None or slow.swapped is None or not swap_for_link.did_not_help(slow.swapped, level)
-    return replace(state, slow=slow), level if helped or not _is_early(slow, look.obs) else None
+    return with_leader(state, slow), level if helped or not _is_early(slow, look.obs) else None
 
 
 def _is_early(slow: SlowIncident, obs: Observation) -> bool:
     """Check whether a generation has not trained for long, so that its iterations may be long for other reasons."""
-    return slow.trained_at is None or obs.now - slow.trained_at <= replacement_check.CHECK_SECONDS
+    return slow.restart.trained_at is None or obs.now - slow.restart.trained_at <= replacement_check.CHECK_SECONDS

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import msgspec
 
+from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before
 from falcon_core.recovery.failslow import incidents, link_swap, replacement_check
+from falcon_core.recovery.failslow.strategy import Attempt, Strategy
 from falcon_core.recovery.history import durations, node_fault
-from falcon_core.recovery.model.actions import Command, Swap
+from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look
-from falcon_core.recovery.model.slowdown import SlowIncident, in_force
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import SlowIncident, checking, in_force, located
+from falcon_core.recovery.model.state import RecoveryState, with_leader
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.treatments import Outlook, Swapped
 from falcon_core.recovery.strategies import known_slow_links, swap_for_link, swap_for_nodes
@@ -30,13 +33,37 @@ FOLLOWED = "the slowness stayed with the role, and not with the node"
 replace = msgspec.structs.replace
 
 
-def look(state: RecoveryState, look: Look) -> RecoveryState:
-    """Plan an exchange of roles each ``PLAN_SECONDS``, where the spec names S3; the first incident has the outlook."""
-    slow = incidents.first_of(state)
-    named = look.policy.names(swap_for_link.TYPE)
-    if not named or state.probe is not None or not link_swap.is_old(slow.outlook, look.obs):
-        return state
-    return replace(state, slow=_planned(state, slow, look)[0])
+class NodeSwap(Strategy):
+    """S3 against slow nodes: the incidents of further nodes follow theirs, too."""
+
+    facts = swap_for_link.FACTS
+    against = ("Rank",)
+
+    def refreshed(self, state: RecoveryState, slow: SlowIncident, look: Look) -> SlowIncident:
+        named = look.policy.names(swap_for_link.TYPE)
+        if not named or state.probe is not None or not link_swap.is_old(slow.outlook, look.obs):
+            return slow
+        return _planned(state, slow, look)[0]
+
+    def candidate(self, state: RecoveryState, slow: SlowIncident, look: Look) -> Candidate | None:
+        return prices.exchange(state, slow, look)
+
+    def blocked_reason(self, state: RecoveryState, slow: SlowIncident, look: Look) -> str:
+        return link_swap.SAVING if look.policy.enforce and look.obs.saving else ""
+
+    def apply(self, state: RecoveryState, slow: SlowIncident, look: Look) -> Attempt:
+        slow, plan = _planned(state, slow, look)
+        if plan is None:
+            return Attempt(state, slow)
+        swapped = swap_for_link.described(plan, look.obs)
+        if not look.policy.enforce:
+            return Attempt(state, replace(slow, swapped=swapped), [])
+        slow = replace(checking(slow, look.obs.now), blocked="", swapped=swapped)
+        state = swap_for_nodes.all_seated(with_leader(state, slow), plan.pods_of, look)
+        return Attempt(state, incidents.first_of(state), [Swap(plan.pods_of)])
+
+    def check(self, state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
+        return check(state, slow, look)
 
 
 def _planned(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[SlowIncident, swap_for_link.Plan | None]:
@@ -55,26 +82,6 @@ def needs_traffic(state: RecoveryState, look: Look) -> bool:
     return several_stages and look.policy.names(swap_for_link.TYPE) and bool(known_slow_links.standing(state, look.obs))
 
 
-def exchange(
-    state: RecoveryState, slow: SlowIncident, look: Look
-) -> tuple[RecoveryState, SlowIncident, list[Command] | None]:
-    """Let pods exchange their roles, or in mode Observe write down that they would. None: that has to wait.
-
-    The incidents beside the first follow their nodes, too.
-    """
-    if look.policy.enforce and look.obs.saving:
-        return state, replace(slow, blocked=link_swap.SAVING), None
-    slow, plan = _planned(state, slow, look)
-    if plan is None:
-        return state, slow, None
-    swapped = swap_for_link.described(plan, look.obs)
-    if not look.policy.enforce:
-        return state, replace(slow, swapped=swapped), []
-    slow = replace(slow, phase="Checking", blocked="", swapped=swapped, switched_at=look.obs.now, trained_at=None)
-    state = swap_for_nodes.all_seated(replace(state, slow=slow), plan.pods_of, look)
-    return state, incidents.first_of(state), [Swap(plan.pods_of)]
-
-
 def check(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Judge by the iteration time whether the exchange helped, and measure what it cost."""
     state, level = link_swap.level_after(state, slow, look)
@@ -84,18 +91,21 @@ def check(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
         return Step(state)
     state, cost = replacement_check.learned_cost(state, slow, swap_for_link.TYPE)
     measured = replace(swapped, after_ns=int(level))
-    if level <= (slow.healthy_ns + slow.common_ns) * (1 + look.policy.verify):
-        state = durations.cut_short(state, slow, slow.switched_at or look.obs.now)
-        slow = replace(slow, swapped=measured)
-        state = replace(state, slow=None)
-        closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
-        return Step(state, events=[closed]).then(incidents.promoted(state))
+    if level <= (slow.times.well_ns) * (1 + look.policy.verify):
+        state = durations.cut_short(state, slow, slow.restart.switched_at or look.obs.now)
+        helped = replace(slow, swapped=measured)
+        closed = SlowClosed(incident=helped, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
+        return Step(state, events=[closed]).then(incidents.close(state, [slow]))
+    # A slowness that stays with the role, though another pod has it now, is none of the node's.
     if swap_for_link.did_not_help(swapped, level):
-        followed = [found for each in (slow, *state.beside) if (found := _left_behind(each, swapped, look))]
+        followed = [found for each in (slow, *state.further) if (found := _left_behind(each, swapped, look))]
         for incident in followed:
             state = node_fault.stayed_with_role(state, incident, look.obs)
         measured = replace(measured, failed=FOLLOWED if followed else NOT_FASTER, failed_at=look.obs.now)
-    return Step(replace(state, slow=replace(slow, phase="Located", swapped=measured, switched_at=None)))
+    # The ladder goes on: a dearer repair may still pay.
+    slow = located(slow, incidents.culprit(slow))
+    restart = replace(slow.restart, switched_at=None)
+    return Step(with_leader(state, replace(slow, swapped=measured, restart=restart)))
 
 
 def _left_behind(slow: SlowIncident, swapped: Swapped, look: Look) -> SlowIncident | None:
@@ -104,4 +114,4 @@ def _left_behind(slow: SlowIncident, swapped: Swapped, look: Look) -> SlowIncide
     role = next((pod.role for pod in swapped.pods if pod.next_role == culprit.replica), None)
     if role is None or not computes_as_before(culprit, look):
         return None
-    return replace(slow, culprit=replace(culprit, replica=role))
+    return replace(slow, subject=replace(culprit, replica=role))

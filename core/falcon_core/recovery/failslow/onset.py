@@ -16,8 +16,8 @@ from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis import slow_from_start
 from falcon_core.recovery.failslow import early_rebalance, rebalance
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
-from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
+from falcon_core.recovery.model.state import RecoveryState, with_leader
 from falcon_core.wire.reporting.messages import Onset
 
 replace = msgspec.structs.replace
@@ -32,35 +32,41 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     level = look.obs.iteration_ns(look.policy.consecutive, fresh=True)
     if level is None:
         return state
+    # In a synchronous job all ranks become slow at once: an onset that only few report is their own noise.
     if 2 * len(onsets) > len(tracked):
-        return replace(state, slow=_reported(state, look.obs, onsets, int(level)))
+        return with_leader(state, _reported(state, look.obs, onsets, int(level)))
     healthy_ns = None if onsets else _healthy_ns(state, look, tracked)
     if healthy_ns is None:
         return state if onsets else early_rebalance.look(state, look)
     found = slow_from_start.slowdown(look.obs, healthy_ns=round(healthy_ns), slow_ns=int(level))
-    return replace(state, slow=replace(found, reported_iteration=max(rank.sent.iterations for rank in tracked)))
+    # No agent has reported an onset: what counts as reported is the newest iteration.
+    newest = max(rank.sent.iterations for rank in tracked)
+    return with_leader(state, replace(found, onset=replace(found.onset, reported_iteration=newest)))
 
 
 def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level_ns: int) -> SlowIncident:
     first = sorted(onsets, key=lambda onset: onset.unix_ns)[len(onsets) // 2]
     # A slowdown that outlives its culprit's has another reason from now on.
-    outlived = any(relieved.at >= first.unix_ns / 1e9 for relieved in state.relieved)
+    outlived = any(relieved.at >= first.unix_ns / 1e9 for relieved in state.habits.relieved)
     return SlowIncident(
         id="",
         phase="Suspected",
-        onset_at=first.unix_ns / 1e9,
-        onset_generation=obs.generation,
-        onset_iteration=first.iteration,
-        reported_iteration=first.reported_iteration,
-        healthy_ns=min(first.before_ns, state.healthy_ns or first.before_ns),
-        slow_ns=level_ns,
+        onset=SlowdownOnset(
+            at=first.unix_ns / 1e9,
+            generation=obs.generation,
+            iteration=first.iteration,
+            reported_iteration=first.reported_iteration,
+            quiet_iteration=obs.iterations if outlived else 0,
+        ),
+        times=IterationTimes(
+            healthy_ns=min(first.before_ns, state.levels.healthy_ns or first.before_ns), slow_ns=level_ns
+        ),
         loss=ski_rental.Loss(generation=obs.generation, counted_iterations=max(0, first.iteration - 1)),
-        quiet_iteration=obs.iterations if outlived else 0,
     )
 
 
 def _healthy_ns(state: RecoveryState, look: Look, tracked: list[RankSeen]) -> float | None:
     """Return the healthy iteration time [ns] if the generation began slowly; else None."""
-    if slow_from_start.against_earlier(state, look, tracked) and state.level is not None:
-        return state.level.iteration_ns
+    if slow_from_start.against_earlier(state, look, tracked) and state.levels.settled is not None:
+        return state.levels.settled.iteration_ns
     return rebalance.since_start(state, look)

@@ -8,7 +8,7 @@ and micro-batches may be moved again.
 - *Taken over.* All ranks report their new shares within ``adjust_microbatches.TAKE_OVER_SECONDS``, or it has failed.
 - *Helped.* Then the iteration time has to be shorter, or it has failed, too. An order that failed is taken back, and
   tried again after ``adjust_microbatches.RETRY_SECONDS``, then after twice as long each time.
-- *Followed.* While the culprit is slow, a plan that is better by ``MIN_GAIN`` replaces the one in force, once the
+- *Followed.* While the culprit is slow, a plan that is better by ``MIN_GAIN`` replaces the plan in force, once the
   newest windows are of the shares in force and have lost by them what the change costs. A rank that has fewer gets some
   of them back at most once in ``AGAIN_SECONDS``: less work may be the reason for its speed.
 - *Taken back* as soon as no slowdown is open: the culprit computes as it did (not: the iteration is as short as it was,
@@ -18,9 +18,9 @@ Less work may make a rank fast: within its CPU quota it is no longer throttled. 
 slow again. Where that happens within ``APART_SECONDS``, the culprit has to stay well for a while, twice as long each
 time (``hold_seconds``).
 
-It needs no named rank (``on_suspicion``): the plan takes the replicas' measured times, and stays as it is where they
-are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is over
-when the replicas would take equally long for equal shares (``replicas_are_alike``). A generation that begins with
+It needs no named rank (``UnnamedRebalance``): the plan takes the replicas' measured times, and stays as it is where
+they are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is
+over when the replicas would take equally long for equal shares (``replicas_are_alike``). A generation that begins with
 replicas that are not alike has such a slowdown (``since_start``): a restart does not end a rank's slowness, and its
 agents need fifty iterations to learn the usual times.
 """
@@ -29,17 +29,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from statistics import median
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
+from falcon_core.recovery.failslow.strategy import Attempt, Strategy, SubjectKind
 from falcon_core.recovery.model.actions import RESTARTS, Command, Swap, left_replicas
-from falcon_core.recovery.model.observation import Look, resumed_at
+from falcon_core.recovery.model.observation import Look, Observation, resumed_at
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, only, without
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import (
+    Culprit,
+    IterationTimes,
+    SlowdownOnset,
+    SlowIncident,
+    only,
+    was_applied,
+    without,
+)
+from falcon_core.recovery.model.state import RecoveryState, with_each_changed, with_leader
 from falcon_core.recovery.model.treatments import Moved, Sharing
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
@@ -57,7 +66,7 @@ replace = msgspec.structs.replace
 
 def hold_seconds(state: RecoveryState) -> float:
     """Return the time [s] for which the culprit has to stay healthy before its slowdown is over."""
-    sharing, slow = state.sharing, state.slow
+    sharing, slow = state.sharing, state.leader
     if sharing is None or sharing.is_even:
         return 0.0
     if sharing.moves >= 2:
@@ -65,7 +74,7 @@ def hold_seconds(state: RecoveryState) -> float:
     if slow is None or slow.culprit is not None or slow.moved is None:
         return 0.0
     # Without a name it is judged by what the even split would take, and a single look may err in that.
-    return TAKE_BACK_ITERATIONS * slow.slow_ns / 1e9
+    return TAKE_BACK_ITERATIONS * slow.times.slow_ns / 1e9
 
 
 def order(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, SlowIncident]:
@@ -84,30 +93,68 @@ def order(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[Recover
     return replace(state, sharing=sharing), replace(slow, moved=_moved(plan, slow.culprit, int(level)))
 
 
-def on_suspicion(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, SlowIncident]:
-    """Ask for the best split against a slowdown without a name, once it has lost as much as that costs."""
-    if slow.culprit is not None or slow.link is not None or not is_allowed(look.policy):
-        return state, slow
-    if slow.moved is not None and not prices.may_move_again(slow, look.obs):
-        return state, slow
-    if not _is_settled(state, slow, look):
-        return state, slow
-    price = ski_rental.Candidate(
-        name=adjust_microbatches.TYPE,
-        overhead_seconds=prices.overhead_seconds(state, look.policy, adjust_microbatches.TYPE),
-    )
-    if not ski_rental.due(price, slow.loss) or adjust_microbatches.hindrance(look):
-        return state, slow
-    state, slow = order(state, slow, look)
-    if slow.moved is None:
-        return state, slow
-    return state, replace(slow, applied=[*slow.applied, prices.applied(price, slow, look)])
+class Rebalance(Strategy):
+    """S2 against a slow rank."""
+
+    facts = adjust_microbatches.FACTS
+    against: ClassVar[tuple[SubjectKind, ...]] = ("Rank",)
+
+    def refreshed(self, state: RecoveryState, slow: SlowIncident, look: Look) -> SlowIncident:
+        return replace(slow, passed_over=blocked_reason(slow, look))
+
+    def candidate(self, state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
+        return None if blocked_reason(slow, look) else prices.standstill(self.facts, state, look.policy)
+
+    def may_repeat(self, slow: SlowIncident, look: Look) -> bool:
+        return _may_move_again(slow, look.obs)
+
+    def apply(self, state: RecoveryState, slow: SlowIncident, look: Look) -> Attempt:
+        if look.policy.enforce:
+            state, slow = order(state, slow, look)
+        return Attempt(state, slow, [])
+
+
+class UnnamedRebalance(Rebalance):
+    """S2 against a slowdown without a name."""
+
+    against = ("Unknown",)
+
+    def refreshed(self, state: RecoveryState, slow: SlowIncident, look: Look) -> SlowIncident:
+        return slow
+
+    def candidate(self, state: RecoveryState, slow: SlowIncident, look: Look) -> ski_rental.Candidate | None:
+        moved = slow.moved is not None and not _may_move_again(slow, look.obs)
+        if slow.subject is not None or moved or not is_allowed(look.policy) or not _is_settled(state, slow, look):
+            return None
+        return None if adjust_microbatches.hindrance(look) else prices.standstill(self.facts, state, look.policy)
+
+    def apply(self, state: RecoveryState, slow: SlowIncident, look: Look) -> Attempt:
+        state, ordered = order(state, slow, look)
+        # An earlier move stays noted at the incident, so that its note does not show whether this one was ordered.
+        return Attempt(state, ordered, None if ordered is slow else [])
+
+
+def blocked_reason(slow: SlowIncident, look: Look) -> str:
+    """Return why micro-batches are not moved against a slow rank now; "" where they can be, were, or need not be."""
+    wanted = look.policy.names(adjust_microbatches.TYPE)
+    if not wanted or (was_applied(slow, adjust_microbatches.TYPE) and not _may_move_again(slow, look.obs)):
+        return ""
+    why = adjust_microbatches.hindrance(look)
+    return why or ("" if adjust_microbatches.plan(look) is not None else adjust_microbatches.NO_GAIN)
+
+
+def _may_move_again(slow: SlowIncident, obs: Observation) -> bool:
+    """Check whether micro-batches may be moved once more, since a failed move was long ago: longer each time."""
+    if slow.moved is None or not slow.moved.failed:
+        return False
+    failures = len(only(slow, adjust_microbatches.TYPE))
+    return obs.now - slow.moved.failed_at >= adjust_microbatches.retry_seconds(failures)
 
 
 def kept(state: RecoveryState, over: SlowIncident, look: Look) -> RecoveryState:
     """Return the state after an incident is over: micro-batches stay moved while some other replica is slow."""
     sharing, level = state.sharing, look.obs.iteration_ns(look.policy.consecutive)
-    if state.slow is not None or over.moved is None or over.moved.failed or level is None:
+    if state.slowdowns or over.moved is None or over.moved.failed or level is None:
         return state
     moved = sharing is not None and not sharing.is_even and sharing.generation == look.obs.generation
     # The shares were moved for a reason: take them back only when the replicas are clearly alike.
@@ -117,17 +164,18 @@ def kept(state: RecoveryState, over: SlowIncident, look: Look) -> RecoveryState:
     suspicion = SlowIncident(
         id="",
         phase="Suspected",
-        onset_at=look.obs.now,
-        onset_generation=look.obs.generation,
-        onset_iteration=max(1, look.obs.iterations),
-        reported_iteration=look.obs.iterations,
-        healthy_ns=over.healthy_ns,
-        slow_ns=int(level),
+        onset=SlowdownOnset(
+            at=look.obs.now,
+            generation=look.obs.generation,
+            iteration=max(1, look.obs.iterations),
+            reported_iteration=look.obs.iterations,
+        ),
+        times=IterationTimes(healthy_ns=over.times.healthy_ns, slow_ns=int(level)),
         loss=ski_rental.Loss(generation=look.obs.generation, counted_iterations=look.obs.iterations),
         moved=over.moved,
         applied=only(over, adjust_microbatches.TYPE),
     )
-    return replace(state, slow=suspicion)
+    return with_leader(state, suspicion)
 
 
 def carried(state: RecoveryState, commands: Sequence[Command], look: Look) -> RecoveryState:
@@ -142,8 +190,9 @@ def carried(state: RecoveryState, commands: Sequence[Command], look: Look) -> Re
         pods_of = next(
             (each.pods_of for each in restarts if isinstance(each, Swap)), tuple(range(len(look.obs.members)))
         )
-        healthy_ns = max(slow.healthy_ns + slow.common_ns for slow in _incidents(state))
+        healthy_ns = max(slow.times.well_ns for slow in _incidents(state))
         plan, level_ns = adjust_microbatches.plan_seated(look, pods_of, new, healthy_ns)
+    # The next generation begins with even shares then, and a rank that stays slow in it may be relieved again.
     if plan is None:
         return _moved_anew(replace(state, sharing=None), new)
     state = _with_moved(state, lambda _, named: _moved(plan, named, round(level_ns)))
@@ -163,7 +212,7 @@ def _moved_anew(state: RecoveryState, new: Collection[int]) -> RecoveryState:
             return slow
         return replace(slow, moved=None, applied=without(slow, adjust_microbatches.TYPE))
 
-    return _changed(state, again)
+    return with_each_changed(state, again)
 
 
 def since_start(state: RecoveryState, look: Look) -> float | None:
@@ -173,7 +222,7 @@ def since_start(state: RecoveryState, look: Look) -> float | None:
         return None
     if replicas_are_alike(look) or (plan := adjust_microbatches.plan(look)) is None:
         return None
-    return float(state.healthy_ns or plan.expected_ns)
+    return float(state.levels.healthy_ns or plan.expected_ns)
 
 
 def beside_exchange(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, SlowIncident]:
@@ -186,8 +235,8 @@ def beside_exchange(state: RecoveryState, slow: SlowIncident, look: Look) -> tup
 def _is_settled(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether the newest iterations are all of this slowdown, and of the present shares."""
     if (
-        slow.onset_generation == look.obs.generation
-        and look.obs.iterations - slow.onset_iteration < look.policy.consecutive
+        slow.onset.generation == look.obs.generation
+        and look.obs.iterations - slow.onset.iteration < look.policy.consecutive
     ):
         return False
     level, before = look.obs.iteration_ns(look.policy.consecutive), state.sharing
@@ -228,10 +277,12 @@ def step(state: RecoveryState, look: Look) -> RecoveryState:
         return state
     if sharing.generation < look.obs.generation:
         return replace(state, sharing=None)
+    # The next generation's split is asked for before that generation runs.
     if sharing.generation > look.obs.generation or sharing.is_even:
         return state
     if not _is_wanted(state, look.policy):
         return replace(state, sharing=_evened(sharing, look.obs.now))
+    # The iteration times of a job that stands still judge no split.
     if not look.obs.running or state.stop is not None or state.hang is not None:
         return state
     if not sharing.taken_iteration:
@@ -249,7 +300,8 @@ def is_on_its_way(state: RecoveryState, look: Look) -> bool:
 
 def _is_wanted(state: RecoveryState, policy: Policy) -> bool:
     """Check whether there is still something against which micro-batches may be moved."""
-    suspected = state.slow is not None and state.slow.culprit is None and state.slow.moved is not None
+    slow = state.leader
+    suspected = slow is not None and slow.culprit is None and slow.moved is not None
     return is_allowed(policy) and (suspected or bool(state.culprits))
 
 
@@ -283,10 +335,11 @@ def _judged(state: RecoveryState, sharing: Sharing, look: Look) -> RecoveryState
     if done < NEWEST + TAKE_BACK_ITERATIONS:
         return state
     followed = _followed(state, sharing, look, done)
-    link = state.link_beside
+    link = state.concurrent_link
     if followed is not state or (link is not None and link.is_incident):
         return followed  # if a link is slow, too, the iteration time does not judge the split
     moved = _newest_moved(state)
+    # The measurement is made once: later levels are those of other faults as well.
     if moved is None or moved.after_ns or done < CHECK_ITERATIONS * look.policy.consecutive:
         return state
     level = look.obs.iteration_ns(look.policy.consecutive, fresh=True)
@@ -300,12 +353,14 @@ def _judged(state: RecoveryState, sharing: Sharing, look: Look) -> RecoveryState
 
 def _followed(state: RecoveryState, sharing: Sharing, look: Look, done: int) -> RecoveryState:
     """Ask for a better split, once the ``done`` iterations of the present one have lost what the change costs."""
+    # A culprit that seems well may get its micro-batches back soon: no other split until that is decided.
     well = any(slow.well_since is not None for slow in _incidents(state))
     if well or adjust_microbatches.hindrance(look):
         return state
     plan, gives_back = None, look.obs.now - sharing.at >= AGAIN_SECONDS
     if done >= look.policy.consecutive + TAKE_BACK_ITERATIONS:
         plan = _better(state, look, done, gives_back=gives_back)
+    # A sudden change cannot wait for whole windows: a single iteration has to do then.
     if plan is None and _is_suddenly_longer(state, look):
         plan = _better(state, Look(look.obs, replace(look.policy, consecutive=1)), NEWEST, gives_back=gives_back)
     if plan is None or plan.per_rank != sharing.per_rank:
@@ -324,7 +379,7 @@ def _better(state: RecoveryState, look: Look, iterations: int, *, gives_back: bo
     if level is None or plan is None:
         return None
     lost_seconds = iterations * (level - plan.expected_ns) / 1e9
-    return plan if lost_seconds >= prices.overhead_seconds(state, look.policy, adjust_microbatches.TYPE) else None
+    return plan if lost_seconds >= prices.overhead_seconds(state, look.policy, adjust_microbatches.FACTS) else None
 
 
 def _is_suddenly_longer(state: RecoveryState, look: Look) -> bool:
@@ -334,7 +389,7 @@ def _is_suddenly_longer(state: RecoveryState, look: Look) -> bool:
     is. The first of them may be partly healthy: half as much longer is enough of it.
     """
     moved = _newest_moved(state)
-    if moved is None or state.link_beside is not None:
+    if moved is None or state.concurrent_link is not None:
         return False
     well_ns = moved.after_ns or moved.expected_ns
     times = [rank.sent.iteration_ns[-NEWEST:] for rank in look.obs.ranks if len(rank.sent.iteration_ns) >= NEWEST]
@@ -350,7 +405,7 @@ def _failed(state: RecoveryState, sharing: Sharing, why: str, now: float) -> Rec
 
 
 def _incidents(state: RecoveryState) -> list[SlowIncident]:
-    return [slow for slow in (state.slow, *state.beside) if slow is not None]
+    return [slow for slow in state.slowdowns if slow is not state.concurrent_link]
 
 
 def _newest_moved(state: RecoveryState) -> Moved | None:
@@ -365,10 +420,4 @@ def _with_moved(state: RecoveryState, change: Callable[[Moved, Culprit | None], 
             return slow
         return replace(slow, moved=change(slow.moved, slow.culprit))
 
-    return _changed(state, changed)
-
-
-def _changed(state: RecoveryState, change: Callable[[SlowIncident], SlowIncident]) -> RecoveryState:
-    """Change each incident of a slowdown."""
-    slow = None if state.slow is None else change(state.slow)
-    return replace(state, slow=slow, beside=list(map(change, state.beside)))
+    return with_each_changed(state, changed)

@@ -14,7 +14,7 @@ from falcon_core.recovery.history import durations, flapping, node_fault
 from falcon_core.recovery.model.events import Event, SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation, resumed_at
 from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import RecoveryState, with_leader
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
 
@@ -34,28 +34,29 @@ def step(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     if not look.obs.running or state.stop is not None:
         return Step(state)
     slow = trains_again(slow, look.obs)
-    if slow.trained_at is None:
+    if slow.restart.trained_at is None:
         return Step(state)
-    state = replace(state, slow=slow)
+    state = with_leader(state, slow)
     level = level_after(look, CHECK_ITERATIONS)
     if level is None:
         return Step(state)
-    if level <= (slow.healthy_ns + slow.common_ns) * (1 + look.policy.verify):
+    if level <= (slow.times.well_ns) * (1 + look.policy.verify):
         return _judged(state, level, _checked(state), look)
+    # The job is still slow, perhaps for another node's sake: then each replaced rank is judged by itself.
     well = _well_beside_another(state, look)
-    over = len(well) == len(_checked(state)) or look.obs.now - slow.trained_at > CHECK_SECONDS
+    over = len(well) == len(_checked(state)) or look.obs.now - slow.restart.trained_at > CHECK_SECONDS
     return _judged(state, level, well, look) if over else Step(state)
 
 
 def trains_again(slow: SlowIncident, obs: Observation) -> SlowIncident:
     """Return the incident with the time at which training went on after the restart, once that is known."""
-    if slow.trained_at is not None:
+    if slow.restart.trained_at is not None:
         return slow
     tracked = [rank for rank in obs.ranks if rank.sent.iterations]
     resumed = resumed_at(obs)
     if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):
         return slow
-    return replace(slow, trained_at=resumed)
+    return replace(slow, restart=replace(slow.restart, trained_at=resumed))
 
 
 def level_after(look: Look, windows: int) -> float | None:
@@ -66,9 +67,9 @@ def level_after(look: Look, windows: int) -> float | None:
 
 def learned_cost(state: RecoveryState, slow: SlowIncident, strategy: str) -> tuple[RecoveryState, float | None]:
     """Learn for how long training stood still for a strategy; the second value is that time [s], None: not known."""
-    if slow.trained_at is None or slow.switched_at is None:
+    if slow.restart.trained_at is None or slow.restart.switched_at is None:
         return state, None
-    cost = max(0.0, slow.trained_at - slow.switched_at)
+    cost = max(0.0, slow.restart.trained_at - slow.restart.switched_at)
     learned = ski_rental.learn(state.overheads.get(strategy), cost)
     return replace(state, overheads={**state.overheads, strategy: round(learned, 2)}), cost
 
@@ -87,23 +88,22 @@ def _judged(state: RecoveryState, level: float, helped: Collection[SlowIncident]
         for incident in checked
     ]
     for incident in checked:
+        # The node has left: spells on it say nothing of what runs in its place.
         state = flapping.forget(state, together.culprit(incident).node)
-        state = durations.cut_short(state, incident, incident.switched_at or look.obs.now)
+        state = durations.cut_short(state, incident, incident.restart.switched_at or look.obs.now)
         if incident in helped:
             state = node_fault.helped(state, incident)
         else:
             state = node_fault.did_not_help(state, incident, look)
-    left = [incident for incident in state.beside if incident not in checked]
-    state = replace(state, slow=None, beside=left)
-    return Step(state, events=closed).then(together.promoted(state))
+    return Step(state, events=closed).then(together.close(state, checked))
 
 
 def _another_is_slow(state: RecoveryState, look: Look) -> bool:
     """Check whether a node that was not replaced, or a link, explains that the job is slow after the replacement."""
     first = together.first_of(state)
-    if state.link_beside is not None and state.link_beside.is_incident:
+    if state.concurrent_link is not None and state.concurrent_link.is_incident:
         return True
-    left = [slow for slow in state.beside if slow.phase != "Checking"]
+    left = [slow for slow in state.further if slow.phase != "Checking"]
     if any(is_slow_now(together.culprit(slow), look) for slow in left):
         return True
     replaced = {together.culprit(slow).replica for slow in _checked(state)}
@@ -113,7 +113,7 @@ def _another_is_slow(state: RecoveryState, look: Look) -> bool:
 
 def _checked(state: RecoveryState) -> list[SlowIncident]:
     """Return the incidents whose nodes were left in the newest restart, the first of them first."""
-    return [together.first_of(state), *(slow for slow in state.beside if slow.phase == "Checking")]
+    return [together.first_of(state), *(slow for slow in state.further if slow.phase == "Checking")]
 
 
 def _well_beside_another(state: RecoveryState, look: Look) -> list[SlowIncident]:

@@ -19,10 +19,9 @@ from typing import Literal
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.model import Cause, Component, Severity
+from falcon_core.model import Cause, Severity
 from falcon_core.planning.restart_price import RestartPrice, restart_price
 from falcon_core.recovery.diagnosis.communicator_progress import Counts, nobody_waits, place, progress
-from falcon_core.recovery.failstop import restart_budget
 from falcon_core.recovery.failstop.output_evidence import could_answer, raised, said_last
 from falcon_core.recovery.model.events import HangClosed
 from falcon_core.recovery.model.failure import Awaited, Fault, HangFinding, HangIncident, StackGroup
@@ -30,6 +29,7 @@ from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import NAMED_RANKS
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
+from falcon_core.recovery.repairs import restart_budget
 from falcon_core.signals.job.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 
@@ -53,7 +53,7 @@ def stalled_since(obs: Observation) -> float | None:
 
 
 def explain(look: Look) -> list[HangFinding]:
-    """Find whom the job waits for, the call with most ranks inside first; empty where the reports do not show it."""
+    """Find the ranks that the job waits for, the call with most ranks inside first; empty if no report shows them."""
     counts = progress(look)
     mute = _mute(look.obs)
     hangs = [_narrowed(hang, mute) for hang in _hangs(counts)[:MAX_FINDINGS]]
@@ -103,6 +103,7 @@ class _Evidence:
 
     def finding(self, hang: Hang) -> HangFinding:
         members = self._members[hang.comm]
+        # Most members name the call; a rank that never arrived names an older one.
         calls = Counter((comm.op, comm.bytes) for comm in self._reports.get(hang.comm, []) if comm.op)
         op, size = calls.most_common(1)[0][0] if calls else (0, None)
         return HangFinding(
@@ -144,6 +145,7 @@ def step(state: RecoveryState, look: Look) -> Step:
     findings = explain(look)
     if patience and look.obs.now - since < _patience(findings):
         return Step(state)
+    # The price is taken once: the time at which the restart is due, which users read, stays.
     cost = price(state, look)
     found = HangIncident(
         id=f"{look.policy.job}-{state.incidents + 1}",
@@ -164,11 +166,13 @@ def _follow(state: RecoveryState, hang: HangIncident, look: Look, *, stalled: bo
     if state.stop is not None or look.obs.generation != hang.generation:
         return _closed(state, hang, look.obs, moved=False)
     if not stalled:
+        # Silence of the reports alone is no progress.
         moving = any(rank.fresh and rank.sent.iterations and not rank.stalled for rank in look.obs.ranks)
         return _closed(state, hang, look.obs, moved=True) if moving else Step(state)
     findings = explain(look)
     if findings and _key(findings) != _key(hang.findings):
         hang = replace(hang, findings=findings)
+    # Stacks and words often come later than the hang. The last ones that came are kept.
     shown = stacks(look.obs, hang.findings)
     if shown and shown != hang.stacks:
         hang = replace(hang, stacks=shown)
@@ -201,7 +205,7 @@ def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[in
 
 def price(state: RecoveryState, look: Look) -> RestartPrice:
     """Return the price of a restart of all processes now: the standstill, and the work since the last checkpoint."""
-    healthy_ns = state.healthy_ns or look.obs.iteration_ns(look.policy.consecutive) or 0.0
+    healthy_ns = state.levels.healthy_ns or look.obs.iteration_ns(look.policy.consecutive) or 0.0
     since = stalled_since(look.obs)
     moved_until = look.obs.now if since is None else since
     return restart_price(
@@ -223,7 +227,7 @@ def due(state: RecoveryState, look: Look) -> Fault | None:
     """Return the open hang as a fault, once the standstill has cost what a restart costs; None before that.
 
     After ``PATIENCE_SECONDS`` it is due in any case: the libraries' own timeouts, of ten minutes and more, would end
-    the processes and lose the same work. A job in which nobody waits inside a call does not hang.
+    the processes and lose the same work. A job in which no rank waits inside a call does not hang.
     """
     hang = state.hang
     if (
@@ -245,7 +249,6 @@ def due(state: RecoveryState, look: Look) -> Fault | None:
     return Fault(
         severity=Severity.SEV2,
         cause=Cause.HANG,
-        component=Component.PROCESS,
         text=_text(first) if alone and first is not None else "stands still: no rank moves",
         replica=member.replica,
         pod_name=member.pod_name,

@@ -47,8 +47,9 @@ def late_starts(look: Look, stop: StopIncident | None) -> list[MemberSeen]:
         for member in look.obs.members
         if member.start is not None
         and member.start.seconds
-        >= limit_seconds(member.start, look.obs.longest_start_seconds, look.policy.start_seconds)
+        >= limit_seconds(member.start, look.obs.longest_start_seconds, look.policy.pod_times.start_seconds)
     ]
+    # Bounded, since a job that starts nowhere would otherwise visit every node.
     moved = stop.moves if stop is not None else 0
     allowed = max(1, look.policy.restarts) + len(look.obs.members) // 4 - moved
     return late[: max(0, min(look.obs.free_nodes, allowed))]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.errors.taxonomy import classify_exit
+from falcon_core.recovery.failstop.output_evidence import process_end
 from falcon_core.recovery.model.failure import StopIncident
 from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
 from falcon_core.times import ALIVE_SECONDS, KUBELET_SECONDS
@@ -41,17 +41,13 @@ class Liveness(msgspec.Struct, frozen=True, kw_only=True):
 
 def broke_off(rank: RankSeen) -> bool:
     """Check whether the rank ended as a process does when a peer leaves its collective."""
-    if rank.process != "Ended":
-        return False
-    end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
+    end = process_end(rank)
     return end is not None and end.consequence
 
 
 def died(rank: RankSeen) -> bool:
     """Check whether the rank ended in a way that no peer can cause."""
-    if rank.process != "Ended":
-        return False
-    end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
+    end = process_end(rank)
     return end is not None and not end.consequence
 
 
@@ -75,12 +71,14 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
     }
     if not silent:
         return Liveness()
+    # If reports cannot arrive, silence is no evidence about any member.
     trouble = _bus_trouble(obs, silent)
     if trouble:
         return Liveness(bus_trouble=trouble)
     witnesses = _witnesses(obs, silent, stop if not obs.running else None)
+    # Without a witness only the agent is known to be silent, and its ranks may train on: no pod is replaced for that.
     lost = [
-        Lost(replica=replica, witness=witness, node_not_ready=not silent[replica].node_ready)
+        Lost(replica=replica, witness=witness, node_not_ready=not silent[replica].node_health.ready)
         for replica, witness in witnesses.items()
         if witness
     ]
@@ -92,7 +90,7 @@ def _bus_trouble(obs: Observation, silent: dict[int, MemberSeen]) -> str:
     if not obs.bus_healthy:
         return "the operator has not heard etcd or all gateways for long enough"
     members = len(obs.members)
-    unexplained = sum(member.node_ready for member in silent.values())
+    unexplained = sum(member.node_health.ready for member in silent.values())
     if unexplained > max(1, members // 2):
         return f"{unexplained} of {members} agents on Ready nodes fell silent together, which points at the bus"
     if len(silent) == members > 1:
@@ -106,7 +104,7 @@ def _witnesses(obs: Observation, silent: dict[int, MemberSeen], stopping: StopIn
     peers = _look_at([rank for rank in obs.ranks if rank.replica not in silent])
     witnesses = {}
     for replica, member in silent.items():
-        if not member.node_ready:
+        if not member.node_health.ready:
             witnesses[replica] = f"node {member.node} is NotReady"
         elif replica in ended or _node_speaks(member):
             witnesses[replica] = ""  # its own last report, or its agent's end, explains what the peers show

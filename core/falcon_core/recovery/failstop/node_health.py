@@ -21,9 +21,9 @@ def explained(fault: Fault, member: MemberSeen) -> Fault:
     """Return the fault with the grave trouble that its node reports, if that may be why.
 
     An error of the program's own has its reason, as has a container that reached its own limit of memory, or a pod that
-    somebody deleted.
+    a person deleted.
     """
-    trouble = member.trouble
+    trouble = member.node_health.trouble
     if trouble is None or not trouble.grave or fault.node != member.node or fault.is_lost:
         return fault
     if fault.error or fault.cause is Cause.OUT_OF_MEMORY or not fault.counts:
@@ -41,19 +41,20 @@ def leaving(obs: Observation, busy: set[int], incident: str) -> list[Command]:
     """
     stays = [member for member in obs.members if member.replica not in busy and not _is_moving(obs, member)]
     commands: list[Command] = [
-        Replace(member.replica, f"its node reports {member.trouble.text}", False, False, incident)
+        Replace(member.replica, f"its node reports {member.node_health.trouble.text}", False, False, incident)
         for member in stays
-        if _is_grave(member) and member.trouble is not None
+        if _is_grave(member) and member.node_health.trouble is not None
     ]
     commands += [
         Recreate(member.replica, stay=False) for member in stays if member.notice is not None and not _is_grave(member)
     ]
+    # The failed replicas are served first.
     spare = max(0, (obs.spares.ready or 0) - len(busy)) if obs.spares.available else 0
     return commands[:spare]
 
 
 def _is_grave(member: MemberSeen) -> bool:
-    return member.trouble is not None and member.trouble.grave
+    return member.node_health.trouble is not None and member.node_health.trouble.grave
 
 
 def _is_moving(obs: Observation, member: MemberSeen) -> bool:

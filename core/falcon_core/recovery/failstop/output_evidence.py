@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.last_words import LastWords
+from falcon_core.errors.taxonomy import Exit, classify_exit
 from falcon_core.errors.tracebacks import exception_type
 from falcon_core.model import Severity
 from falcon_core.recovery.diagnosis.communicator_progress import nobody_waits, waits
@@ -50,7 +51,7 @@ def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
 
     A rank has failed if it printed an error that ends a program, ``RAISED_SECONDS`` ago at least, has made no call
     since then, and its stack shows that it has left its program; or if its program is over while others are inside a
-    collective, whatever it printed. Where nobody waits inside a call, each rank may save or evaluate by itself.
+    collective, whatever it printed. Where no rank waits inside a call, each rank may save or evaluate by itself.
     """
     running = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
     may_have_failed = any(rank.printed or has_ended(rank) for rank in running)
@@ -58,6 +59,7 @@ def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
         return []
     if len(obs.ranks) > 1 and nobody_waits(obs):
         return []
+    # If some rank's interpreter answers, one that does not has left its program or stands still.
     interpreters_answer = any(rank.sent.stack for rank in running)
     # When training is over, all ranks clean up for a while, and none waits for another.
     too_early = any(map(waits, running))
@@ -66,6 +68,14 @@ def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
         for rank in running
         if (has_ended(rank) and too_early) or _has_failed(rank, judge, interpreters_answer=interpreters_answer)
     ]
+
+
+def process_end(rank: RankSeen) -> Exit | None:
+    """Return the failure as which a rank's process ended; None where it lives, or has ended well."""
+    if rank.process != "Ended":
+        return None
+    uncaught = rank.uncaught_at is not None
+    return classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed, uncaught=uncaught)
 
 
 def has_ended(rank: RankSeen) -> bool:

@@ -6,7 +6,7 @@ No repair is decided here.
 from __future__ import annotations
 
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION
-from falcon_core.model import Cause, Component, Severity
+from falcon_core.model import Cause, Severity
 from falcon_core.recovery.failstop.late_starts import late_starts, limit_seconds
 from falcon_core.recovery.failstop.liveness import Liveness
 from falcon_core.recovery.model.failure import Fault, StopIncident
@@ -26,7 +26,6 @@ def member_faults(look: Look, live: Liveness, stop: StopIncident | None) -> list
         Fault(
             severity=LOST_CONNECTION,
             cause=Cause.NODE_LOST,
-            component=Component.NODE,
             text="its agent's lease is lost",
             replica=lost.replica,
             pod_name=look.obs.members[lost.replica].pod_name,
@@ -38,11 +37,13 @@ def member_faults(look: Look, live: Liveness, stop: StopIncident | None) -> list
     ]
     named = {fault.replica for fault in faults}
     for member in look.obs.members:
+        # A lost node explains its pod; a replica that is done may end its pod as it likes.
         if member.replica not in named and not member.done:
             fault = _pod_fault(member, look.policy) or _launcher_fault(look, member, bus_trouble=live.bus_trouble)
             if fault is not None:
                 faults.append(fault)
     named = {fault.replica for fault in faults}
+    # A pod that starts late is the mildest fault, and any other explains it.
     late = late_starts(look, stop)
     faults += [_late_start(member, look) for member in late if member.replica not in named]
     return sorted(faults, key=lambda fault: fault.severity)
@@ -51,7 +52,7 @@ def member_faults(look: Look, live: Liveness, stop: StopIncident | None) -> list
 def _pod_fault(member: MemberSeen, policy: Policy) -> Fault | None:
     """Return the fault of a pod that has ended, is gone, or cannot return."""
     end = member.end
-    if member.stuck:
+    if member.launcher.stuck:
         return None  # its launcher's word is graver
     if member.pod == "Ended" and end.cause is Cause.OUT_OF_MEMORY:
         text = "its container was killed as a whole by the kernel: out of memory (its limit)"
@@ -61,14 +62,15 @@ def _pod_fault(member: MemberSeen, policy: Policy) -> Fault | None:
         return _fault(member, policy, text, counts=end.owner != "Cluster", end=end)
     if member.pod in ("Deleting", "Gone"):
         return _fault(member, policy, "its pod was deleted" + (f" ({end.text})" if end.text else ""), counts=False)
-    if member.pod == "Awaited" and member.pinned and not member.node_ready:
+    # Pinned to that node, it would wait for it for ever.
+    if member.pod == "Awaited" and member.pinned and not member.node_health.ready:
         return _fault(member, policy, "its pod cannot return to its node", counts=False)
     return None
 
 
 def _late_start(member: MemberSeen, look: Look) -> Fault:
     wait = member.start or StartWait()
-    seconds = limit_seconds(wait, look.obs.longest_start_seconds, look.policy.start_seconds)
+    seconds = limit_seconds(wait, look.obs.longest_start_seconds, look.policy.pod_times.start_seconds)
     said = f": {wait.text}" if wait.text else ""
     text = f"its pod has not started within {seconds:.0f} s (spec.schedulingDeadlineSeconds){said}"
     return _fault(
@@ -78,14 +80,16 @@ def _late_start(member: MemberSeen, look: Look) -> Fault:
 
 def _launcher_fault(look: Look, member: MemberSeen, *, bus_trouble: str) -> Fault | None:
     """Return the fault of a launcher that does not do as it was ordered."""
-    if member.stuck:
+    if member.launcher.stuck:
         text = f"a process survived SIGKILL for {LAUNCHER_STUCK_SECONDS} s"
         return _fault(member, look.policy, text, counts=False, severity=Severity.SEV1)
-    if look.obs.running or member.pod != "Present" or member.acknowledged:
+    if look.obs.running or member.pod != "Present" or member.launcher.acknowledged:
         return None
-    silent = member.alive is False and not bus_trouble and member.unacknowledged_seconds > SILENT_SECONDS
-    ending_seconds = look.policy.grace_seconds + OBSTINATE_SECONDS
-    obstinate = member.alive is True and member.unacknowledged_seconds > ending_seconds
+    # While the bus has trouble, a launcher's silence shows nothing.
+    silent = member.alive is False and not bus_trouble and member.launcher.unacknowledged_seconds > SILENT_SECONDS
+    # A launcher has the grace period of its processes before it counts as disobedient.
+    ending_seconds = look.policy.pod_times.grace_seconds + OBSTINATE_SECONDS
+    obstinate = member.alive is True and member.launcher.unacknowledged_seconds > ending_seconds
     if silent or obstinate:
         return _fault(member, look.policy, "its launcher did not answer the order to stop", counts=False)
     return None
@@ -100,14 +104,14 @@ def _fault(
     severity: Severity = EXITED_ABNORMALLY,
     end: PodEnd = _UNKNOWN,
 ) -> Fault:
-    gone = not member.node_ready
+    # A node that is not ready explains whatever its pod shows.
+    gone = not member.node_health.ready
     kind = None if gone else policy.judge.get(end.error_class)
     if kind is not None and end.owner == "Job" and kind.costs_node:
         severity = Severity.SEV1
     return Fault(
         severity=LOST_CONNECTION if gone else severity,
         cause=Cause.NODE_LOST if gone else end.cause,
-        component=Component.NODE if gone else Component.PROCESS,
         text=text,
         replica=member.replica,
         pod_name=member.pod_name,

@@ -9,22 +9,19 @@ the two cases expires seconds later.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
-from falcon_core.recovery.failstop import hangs, restart_budget
-from falcon_core.recovery.failstop.failure_messages import farewell
+from falcon_core.recovery.failstop import hangs, outages, repeated_failures
+from falcon_core.recovery.failstop.failure_messages import farewell, farewell_to_outage, farewell_to_repeated
 from falcon_core.recovery.failstop.faults import (
     EARLY_END,
     is_leaving,
     no_restart_mends,
     others_may_follow,
-    precedence,
     raised_fault,
     rank_fault,
     start_fault,
@@ -32,23 +29,48 @@ from falcon_core.recovery.failstop.faults import (
 from falcon_core.recovery.failstop.liveness import assess_liveness
 from falcon_core.recovery.failstop.node_health import explained, leaving
 from falcon_core.recovery.failstop.pod_faults import member_faults
-from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart, Switch
+from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart
 from falcon_core.recovery.model.events import StopClosed
-from falcon_core.recovery.model.failure import Attempt, Fault, StepTaken, StopIncident
+from falcon_core.recovery.model.failure import Attempt, Fault, Outage, Repeat, StepTaken, StopIncident
 from falcon_core.recovery.model.observation import Look, Observation, resumed_at, training
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import Awaiting, RecoveryState
 from falcon_core.recovery.model.step import Step
-from falcon_core.times import OBSTINATE_SECONDS, RAISED_SECONDS
+from falcon_core.recovery.repairs import repair_table, restart_budget
+from falcon_core.recovery.repairs.repair import Failure, Repair, least, pod_needed, reason
+from falcon_core.times import CLOCK_SECONDS, OBSTINATE_SECONDS, RAISED_SECONDS
 
-TRANSIENT_SECONDS = 900.0  # for so long, failures of a storage or network that is away do not count
 # A program that fails at its start on one node fails on the others by then, if the node is not to blame: they started
 # together, and differ by how fast they read the program. Nothing has been computed yet that the wait could cost.
 OTHERS_SECONDS = 5.0
+LOST_PEER_SECONDS = 10.0  # the same where a rank says that it lost a peer
+NAMING_SECONDS = 1.0  # in which peers report their ends as well: until then no Event names the rank that failed first
+# No restart is held back for longer. A later time was set by another operator whose clock was ahead of this one's.
+LONGEST_HELD_SECONDS = max(outages.LONGEST_WAIT_SECONDS, restart_budget.LONGEST_BACK_OFF_SECONDS)
 replace = msgspec.structs.replace
 
 
 def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once, and answer the failures that the look shows."""
+    outage = outages.standing(state.habits.outage, look.obs)
+    if outage is not state.habits.outage:
+        state = replace(state, habits=replace(state.habits, outage=outage))
+    taken = _answered(state, look)
+    stop = taken.state.stop
+    if stop is None or stop.named or not _is_certain(stop, look.obs):
+        return taken
+    return replace(taken, state=replace(taken.state, stop=replace(stop, named=True)))
+
+
+def _is_certain(stop: StopIncident, obs: Observation) -> bool:
+    """Check whether no further report is waited for before the first failed rank is named to people."""
+    heard = all(rank.process == "Ended" or rank.uncaught_at is not None for rank in obs.ranks)
+    # A rank that lost a peer is not the first: the peer's own end is waited for, which its kubelet may have to report.
+    seconds = LOST_PEER_SECONDS if stop.fault.consequence else NAMING_SECONDS
+    return heard or obs.now - stop.detected_at >= seconds or stop.fault.ended_at is None
+
+
+def _answered(state: RecoveryState, look: Look) -> Step:
     if state.stop is not None and training(look.obs, seen_before=_seen_before(state, state.stop)):
         return _close(state, look.obs)
     live = assess_liveness(look.obs, state.stop)
@@ -56,35 +78,36 @@ def step(state: RecoveryState, look: Look) -> Step:
     # While a generation is being stopped, a replica whose new pod is on its way needs no second one.
     members = [fault for fault in faults if look.obs.running or not _under_way(look.obs, fault)]
     if members:
-        if _is_held(state, look.obs) and not any(fault.is_lost for fault in members):
-            return Step(_refine(state, look))
-        return _act(state, look, members)
-    # The old generation is still being stopped: later signs may correct the diagnosis.
+        return _members_answered(state, look, members)
+    # The old generation is still being stopped: later signs may correct the diagnosis, and with it the repair.
     if not look.obs.running:
-        return Step(_refine(state, look))
+        return _corrected(_refine(state, look), look)
     if state.stop is not None and state.stop.acts_at is not None:
-        return _held_back(_refine(state, look), look.obs, state.stop.acts_at)
-    failure = (
-        rank_fault(look.obs, look.policy.judge, uncaught=look.policy.enforce)
-        or start_fault(look.obs.members)
-        or raised_fault(look)
-        or hangs.due(state, look)
-    )
+        return _held_back(_refine(state, look), look.obs)
+    failure = rank_fault(look) or start_fault(look.obs.members) or raised_fault(look) or hangs.due(state, look)
     if failure is None:
         return Step(state)
     state, waits = _wait(state, look, failure)
     return Step(state) if waits else _act(replace(state, awaiting=None), look, [failure])
 
 
+def _members_answered(state: RecoveryState, look: Look, faults: list[Fault]) -> Step:
+    """Answer the faults of pods and nodes."""
+    if _is_held(state, look.obs) and not any(fault.is_lost for fault in faults):
+        return Step(_refine(state, look))
+    state, waits = _wait_for_others(state, look.obs, may_follow=_pods_may_follow(look, faults))
+    return Step(_refine(state, look)) if waits else _act(replace(state, awaiting=None), look, faults)
+
+
 def _wait(state: RecoveryState, look: Look, failure: Fault) -> tuple[RecoveryState, bool]:
     """Return whether more will be known of the failure in a moment, before which nothing is decided."""
-    if failure.symptom and any(member.signalled for member in look.obs.members):
+    if failure.symptom and any(member.launcher.signalled for member in look.obs.members):
         # Its pod is about to end, with a reason of its own, and no generation can begin before that.
-        return _wait_for_end(state, look, failure, look.policy.grace_seconds + OBSTINATE_SECONDS)
-    if others_may_follow(look.obs, failure, look.policy.judge):
-        state = _wait_for_others(state, look.obs)
-        if state.awaiting is not None and look.obs.now - state.awaiting.since < OTHERS_SECONDS:
-            return state, True
+        return _wait_for_end(state, look, failure, look.policy.pod_times.grace_seconds + OBSTINATE_SECONDS)
+    may_follow = outages.others_may_follow(look, [failure]) or others_may_follow(look.obs, failure, look.policy.judge)
+    state, waits = _wait_for_others(state, look.obs, may_follow=may_follow)
+    if waits:
+        return state, True
     return _wait_for_end(state, look, failure, RAISED_SECONDS) if is_leaving(look.obs, failure) else (state, False)
 
 
@@ -100,16 +123,24 @@ def _wait_for_end(state: RecoveryState, look: Look, failure: Fault, seconds: flo
     return state, state.stop is not None and look.obs.now - state.stop.detected_at < seconds
 
 
-def _wait_for_others(state: RecoveryState, obs: Observation) -> RecoveryState:
+def _wait_for_others(state: RecoveryState, obs: Observation, *, may_follow: bool) -> tuple[RecoveryState, bool]:
+    """Return whether other nodes, which may show the same failure, have not yet had the time for it."""
+    if not may_follow:
+        return state, False
     awaiting = state.awaiting
-    if awaiting is not None and awaiting.generation == obs.generation:
-        return state
-    return replace(state, awaiting=Awaiting(generation=obs.generation, since=obs.now))
+    if awaiting is None or awaiting.generation != obs.generation:
+        awaiting = Awaiting(generation=obs.generation, since=obs.now)
+    return replace(state, awaiting=awaiting), obs.now - awaiting.since < OTHERS_SECONDS
+
+
+def _pods_may_follow(look: Look, faults: Sequence[Fault]) -> bool:
+    """Check whether other pods may fail before their ranks begin, as these have."""
+    return not look.obs.running and outages.others_may_follow(look, faults)
 
 
 def _seen_before(state: RecoveryState, stop: StopIncident) -> bool:
     """Check whether the job's iterations were ever seen: then they will be seen again after the failure."""
-    return stop.iterations > 0 or state.healthy_ns is not None
+    return stop.iterations > 0 or state.levels.healthy_ns is not None
 
 
 def _under_way(obs: Observation, fault: Fault) -> bool:
@@ -125,31 +156,129 @@ def _act(state: RecoveryState, look: Look, faults: list[Fault]) -> Step:
     first = explained(faults[0], look.obs.members[faults[0].replica])
     culprit = look.obs.members[first.replica]
     recent = restart_budget.recent(state.attempts, look.obs.now, look.policy.window_seconds)
-    ends = [fault.replica for fault in faults if _pod_fault(look.obs, fault)]
+    ends = [fault.replica for fault in faults if pod_needed(look.obs, fault)]
     # Ends of pods that belong to a failure in the budget already do not count again.
     counts = first.counts and not _is_counted(state, look.obs, ends)
-    verdict, kind = _verdict(look, first, recent, counts=counts)
-    attempts = [
-        Attempt(at=look.obs.now, node=first.node, kind=each, error=first.error, error_class=first.error_class)
-        for each in ([kind] if kind else [])
-    ]
+    outage = outages.noted(state.habits.outage, look, [first, *faults[1:]]) if counts else None
+    again = _ended_again(state, look.obs, first)
+    failure = replace(_failure(look, first, recent, counts=counts, outage=outage), ended_again=again)
+    repair = repair_table.choose(failure)
+    restarts = not (repair.leaves_node or repair.ends_job)
+    state, known = _repeated(state, look, first) if restarts and outage is None else (state, None)
+    attempts = [_attempt(first, repair, look.obs.now)] if repair.attempt and known is None else []
     state, incident = _open(replace(state, attempts=[*recent, *attempts]), look, first)
-    incident = replace(incident, moves=incident.moves + sum(fault.cause is Cause.NOT_STARTED for fault in faults))
-    incident = replace(incident, ends=ends if counts else sorted({*incident.ends, *ends}))
-    if verdict == "GiveUp":
-        closed = StopClosed(incident=incident, resumed=False, seconds=look.obs.now - incident.since)
-        return Step(replace(state, stop=None), [GiveUp(farewell(incident, look.policy))], [closed])
+    incident = _with_ends(incident, faults, ends, counts=counts)
+    state = _with_outage(state, outage, incident)
+    if repair.ends_job or known is not None:
+        return _given_up(state, incident, _farewell(incident, known, outage, look.policy), look)
     faults = [first, *faults[1:]]
-    wanted = (_command(look.obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
-    commands = [command for command in wanted if command is not None]
+    commands = _commands(look.obs, faults, repair, incident.id)
     # Nodes that report trouble or have a notice are left in this restart, because that costs no further restart.
     besides = leaving(look.obs, {fault.replica for fault in faults}, incident.id)
-    held_seconds = restart_budget.back_off_seconds(recent, look.obs.now) if kind else 0.0
-    # Repeated restarts wait longer each time, but a command that leaves a node is not delayed.
-    if held_seconds and _may_wait(first, commands, besides):
+    held_seconds = _held_seconds(repair, failure)
+    # Repeated restarts wait longer each time, but a command that leaves a node is not delayed. What follows the wait is
+    # a plain restart: a repair with a command of its own is not delayed either.
+    if held_seconds and repair.command is least and _may_wait(first, commands, besides):
         return Step(replace(state, stop=replace(incident, acts_at=look.obs.now + held_seconds)))
     commands = [*commands, *besides] or [Restart()]
     return Step(replace(state, stop=_with_steps(incident, commands, look.obs, culprit.node)), commands)
+
+
+def _held_seconds(repair: Repair, failure: Failure) -> float:
+    """Return for how long a restart is held back [s]."""
+    look = failure.look
+    if failure.outage is not None:
+        return outages.next_try(failure.outage, look.policy.repeated.outage_seconds) - look.obs.now
+    if failure.ended_again:
+        return restart_budget.growing_seconds(failure.ended_again)
+    return restart_budget.back_off_seconds(failure.attempts, look.obs.now) if repair.attempt else 0.0
+
+
+def _ended_again(state: RecoveryState, obs: Observation, fault: Fault) -> int:
+    """Return how often a pod was made again on its node in this incident, before the node ended it once more.
+
+    0 where the end counts as the job's, or its back-off is over.
+    """
+    stop = state.stop
+    if stop is None or stop.acts_at is not None or fault.counts or fault.replica not in stop.ends:
+        return 0
+    if obs.members[fault.replica].pod != "Ended":
+        return 0
+    return sum(step.what == "Recreate" and step.node == fault.node for step in stop.done)
+
+
+def _with_outage(state: RecoveryState, outage: Outage | None, incident: StopIncident) -> RecoveryState:
+    if outage is None:
+        return state
+    return replace(state, habits=replace(state.habits, outage=replace(outage, incident=incident.id)))
+
+
+def _commands(obs: Observation, faults: Sequence[Fault], repair: Repair, incident: str) -> list[Command]:
+    """Return the commands of the repair of the first fault, and the least that brings the other replicas back."""
+    wanted = [repair.command(obs, faults[0], incident), *(least(obs, fault, incident) for fault in faults[1:])]
+    return [command for command in wanted if command is not None]
+
+
+def _failure(
+    look: Look, fault: Fault, attempts: Sequence[Attempt], *, counts: bool = True, outage: Outage | None = None
+) -> Failure:
+    """Return a failure with what the choice of its repair depends on."""
+    judge = look.policy.judge
+    before = [(attempt.node, attempt.error) for attempt in attempts]
+    # What two nodes of many miss may be missed by all of them in a moment.
+    may_pass = outages.may_be_outside(fault, look)
+    return Failure(
+        look=look,
+        fault=fault,
+        attempts=attempts,
+        counts=counts,
+        outage=outage,
+        fails_everywhere=not may_pass and no_restart_mends(look.obs, fault, before, judge),
+        program_at_fault=_program_at_fault(look.obs, fault, judge),
+    )
+
+
+def _attempt(fault: Fault, repair: Repair, now: float) -> Attempt:
+    return Attempt(at=now, node=fault.node, kind=repair.attempt, error=fault.error, error_class=fault.error_class)
+
+
+def _with_ends(incident: StopIncident, faults: Sequence[Fault], ends: list[int], *, counts: bool) -> StopIncident:
+    """Return the incident with the pods that did not start, and the replicas (``ends``) whose pods have ended."""
+    moves = incident.moves + sum(fault.cause is Cause.NOT_STARTED for fault in faults)
+    return replace(incident, moves=moves, ends=ends if counts else sorted({*incident.ends, *ends}))
+
+
+def _given_up(state: RecoveryState, incident: StopIncident, command: GiveUp, look: Look) -> Step:
+    closed = StopClosed(incident=incident, resumed=False, seconds=look.obs.now - incident.since)
+    return Step(replace(state, stop=None), [command], [closed])
+
+
+def _farewell(incident: StopIncident, again: Repeat | None, outage: Outage | None, policy: Policy) -> GiveUp:
+    """Return the command that gives the job up.
+
+    ``again``: the failure that came too often; ``outage``: what was waited for in vain; None for both: the budget is
+    spent, or no restart mends the failure.
+    """
+    waits = policy.repeated.suspends
+    if outage is not None:
+        return GiveUp(farewell_to_outage(incident, outage, policy), reason="Outage", waits=waits)
+    if again is not None:
+        return GiveUp(farewell_to_repeated(incident, again, policy), reason="RepeatedFailure", waits=waits)
+    return GiveUp(farewell(incident, policy))
+
+
+def _repeated(state: RecoveryState, look: Look, fault: Fault) -> tuple[RecoveryState, Repeat | None]:
+    """Remember the failure; the second value is what is remembered if it has come too often."""
+    if not look.obs.running or _is_held(state, look.obs):
+        return state, None  # it is counted already
+    repeats = repeated_failures.remembered(
+        state.habits.repeats,
+        fault,
+        look.policy.judge.get(fault.error_class),
+        iterations=look.obs.iterations,
+        now=look.obs.now,
+    )
+    return replace(state, habits=replace(state.habits, repeats=repeats)), repeated_failures.repeated(repeats, fault)
 
 
 def _may_wait(fault: Fault, commands: Sequence[Command], besides: Sequence[Command]) -> bool:
@@ -163,7 +292,8 @@ def _may_wait(fault: Fault, commands: Sequence[Command], besides: Sequence[Comma
 
 
 def _is_held(state: RecoveryState, obs: Observation) -> bool:
-    return state.stop is not None and state.stop.acts_at is not None and obs.now < state.stop.acts_at
+    until = state.stop.acts_at if state.stop is not None else None
+    return until is not None and 0.0 < until - obs.now <= LONGEST_HELD_SECONDS
 
 
 def _is_counted(state: RecoveryState, obs: Observation, ends: Collection[int]) -> bool:
@@ -177,9 +307,9 @@ def _is_counted(state: RecoveryState, obs: Observation, ends: Collection[int]) -
     return stop.acts_at is not None or not (obs.running or any(replica in stop.ends for replica in ends))
 
 
-def _held_back(state: RecoveryState, obs: Observation, until: float) -> Step:
+def _held_back(state: RecoveryState, obs: Observation) -> Step:
     """Restart the processes when their back-off is over. Nothing that happens meanwhile is another failure."""
-    if state.stop is None or obs.now < until:
+    if state.stop is None or _is_held(state, obs):
         return Step(state)
     commands = leaving(obs, set(), state.stop.id) or [Restart()]
     return Step(replace(state, stop=_with_steps(state.stop, commands, obs, state.stop.fault.node)), commands)
@@ -190,108 +320,26 @@ def _with_steps(incident: StopIncident, commands: Sequence[Command], obs: Observ
 
     Of several commands against the failures themselves the first is shown, and each node that is left besides.
     """
+    # A running generation is ended by the step; ranks that stand still already have the next one's number.
     generation = obs.generation + 1 if obs.running else obs.generation
     left = [obs.members[command.replica].node for command in commands[1:] if isinstance(command, Replace)]
     first = commands[0]
     at = obs.members[first.replica].node if isinstance(first, Replace) else node
-    steps = [StepTaken(at=obs.now, what=_step_name(first), generation=generation, node=at)]
+    steps = [StepTaken(at=obs.now, what=repair_table.step_name(first), generation=generation, node=at)]
     steps += [StepTaken(at=obs.now, what="Replace", generation=generation, node=other) for other in left]
+    # The intent stores this list: it must not grow with a failure that comes again and again.
     return replace(incident, done=[*incident.done, *steps][-8:], acts_at=None)
-
-
-def _verdict(
-    look: Look, fault: Fault, attempts: list[Attempt], *, counts: bool
-) -> tuple[restart_budget.Verdict, Literal["", "Restart", "Replace", "Lost", "Transient", "Moved"]]:
-    """Return the repair that the budget allows, and the kind of the attempt; "" for an act of the cluster's owner."""
-    if fault.is_lost:
-        if fault.node_not_ready:
-            return "Replace", ""
-        budget = restart_budget.unwitnessed_verdict(
-            attempts, restarts=look.policy.restarts, replicas=len(look.obs.members)
-        )
-        return budget, "Lost"
-    if fault.cause is Cause.NOT_STARTED:
-        return "Replace", "Moved"
-    if not counts:
-        return "Restart", ""
-    if no_restart_mends(look.obs, fault, [(attempt.node, attempt.error) for attempt in attempts], look.policy.judge):
-        return "GiveUp", ""
-    if fault.node_reports and look.obs.spares.available:
-        return "Replace", ""  # the platform reports it, and not the job: the budget does not limit it
-    by_class = None if fault.node_reports else _verdict_of_class(look, fault, attempts)
-    if by_class is not None:
-        return by_class
-    verdict = restart_budget.verdict(
-        attempts,
-        node=fault.node,
-        restarts=look.policy.restarts,
-        program_at_fault=_program_at_fault(look.obs, fault, look.policy.judge),
-    )
-    return verdict, "" if verdict == "GiveUp" else verdict
-
-
-def _verdict_of_class(
-    look: Look, fault: Fault, attempts: list[Attempt]
-) -> tuple[restart_budget.Verdict, Literal["Replace", "Transient"]] | None:
-    """Return the repair that the class of a failure needs; None where it needs none, or is not allowed it.
-
-    A node is left where the class says that the node's hardware is at fault, and where an error of its hardware comes
-    back on the same node. Only the job's own processes say so: within a window they may move as often as for lost
-    nodes, and never while no spare is ready, since a restart may still succeed.
-    """
-    kind = look.policy.judge.get(fault.error_class)
-    if kind is None:
-        return None
-    if fault.severity is Severity.SEV1 or _comes_back(kind, fault, attempts):
-        moved = sum(attempt.kind == "Replace" and bool(attempt.error_class) for attempt in attempts)
-        allowed = look.obs.spares.available and moved < look.policy.restarts + len(look.obs.members) // 4
-        return ("Replace", "Replace") if allowed else None
-    if kind.transient and not kind.consequence and kind.domain in (Domain.STORAGE, Domain.LINK):
-        since = restart_budget.series_since(attempts, look.obs.now)
-        return ("Restart", "Transient") if look.obs.now - since < TRANSIENT_SECONDS else None
-    return None
-
-
-def _comes_back(kind: ErrorClass, fault: Fault, attempts: list[Attempt]) -> bool:
-    """Check whether an error of hardware has come before, on this node and on no other."""
-    nodes = {attempt.node for attempt in attempts if attempt.error_class == kind.name}
-    return kind.blames_hardware and nodes == {fault.node}
-
-
-def _command(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Command | None:
-    """Return the command that a fault needs; None where restarting the processes is enough."""
-    lost = fault.is_lost
-    if fault.replica in obs.prepared and _pod_fault(obs, fault):
-        return Switch(fault.replica, lost=lost)
-    if lost or replaced or fault.cause is Cause.NOT_STARTED:
-        return Replace(fault.replica, _reason(fault), lost, fault.node_not_ready, incident.id)
-    if _pod_fault(obs, fault):
-        return Recreate(fault.replica, obs.members[fault.replica].node_usable)
-    return None
-
-
-def _step_name(command: Command) -> Literal["Restart", "Recreate", "Replace"]:
-    if isinstance(command, Restart):
-        return "Restart"
-    return "Recreate" if isinstance(command, Recreate) else "Replace"
-
-
-def _pod_fault(obs: Observation, fault: Fault) -> bool:
-    """Check whether the replica needs a new pod."""
-    return (
-        fault.cause in (Cause.POD_LOST, Cause.CONTAINER_FAILED, Cause.NODE_LOST)
-        or obs.members[fault.replica].pod == "Ended"
-    )
 
 
 def _program_at_fault(obs: Observation, fault: Fault, judge: Judge) -> bool:
     """Check whether no node is to blame.
 
-    So it is where a hang names no node, where a container reached its own limit of memory, and where the program failed
-    by an error of its own, or by its exit code alone before its first iteration. Only an error that one node shows
-    before the first iteration, and no other, may be that node's; and one whose class is a kind of hardware's.
+    So it is where a hang names no node, where a container reached its own limit of memory, where the rank only says
+    that a peer has gone or speaks of another process, and where the program failed by an error of its own, or by its
+    exit code alone before its first iteration. Only an error that one node shows before the first iteration, and no
+    other, may be that node's; and one whose class is a kind of hardware's.
     """
-    if not fault.node or fault.cause is Cause.OUT_OF_MEMORY:
+    if not fault.node or fault.consequence or fault.hearsay or fault.cause is Cause.OUT_OF_MEMORY:
         return True
     if fault.cause in (Cause.POD_LOST, Cause.CONTAINER_FAILED):
         return fault.of_job
@@ -303,15 +351,11 @@ def _program_at_fault(obs: Observation, fault: Fault, judge: Judge) -> bool:
     return bool(fault.error) or (fault.cause is Cause.PROCESS_FAILED and not obs.iterations)
 
 
-def _reason(fault: Fault) -> str:
-    said = fault.witness or fault.node_reports
-    return f"{fault.text} ({said})" if said else fault.text
-
-
 def _open(state: RecoveryState, look: Look, fault: Fault) -> tuple[RecoveryState, StopIncident]:
     """Open an incident, or let the fault join the open one."""
     incident = state.stop
     if incident is None:
+        # The hang was shown to users under its number before anything was done: it keeps that.
         hang = state.hang if fault.cause is Cause.HANG else None
         state = replace(state, incidents=state.incidents + 1) if hang is None else replace(state, hang=None)
         incident = StopIncident(
@@ -322,14 +366,28 @@ def _open(state: RecoveryState, look: Look, fault: Fault) -> tuple[RecoveryState
             iterations=look.obs.iterations,
             since=_began(look.obs, fault),
             detected_at=look.obs.now,
+            named=_names_at_once(fault),
         )
+    # The earlier sign was only a consequence: this fault takes its place.
     elif incident.undecided:
         incident = replace(incident, fault=fault, undecided=False, since=min(incident.since, _began(look.obs, fault)))
+    # The ranks were restarted and fail again: it is the same incident.
     elif look.obs.running and incident.acts_at is None:
-        incident = replace(incident, fault=fault, recurrences=incident.recurrences + 1, detected_at=look.obs.now)
+        incident = replace(
+            incident,
+            fault=fault,
+            recurrences=incident.recurrences + 1,
+            detected_at=look.obs.now,
+            named=_names_at_once(fault),
+        )
     elif fault.severity <= incident.fault.severity:
         incident = replace(incident, fault=fault)
     return replace(state, stop=incident), incident
+
+
+def _names_at_once(fault: Fault) -> bool:
+    """Check whether no report of another rank can show that another failure came first."""
+    return fault.ended_at is None or fault.severity is Severity.SEV1
 
 
 def _began(obs: Observation, fault: Fault) -> float:
@@ -339,6 +397,7 @@ def _began(obs: Observation, fault: Fault) -> float:
     """
     if fault.ended_at is not None:
         return min(fault.ended_at, obs.now)
+    # Training of this generation cannot have stopped before the generation began.
     silent = [rank.silent_seconds for rank in obs.ranks if rank.tracked and rank.process == "Running"]
     return obs.now - min(min(silent, default=0.0), obs.running_seconds)
 
@@ -348,12 +407,49 @@ def _refine(state: RecoveryState, look: Look) -> RecoveryState:
     incident = state.stop
     if incident is None or incident.fault.ended_at is None or incident.fault.is_lost:
         return state
-    fault = rank_fault(look.obs, look.policy.judge, before=incident.detected_at, uncaught=look.policy.enforce)
-    if fault is None or fault.ended_at is None:
-        return state
-    if precedence(fault) >= precedence(incident.fault):
+    # Clocks differ, so that an end which seems to be a little later may have been first. Launchers do not report the
+    # ends that the order to stop makes in their own pods.
+    fault = rank_fault(look, before=incident.detected_at + CLOCK_SECONDS)
+    if fault is None or fault.ended_at is None or not _is_still_reported(look.obs, incident.fault):
         return state
     return replace(state, stop=replace(incident, fault=fault, since=min(incident.since, fault.ended_at)))
+
+
+def _is_still_reported(obs: Observation, fault: Fault) -> bool:
+    """Check whether the rank's end is in the reports still: otherwise the others' ends alone would be compared."""
+    return any(
+        seen.process == "Ended" or seen.uncaught_at is not None
+        for seen in obs.ranks
+        if fault.rank is None or seen.rank == fault.rank
+    )
+
+
+def _corrected(state: RecoveryState, look: Look) -> Step:
+    """Leave the node of a fault of hardware that is reported only while the processes are being restarted."""
+    incident = state.stop
+    if incident is None or incident.fault.severity is not Severity.SEV1 or incident.fault.is_lost:
+        return Step(state)
+    fault = incident.fault
+    left = {step.node for step in incident.done if step.what == "Replace"}
+    if not incident.done or fault.node in left or _under_way(look.obs, fault):
+        return Step(state)
+    attempts = _without_newest(state.attempts, incident)
+    repair = repair_table.by_class_alone(_failure(look, fault, attempts, counts=True))
+    if repair is None or not repair.leaves_node:
+        return Step(state)
+    attempt = _attempt(fault, repair, look.obs.now)
+    commands: list[Command] = [
+        Replace(fault.replica, reason(fault), lost=False, node_not_ready=False, incident=incident.id)
+    ]
+    state = replace(state, attempts=[*attempts, attempt], stop=_with_steps(incident, commands, look.obs, fault.node))
+    return Step(state, commands)
+
+
+def _without_newest(attempts: Sequence[Attempt], incident: StopIncident) -> list[Attempt]:
+    """Return the attempts without the restart that this incident began: it is being corrected, and not repeated."""
+    if attempts and attempts[-1].kind == "Restart" and attempts[-1].at >= incident.detected_at:
+        return list(attempts[:-1])
+    return list(attempts)
 
 
 def _close(state: RecoveryState, obs: Observation) -> Step:
@@ -362,6 +458,7 @@ def _close(state: RecoveryState, obs: Observation) -> Step:
     at = resumed_at(obs)
     closed = StopClosed(incident=incident, resumed=True, seconds=max(0.0, at - incident.since))
     overheads = state.overheads
+    # Only a single plain restart shows what a restart costs: a recurrence or another node takes longer.
     if [step.what for step in incident.done] == ["Restart"]:
         learned = ski_rental.learn(overheads.get(restart_budget.TYPE), max(0.0, at - incident.done[0].at))
         overheads = {**overheads, restart_budget.TYPE: round(learned, 2)}

@@ -25,10 +25,12 @@ replace = msgspec.structs.replace
 def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once, after the ladders. While a failure is open, what its ranks try again is not over."""
     ranks = [rank for rank in look.obs.ranks if rank.sent.retries] if look.obs.running else []
+    # An open failure may be what these retries end in: then they are part of it.
     if not ranks or state.stop is not None:
         return Step(state)
     seen = _counted(state.retried, sum(rank.sent.retries for rank in ranks), look.obs)
     state = replace(state, retried=seen)
+    # Ranks try again one after the other: gather them for a while, so that one incident names all.
     waited = min(look.obs.now - seen.since - GATHER_SECONDS, look.obs.now - seen.shown_at - APART_SECONDS)
     if seen.retries == seen.shown or waited < 0 or not all(_went_on(rank, look.obs.now - seen.since) for rank in ranks):
         return Step(state)

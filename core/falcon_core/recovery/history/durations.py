@@ -50,15 +50,18 @@ def early(candidate: Candidate, state: RecoveryState, slow: SlowIncident, obs: O
     depth, cause = _depth(slow), _cause(slow)
     if depth is None or cause is None:
         return candidate
-    own = _alike(state.durations, cause, depth)
+    own = _alike(state.habits.durations, cause, depth)
+    # The job's own slowdowns say most. Those of other jobs only fill up to the least number.
     others = [] if len(own) >= LEAST_SEEN else _alike(obs.elsewhere, cause, depth)
     alike = [*own, *others]
     if len(alike) < LEAST_SEEN:
         return candidate
     ended = [known.seconds for known in alike if not known.censored]
     censored = [known.seconds for known in alike if known.censored]
-    rest = expected_rest_seconds(max(0.0, obs.now - slow.onset_at), ended, censored)
-    lost_share = 1.0 - (slow.healthy_ns + slow.common_ns) / slow.slow_ns
+    # Slowdowns that an action cut short lasted at least that long; they count as censored.
+    rest = expected_rest_seconds(max(0.0, obs.now - slow.onset.at), ended, censored)
+    lost_share = 1.0 - (slow.times.well_ns) / slow.times.slow_ns
+    # Acting early pays only if the rest of the slowdown would cost more than the action.
     if rest * lost_share * candidate.removed_share < candidate.overhead_seconds:
         return candidate
     return replace(candidate, due_share=EARLY_SHARE, rest_seconds=rest, seen=len(alike), seen_elsewhere=len(others))
@@ -70,10 +73,11 @@ def _alike(durations: list[Lasted], cause: Cause, depth: int) -> list[Lasted]:
 
 def _remember(state: RecoveryState, slow: SlowIncident, end: float, *, censored: bool) -> RecoveryState:
     depth, cause = _depth(slow), _cause(slow)
-    if cause is None or depth is None or slow.from_start or end <= slow.onset_at:
+    if cause is None or depth is None or slow.onset.from_start or end <= slow.onset.at:
         return state  # if a rank was never healthy, its slowdown has no known beginning
-    lasted = Lasted(cause=cause, depth=depth, seconds=round(end - slow.onset_at, 1), censored=censored)
-    return replace(state, durations=[*state.durations, lasted][-MOST_DURATIONS:])
+    lasted = Lasted(cause=cause, depth=depth, seconds=round(end - slow.onset.at, 1), censored=censored)
+    durations = [*state.habits.durations, lasted][-MOST_DURATIONS:]
+    return replace(state, habits=replace(state.habits, durations=durations))
 
 
 def _cause(slow: SlowIncident) -> Cause | None:
@@ -88,8 +92,8 @@ def _depth(slow: SlowIncident) -> int | None:
 
     The depth of then, because in the end the iterations are fast again.
     """
-    well_ns = slow.healthy_ns + slow.common_ns
-    slow_ns = slow.named_ns or slow.slow_ns
-    if well_ns <= 0 or slow_ns <= 0 or slow.slow_ns <= 0:
+    well_ns = slow.times.well_ns
+    slow_ns = slow.times.named_ns or slow.times.slow_ns
+    if well_ns <= 0 or slow_ns <= 0 or slow.times.slow_ns <= 0:
         return None
     return sum(slow_ns / well_ns >= bound for bound in DEPTHS)

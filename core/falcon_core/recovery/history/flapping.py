@@ -21,7 +21,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, Relieved, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, Relieved, SlowIncident, as_named
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies.replace_node import RETRY_SECONDS
 
@@ -55,16 +55,18 @@ def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Polic
     if not node:
         return state
     known = _of(state, node)
-    before = _decayed_seconds(known, slow.onset_at, policy) if known is not None else 0.0
+    # Loss of earlier spells counts less with time, so that an old spell does not condemn a node.
+    before = _decayed_seconds(known, slow.onset.at, policy) if known is not None else 0.0
     passed = Relieved(
         id=slow.id or (known.id if known is not None else ""),
         node=node,
         at=now,
         times=known.times + 1 if known is not None and before else 1,
+        # What earlier spells had carried into this one is in ``before`` already: it must not count twice.
         loss_seconds=before + slow.loss.seconds - slow.carried_seconds,
         retry_at=now + RETRY_SECONDS if slow.phase == "Mitigating" else max(slow.retry_at, (known or slow).retry_at),
     )
-    return replace(state, relieved=[*_others(state, node), passed][-MOST_RELIEVED:])
+    return _remembering(state, [*_others(state, node), passed][-MOST_RELIEVED:])
 
 
 def resume(state: RecoveryState, slow: SlowIncident, culprit: Culprit, now: float, policy: Policy) -> SlowIncident:
@@ -73,27 +75,35 @@ def resume(state: RecoveryState, slow: SlowIncident, culprit: Culprit, now: floa
     if known is None:
         return slow
     slow = replace(slow, retry_at=max(slow.retry_at, known.retry_at))
+    # Work that moves makes many nodes slow once or twice. Only a node that is slow again and again carries its loss
+    # on.
     if known.times >= LEAST_TIMES:
+        # Spells on other nodes speak for work that moves, and so against this node's guilt.
         others = [_decayed_seconds(relieved, now, policy) for relieved in _others(state, culprit.node)]
         carried = max(0.0, _decayed_seconds(known, now, policy) - sum(others))
         loss = replace(slow.loss, seconds=slow.loss.seconds + carried)
         slow = replace(slow, loss=loss, carried_seconds=carried)
+    # Soon after the last spell it is the same incident, under the same number.
     if known.id and not slow.id and now - known.at <= policy.window_seconds:
-        slow = replace(slow, id=known.id, named_ns=slow.slow_ns)
+        slow = replace(slow, id=known.id, times=as_named(slow.times))
     return slow
 
 
 def forget(state: RecoveryState, node: str) -> RecoveryState:
     """Return the state after the node was left."""
-    return replace(state, relieved=_others(state, node))
+    return _remembering(state, _others(state, node))
+
+
+def _remembering(state: RecoveryState, relieved: list[Relieved]) -> RecoveryState:
+    return replace(state, habits=replace(state.habits, relieved=relieved))
 
 
 def _of(state: RecoveryState, node: str) -> Relieved | None:
-    return next((relieved for relieved in state.relieved if relieved.node == node), None)
+    return next((relieved for relieved in state.habits.relieved if relieved.node == node), None)
 
 
 def _others(state: RecoveryState, node: str) -> list[Relieved]:
-    return [relieved for relieved in state.relieved if relieved.node != node]
+    return [relieved for relieved in state.habits.relieved if relieved.node != node]
 
 
 def _decayed_seconds(relieved: Relieved, now: float, policy: Policy) -> float:

@@ -143,8 +143,10 @@ def spare_seconds(state: RecoveryState, obs: Observation, taken: int = 0) -> flo
     ready = (obs.spares.ready or 0) - taken
     if ready <= 0:
         return 0.0
+    # A spare is worth more the sooner the next node is lost, and the longer a slow node stays away.
     exposure, nodes = state.exposure, len(obs.members)
     since = exposure.since if exposure.since is not None else obs.now
+    # Only departures of slow nodes count: what failed comes back by a repair, or never.
     slow = [departure for departure in state.departures if departure.slowdown > 0]
     ends = [obs.now if departure.back_at is None else departure.back_at for departure in slow]
     return spare_price.price(
@@ -180,6 +182,8 @@ def last_resort(
     )
     if best is None:
         return ""
+    # Taking the slow node costs a second replacement later, when a spare comes. That is paid only for as long a
+    # standstill.
     choice = wait_or_drop(
         stood_still_seconds,
         drop_seconds=0.0,

@@ -49,4 +49,4 @@ def _can_be_shared(look: Look) -> bool:
 
 def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
     """Return the state after the slowness of a usual culprit has passed: the stay is remembered."""
-    return node_fault.passed(state, replace(slow, culprit=slow.usual), obs)
+    return node_fault.passed(state, replace(slow, subject=slow.usual), obs)

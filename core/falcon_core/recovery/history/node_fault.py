@@ -10,7 +10,7 @@ says that the node is slow (``Evidence``; the first rule that applies decides):
    the program's own garbage collections as the cause, the node is not at fault.
 3. *The whole node.* All ranks of the node, two or more, are slow at once, though they hold different replicas of the
    model. A share of the work that grew would be the share of one replica.
-4. *A test.* Its machine was measured beside its peers' while all ranks stood still, and is slow by itself.
+4. *A test.* Its machine was measured and compared with its peers' while all ranks stood still, and is slow by itself.
 5. *Never healthy.* A rank that was never seen healthy in its place may have had more to do from the beginning.
 6. *It was healthy here.* A rank was healthy in its place and no longer is, and its calls show that its work is the same
    in each iteration, or that its bytes do not explain the time (``signals.attribution.work_kind``). Then its node is
@@ -42,7 +42,7 @@ import msgspec
 from falcon_core.model import Cause, Evidence
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, NodeFault, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Stay
 from falcon_core.stats.medians import median
@@ -75,7 +75,7 @@ def judged(state: RecoveryState, slow: SlowIncident, current: Culprit | None, lo
     if culprit is None or current is None or current.rank != culprit.rank:
         return slow
     evidence, needed = evidence_against(state, slow, culprit, look)
-    return replace(slow, evidence=evidence, stay_iterations=needed)
+    return replace(slow, node_fault=NodeFault(evidence=evidence, stay_iterations=needed))
 
 
 def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit, look: Look) -> tuple[Evidence, int]:
@@ -84,7 +84,7 @@ def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit,
     The second value: after how many iterations with its node the slowness is the node's; 0 where that is not known, or
     not needed. ``slow`` says since when the rank is slow.
     """
-    stays = _remembered(state.stays, look.obs.now)
+    stays = _remembered(state.habits.stays, look.obs.now)
     evidence = _at_once(state, slow, culprit, stays, look)
     is_as_fast = _tested(slow, culprit) == "AsFast"
     if evidence is not Evidence.WORK_MAY_MOVE:
@@ -97,16 +97,19 @@ def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit,
 
 def _at_once(state: RecoveryState, slow: SlowIncident, culprit: Culprit, stays: Sequence[Stay], look: Look) -> Evidence:
     """Apply all rules but the last."""
+    # The slowness came along to another node before: evidence against the node comes after this.
     if any(_shows_the_role(stay, culprit) for stay in stays):
         return Evidence.FOLLOWS_THE_ROLE
     if culprit.cause is Cause.GARBAGE_COLLECTION:
         return Evidence.PROGRAM
     if culprit.cause not in (Cause.UNKNOWN, Cause.LATE_DATA):  # late data do not show which node is late
         return Evidence.COUNTER_SHOWS_CAUSE
+    # All ranks of the node are slow, which different work on one rank cannot explain.
     if _is_whole_node(culprit, look):
         return Evidence.WHOLE_NODE
     if _tested(slow, culprit) == "Slow":
         return Evidence.TESTED_SLOW
+    # A rank that was never fast here may simply have more work.
     if not _was_healthy(state, slow, culprit, look.policy):
         return Evidence.SINCE_START
     if culprit.work != "Hidden" and len(_elsewhere(stays, culprit)) < LEAST_STAYS:
@@ -152,10 +155,10 @@ def _was_healthy(state: RecoveryState, slow: SlowIncident, culprit: Culprit, pol
     """
     if culprit.healthy_compute_ns is not None:
         return True
-    level = state.level
-    if level is None or slow.onset_iteration > 1 or culprit.work == "InBytes":
+    level = state.levels.settled
+    if level is None or slow.onset.iteration > 1 or culprit.work == "InBytes":
         return False
-    return slow.slow_ns > level.iteration_ns * (1 + policy.verify)
+    return slow.times.slow_ns > level.iteration_ns * (1 + policy.verify)
 
 
 def _elsewhere(stays: Sequence[Stay], culprit: Culprit) -> list[Stay]:
@@ -172,7 +175,7 @@ def _needed_iterations(stays: Sequence[Stay], culprit: Culprit) -> int:
 
 def _stayed_iterations(slow: SlowIncident, obs: Observation) -> int:
     """Return the length of the slowness in iterations; in a later generation, only the iterations of that one."""
-    return obs.iterations - slow.onset_iteration + 1 if slow.onset_generation == obs.generation else obs.iterations
+    return obs.iterations - slow.onset.iteration + 1 if slow.onset.generation == obs.generation else obs.iterations
 
 
 # -- what is learned -------------------------------------------------------------------------------------------------
@@ -183,8 +186,9 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
     culprit = slow.culprit
     if culprit is None or not culprit.node:
         return state
-    stays = _remembered(state.stays, obs.now)
+    stays = _remembered(state.habits.stays, obs.now)
     before = _of_before(stays, culprit)
+    # A short pause between two spells does not end a stay.
     if before is not None:
         stays.pop()
     stay = Stay(
@@ -195,21 +199,22 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
         generation=obs.generation,
         last=obs.iterations,
         iterations=_with_stay_before(before, slow, obs),
+        # The spell may have ended at its weakest: what counts is how slow the node has been.
         slowdown=max(culprit.slowdown, before.slowdown if before is not None else 0.0),
     )
-    return replace(state, stays=_bounded([*stays, stay]))
+    return _remembering(state, [*stays, stay])
 
 
 def usual_iterations(state: RecoveryState, culprit: Culprit, look: Look) -> int:
     """Return the longest stay of a slowness as large on another node before it passed [iterations]; 0: none known."""
-    stays = _elsewhere(_remembered(state.stays, look.obs.now), culprit)
+    stays = _elsewhere(_remembered(state.habits.stays, look.obs.now), culprit)
     as_large = (stay for stay in stays if culprit.slowdown <= stay.slowdown * (1 + look.policy.verify))
     return max((stay.iterations for stay in as_large), default=0)
 
 
 def stayed_iterations(state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation) -> int:
     """Return how many iterations the slowdown has stayed on this node. It ends when another node becomes slow."""
-    return _with_stay_before(_of_before(_remembered(state.stays, obs.now), culprit), slow, obs)
+    return _with_stay_before(_of_before(_remembered(state.habits.stays, obs.now), culprit), slow, obs)
 
 
 def _of_before(stays: Sequence[Stay], culprit: Culprit) -> Stay | None:
@@ -236,7 +241,7 @@ def helped(state: RecoveryState, slow: SlowIncident) -> RecoveryState:
     culprit = slow.culprit
     if culprit is None:
         return state
-    return replace(state, stays=[stay for stay in state.stays if stay.replica != culprit.replica])
+    return _remembering(state, [stay for stay in state.habits.stays if stay.replica != culprit.replica])
 
 
 def stayed_with_role(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
@@ -269,7 +274,11 @@ def _ended(
         generation=obs.generation,
         last=obs.iterations,
     )
-    return replace(state, stays=_bounded([*_remembered(state.stays, obs.now), stay]))
+    return _remembering(state, [*_remembered(state.habits.stays, obs.now), stay])
+
+
+def _remembering(state: RecoveryState, stays: list[Stay]) -> RecoveryState:
+    return replace(state, habits=replace(state.habits, stays=_bounded(stays)))
 
 
 def _is_of(stay: Stay, culprit: Culprit) -> bool:

@@ -28,7 +28,7 @@ from falcon_core.recovery.diagnosis.job_change import same_size
 from falcon_core.recovery.history import node_fault
 from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
 from falcon_core.recovery.model.observation import Look, Observation
-from falcon_core.recovery.model.slowdown import SlowIncident, Spell
+from falcon_core.recovery.model.slowdown import SlowIncident, Spell, detected
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.stats.medians import median
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, RankSignals
@@ -44,16 +44,18 @@ replace = msgspec.structs.replace
 def after_look(state: RecoveryState, slow: SlowIncident, look: Look) -> SlowIncident:
     """Return a slowdown without a name after another look at it: an incident, if it has lasted for that long."""
     level_ns = look.obs.iteration_ns(look.policy.consecutive, fresh=True) or 0.0
-    slow = replace(slow, peak_ns=max(slow.peak_ns, int(level_ns)))
+    slow = replace(slow, times=replace(slow.times, peak_ns=max(slow.times.peak_ns, int(level_ns))))
     if slow.phase != "Suspected":
         return slow
     iterations, seconds = lasted(slow, look.obs)
+    # All ranks must have been asked for their detail once, or a culprit could still be found.
     asking = OWN_JUDGEMENT_SECONDS + turns(len(look.obs.ranks)) * TURN_SECONDS
     if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
         return slow
+    # Slowdowns that this job has often, and larger bytes, are no news.
     if is_usual(state, slow, look) or _has_more_to_do(slow, look):
         return slow
-    return replace(slow, phase="Detected")
+    return detected(slow, slow.link)
 
 
 def is_usual(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
@@ -64,28 +66,31 @@ def is_usual(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
 
 def lasted(slow: SlowIncident, obs: Observation) -> tuple[int, float]:
     """Return for how many iterations of the present generation and for how many seconds the job has been slow."""
-    before = slow.onset_iteration - 1 if slow.onset_generation == obs.generation else 0
-    return max(0, obs.iterations - before), max(0.0, obs.now - slow.onset_at)
+    before = slow.onset.iteration - 1 if slow.onset.generation == obs.generation else 0
+    return max(0, obs.iterations - before), max(0.0, obs.now - slow.onset.at)
 
 
 def remember(state: RecoveryState, slow: SlowIncident, look: Look) -> RecoveryState:
     """Return the state after a slowdown without a name has passed."""
     size = _size(slow)
-    if size <= 1.0 or slow.onset_generation != look.obs.generation:
+    if size <= 1.0 or slow.onset.generation != look.obs.generation:
         return state  # another generation began meanwhile: how long it would have lasted is not known
     iterations, _ = lasted(slow, look.obs)
-    alike = [spell for spell in state.spells if same_size(spell.size, size, look.policy)]
+    alike = [spell for spell in state.habits.spells if same_size(spell.size, size, look.policy)]
     spell = Spell(
         size=round(max([size, *(known.size for known in alike)]), 4),
         iterations=max([iterations, *(known.iterations for known in alike)]),
     )
-    return replace(state, spells=[*(known for known in state.spells if known not in alike), spell][-MOST_SPELLS:])
+    spells = [*(known for known in state.habits.spells if known not in alike), spell][-MOST_SPELLS:]
+    return replace(state, habits=replace(state.habits, spells=spells))
 
 
 def _has_more_to_do(slow: SlowIncident, look: Look) -> bool:
     """Check whether a rank takes as long as it should for its sizes, though the job is slow: the rest waits for it."""
     known = [rank.sent for rank in look.obs.ranks if rank.fresh and rank.sent.detailed and rank.sent.work == "InBytes"]
-    if any(_explained_ns(sent) >= JUDGEMENT.action_share * (slow.slow_ns - slow.healthy_ns) for sent in known):
+    if any(
+        _explained_ns(sent) >= JUDGEMENT.action_share * (slow.times.slow_ns - slow.times.healthy_ns) for sent in known
+    ):
         return True
     return any(
         sent.onset is None
@@ -104,11 +109,11 @@ def _explained_ns(sent: RankSignals) -> float:
 def _usual_iterations(state: RecoveryState, slow: SlowIncident, look: Look) -> int:
     """Return the longest known slowdown of this size, in iterations; 0 where none is known."""
     size = _size(slow)
-    as_large = [spell.iterations for spell in state.spells if size <= spell.size * (1 + look.policy.verify)]
+    as_large = [spell.iterations for spell in state.habits.spells if size <= spell.size * (1 + look.policy.verify)]
     if slow.usual is not None:
         as_large.append(node_fault.usual_iterations(state, slow.usual, look))
     return max(as_large, default=0)
 
 
 def _size(slow: SlowIncident) -> float:
-    return slow.peak_ns / slow.healthy_ns
+    return slow.times.peak_ns / slow.times.healthy_ns

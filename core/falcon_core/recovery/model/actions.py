@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -51,7 +51,7 @@ class Switch(msgspec.Struct, frozen=True):
 class Swap(msgspec.Struct, frozen=True):
     """Let running pods exchange their roles, in a new generation.
 
-    ``pods_of``: for each replica the one whose pod takes its role, a permutation.
+    ``pods_of``: for each replica, the replica whose pod takes its role: a permutation.
     """
 
     pods_of: tuple[int, ...]
@@ -64,9 +64,11 @@ class Abandon(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """Fail the job."""
+    """Fail the job, or let it wait for a person: without pods, until its spec changes."""
 
     message: str
+    reason: Literal["RecoveryExhausted", "RepeatedFailure", "Outage"] = "RecoveryExhausted"
+    waits: bool = False  # as ``spec.recovery.onRepeated`` wants it
 
 
 Command = Restart | Recreate | Replace | Prepare | Switch | Swap | Abandon | GiveUp

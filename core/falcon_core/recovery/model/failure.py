@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from falcon_core.model import Cause, Component, Severity
+from falcon_core.model import Cause, Severity
 from falcon_core.recovery.model.stored import Place, Stored
+
+# Causes of the end of a training process.
+OF_PROCESSES = frozenset({Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED, Cause.PROCESS_KILLED, Cause.OUT_OF_MEMORY})
 
 
 class StepTaken(Stored, frozen=True, kw_only=True):
     """One step of the repair of a failure."""
 
     at: float
-    what: Literal["Restart", "Recreate", "Replace", "Recall"]
+    what: str  # a name in ``repairs.repair_table``
     generation: int  # the generation that the step began
     node: str = ""  # the node that was left; Recall: the node that is used again
 
@@ -22,7 +25,6 @@ class Fault(Stored, frozen=True, kw_only=True):
 
     severity: Severity
     cause: Cause
-    component: Component
     text: str  # "killed by SIGKILL"
     replica: int
     pod_name: str
@@ -35,11 +37,17 @@ class Fault(Stored, frozen=True, kw_only=True):
     error: str = ""  # the exception's name where the program itself is at fault (``errors.last_words``)
     error_class: str = ""  # class of its last words (``errors.table``); empty where no rule matches
     node_reports: str = ""  # grave trouble of its hardware that the node itself reports
-    container: str = ""  # the pod's container that failed first; empty: the one that trains
+    container: str = ""  # the pod's container that failed first; empty: its training container
     of_job: bool = False  # the job's own spec or program is the cause: no node is to blame
     counts: bool = True  # it counts in the budget; an act of the cluster's owner does not
+    hearsay: bool = False  # its words speak of another process: they prove nothing about its own node
     signs: str = ""  # warnings of its communication library before the failure
     ended_at: float | None = None  # end of the process, by its node's clock
+
+    @property
+    def is_of_all_ranks(self) -> bool:
+        """Return whether all ranks failed alike, so that neither a rank nor a node is at fault."""
+        return self.cause in OF_PROCESSES and self.rank is None and not self.node
 
     @property
     def is_lost(self) -> bool:
@@ -109,10 +117,18 @@ class StopIncident(Stored, frozen=True, kw_only=True):
     done: list[StepTaken] = []  # oldest first
     moves: int = 0  # number of pods that were moved because they did not start
     ends: list[int] = []  # replicas whose pods' ends belong to the newest failure that was counted
+    named: bool = True  # False for a moment: later reports may still show that another rank failed first
     undecided: bool = False  # the failed process is about to end: the repair is chosen when it has ended
     acts_at: float | None = None  # time until which the restart is held back (``restart_budget``)
     smoke: str = ""  # result of the smoke test during the restart, in words; empty: no slow machine
     left_sick: bool = False  # the machines that the smoke test found sick are left: the failure is SEV1
+
+    @property
+    def failed_at(self) -> float:
+        """Return when the newest failure of the incident happened (unix seconds)."""
+        if not self.recurrences:
+            return self.since
+        return self.detected_at if self.fault.ended_at is None else self.fault.ended_at
 
 
 class Attempt(Stored, frozen=True, kw_only=True):
@@ -120,11 +136,39 @@ class Attempt(Stored, frozen=True, kw_only=True):
 
     at: float
     node: str
-    # Lost: a lost node that only the job's own pods report. Transient does not count against the restarts, nor does
-    # Moved: a pod that did not start on its node.
-    kind: Literal["Restart", "Replace", "Lost", "Transient", "Moved"]
+    kind: str  # ``Repair.attempt`` of the repair that was chosen (``repairs.repair_table``)
     error: str = ""  # as in Fault
     error_class: str = ""  # as in Fault
+
+
+class Repeat(Stored, frozen=True, kw_only=True):
+    """A failure that has come at least once (``failstop.repeated_failures``)."""
+
+    words: str  # its class and its words, without numbers
+    at: float  # when it came last
+    iterations: int  # that its generation had done
+    times: int = 1
+    same_iteration: int = 1  # how often in a row it came at this iteration
+    nodes: list[str] = []  # the first nodes on which it came
+    of_program: bool = False  # the program itself raised it
+
+
+class Outage(Stored, frozen=True, kw_only=True):
+    """Something outside the job is away, as several of its nodes say at once (``failstop.outages``)."""
+
+    since: float  # the first of these failures, unix seconds
+    at: float  # the newest one
+    tries: int = 0  # starts in between
+    iterations: int = 0  # done by the newest generation that trained at all
+    ran_seconds: float = 0.0  # for how long the newest of these generations ran before it failed
+    nodes: list[str] = []  # the first nodes that say so
+    total: int = 0  # number of all of them
+    incident: str = ""  # id of the failure's incident
+
+    @property
+    def lasted_seconds(self) -> float:
+        """Return for how long the job had waited at the newest of these failures [s]."""
+        return self.at - self.since
 
 
 class Departure(Stored, frozen=True, kw_only=True):

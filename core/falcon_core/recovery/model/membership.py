@@ -232,6 +232,7 @@ def _move(
         prepared=prepared,
         at=now,
     )
+    # A ready standby pod has its node and its image already, so no other pod starts as soon.
     standby = None if stay else _ready_standby(membership, member)
     if standby is not None:
         move = move_to(
@@ -243,6 +244,7 @@ def _move(
         )
         membership = replace(membership, standbys=[each for each in membership.standbys if each is not standby])
     else:
+        # Names derive from this number, so that a crash after the intent is stored makes the same pod again.
         number = membership.pods_made + 1
         pool = "" if stay else names.pool
         move = move_to(
@@ -295,6 +297,7 @@ def _exchange(membership: Membership, pods_of: Sequence[int]) -> Membership:
         )
         for member in before
     ]
+    # Moves that are under way belong to pods, and pods have other roles from now on.
     role_of = {of: replica for replica, of in enumerate(pods_of)}
     moves = [replace(move, replica=role_of[move.replica]) for move in membership.replacements]
     return replace(membership, members=members, replacements=moves)

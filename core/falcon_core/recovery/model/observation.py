@@ -7,6 +7,7 @@ no decision compares the clocks of two machines.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from functools import cached_property
 from typing import Literal
 
@@ -37,7 +38,7 @@ class PodEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str = ""  # for people
     cause: Cause = Cause.POD_LOST
-    container: str = ""  # the container that failed first, if it is not the one that trains
+    container: str = ""  # the container that failed first, unless it is the training container
     owner: Owner = ""
     error_class: str = ""  # class of the reason; empty where the table has no rule for it
 
@@ -121,12 +122,32 @@ class Notice(msgspec.Struct, frozen=True):
     urgent: bool = False
 
 
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of a pod's node."""
+
+    ready: bool = True
+    usable: bool = True  # ready and not cordoned
+    trouble: NodeTrouble | None = None  # hardware trouble
+
+
+class LauncherSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod's launcher reports."""
+
+    signalled: bool = False  # it passes on a signal that ends the pod
+    acknowledged: bool = False  # it has no process of an older generation
+    unacknowledged_seconds: float = 0.0  # time since the order to stop
+    stuck: bool = False  # a process survived SIGKILL for 30 s
+    start_error: str = ""  # reason why the command could not be started
+    oom_kills: int | None = None  # processes of its container killed for memory since the generation began
+
+
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One replica's pod."""
 
     replica: int
     pod_name: str
     pod_uid: str = ""  # "" until the pod exists
+    address: str = ""  # IP address of the pod; "" until it has one
     node: str = ""
     pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
     done: bool = False  # all its ranks ended well by themselves: the end of its pod or its node is no failure
@@ -138,18 +159,11 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     silent_seconds: float = math.inf  # time since its agent is known to be gone
     agent_ended_seconds: float | None = None  # time since the agent's container ended or restarted, by its kubelet
     agent_ended: bool = False  # the agent's container has ended and not restarted, as the kubelet reports it
-    node_ready: bool = True
-    node_usable: bool = True  # ready and not cordoned
-    trouble: NodeTrouble | None = None  # hardware trouble of its node
+    node_health: NodeHealth = NodeHealth()
     busy: str = ""  # pods that use its node's cores, if no core is idle and the node's agent reports that
     notice: Notice | None = None
     network: NetworkSignals | None = None  # network figures of its pod, while a rank is slow
-    signalled: bool = False  # its launcher passes on a signal that ends the pod
-    acknowledged: bool = False  # its launcher has no process of an older generation
-    unacknowledged_seconds: float = 0.0  # time since the order to stop
-    stuck: bool = False  # a process survived SIGKILL for 30 s
-    start_error: str = ""  # reason why the command could not be started
-    oom_kills: int | None = None  # processes of its container killed for memory since the generation began
+    launcher: LauncherSeen = LauncherSeen()
 
 
 class PreparedSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +223,28 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def iterations(self) -> int:
         """Return the number of iterations that the generation has completed, by the rank that is farthest."""
         return max((rank.sent.iterations for rank in self.ranks), default=0)
+
+    @cached_property
+    def hosts(self) -> dict[str, MemberSeen]:
+        """Return the members by address, and by the names of their pods and nodes; without what several have."""
+        found: defaultdict[str, list[MemberSeen]] = defaultdict(list)
+        for member in self.members:
+            for name in {member.address, member.pod_name, member.node} - {""}:
+                found[name].append(member)
+        return {name: members[0] for name, members in found.items() if len(members) == 1}
+
+    @cached_property
+    def replica_of(self) -> dict[int, int]:
+        """Return the replica of each rank."""
+        return {rank.rank: rank.replica for rank in self.ranks}
+
+    @cached_property
+    def ranks_of(self) -> dict[int, list[int]]:
+        """Return the ranks of each replica."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for rank in self.ranks:
+            found[rank.replica].append(rank.rank)
+        return dict(found)
 
     @cached_property
     def shared_unevenly(self) -> bool:

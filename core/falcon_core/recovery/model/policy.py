@@ -11,6 +11,20 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.topology.parallelism import Parallelism
 
 
+class PodTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The times that the spec gives to a pod, in seconds."""
+
+    start_seconds: float = 600.0  # in which a placed pod has to start (spec.schedulingDeadlineSeconds)
+    grace_seconds: float = 30.0  # for processes that handle SIGTERM
+
+
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done about a failure that comes again and again."""
+
+    suspends: bool = False  # the job is suspended, and does not end
+    outage_seconds: float = 1800.0  # for so long the job waits for what lies outside it; 0: it does not wait
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the job's spec that decisions need."""
 
@@ -26,11 +40,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0
+    repeated: Repeated = Repeated()
     check: str = ""  # a measurement of all machines and links that a user requests; each value once
     pause_budget: float = 0.0  # share of the job's time for which all ranks may stand still to be measured
     judge: Judge = msgspec.field(default_factory=shipped_judge)  # the classes of the failed processes' output
-    start_seconds: float = 600.0  # time in which a placed pod has to start (spec.schedulingDeadlineSeconds)
-    grace_seconds: float = 30.0  # time that the pod gives to processes which handle SIGTERM
+    pod_times: PodTimes = PodTimes()
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1
     layout: Parallelism | None = None  # None: only communicators of all ranks can be identified

@@ -1,8 +1,13 @@
-"""Keep what is known of an open slowdown: its culprit or link, its levels, and what was applied against it."""
+"""Keep what is known of an open slowdown: its subject, its levels, and what was applied against it.
+
+The subject is a tagged union. The functions ``detected`` to ``checking`` change the phase, and nothing else does.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
+
+import msgspec
 
 from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Loss
@@ -13,10 +18,11 @@ from falcon_core.recovery.model.stored import Place, Stored
 from falcon_core.recovery.model.treatments import Moved, Outlook, Swapped
 from falcon_core.wire.reporting.messages import Work
 
+replace = msgspec.structs.replace
 NAMED_RANKS = 8  # of a group that is at fault: the rest is counted
 
 
-class Culprit(Stored, frozen=True, kw_only=True):
+class Culprit(Stored, frozen=True, kw_only=True, tag_field="kind", tag="Rank"):
     """The slow rank and the evidence against it."""
 
     rank: int
@@ -41,7 +47,7 @@ class Culprit(Stored, frozen=True, kw_only=True):
     also_total: int = 0  # number of all further slow ranks
 
 
-class SlowLink(Stored, frozen=True, kw_only=True):
+class SlowLink(Stored, frozen=True, kw_only=True, tag_field="kind", tag="Link"):
     """A slow link, as closely as the collectives that cross it locate it, and the evidence against it."""
 
     ranks: list[Place]  # ranks of the communicators that cross the link, the first NAMED_RANKS
@@ -54,6 +60,13 @@ class SlowLink(Stored, frozen=True, kw_only=True):
     network: NetworkSeen | None = None  # network counters of the members' pods; None: unknown
     pair: list[Place] = []  # the first ranks of the two pods whose link was measured to be slow
     siblings: int = 0  # number of like groups that it was compared with; 0: only with its own healthy transfers
+
+
+class SuspectedGroup(SlowLink, frozen=True, kw_only=True, tag="Group"):
+    """Ranks among which a link may be slow, before any link was measured."""
+
+
+Subject = Culprit | SlowLink | SuspectedGroup | None
 
 
 class Applied(Stored, frozen=True, kw_only=True):
@@ -71,32 +84,69 @@ class Applied(Stored, frozen=True, kw_only=True):
     shares: str = ""  # id of the incident whose restart this one shares (``failslow.incidents``)
 
 
+class SlowdownOnset(Stored, frozen=True, kw_only=True):
+    """Where a slowdown began, and how that is known."""
+
+    at: float  # unix seconds
+    generation: int
+    iteration: int
+    reported_iteration: int  # iteration at the look that found it
+    quiet_iteration: int = 0  # newest iteration of the generation at which no rank stood out
+    from_start: bool = False  # the culprit has been slower than its peers since the first iteration
+    unreported: bool = (
+        False  # no agent reports it: the job is hardly slower, so its iteration time shows no relief either
+    )
+
+
+class IterationTimes(Stored, frozen=True, kw_only=True):
+    """The times of an iteration before and during a slowdown [ns]."""
+
+    healthy_ns: int  # before the onset
+    slow_ns: int  # since the onset
+    named_ns: int = 0  # when the culprit was named
+    peak_ns: int = 0  # the longest while no rank was named
+    common_ns: int = 0  # part of slow_ns that all ranks gained alike; it does not count as loss
+
+    @property
+    def well_ns(self) -> int:
+        """Return the iteration time without this slowdown [ns]: healthy, and what all ranks gained alike."""
+        return self.healthy_ns + self.common_ns
+
+    @property
+    def excess_ns(self) -> int:
+        """Return what this slowdown adds to an iteration [ns]."""
+        return self.slow_ns - self.well_ns
+
+
+class NodeFault(Stored, frozen=True, kw_only=True):
+    """Whether the culprit's node is at fault, or its share of the work (``history.node_fault``)."""
+
+    evidence: Evidence | None = None  # None: not judged yet
+    stay_iterations: int = 0  # number of iterations on its node that prove the node's fault; 0: not known
+
+
+class RepairRestart(Stored, frozen=True, kw_only=True):
+    """The restart by which a repair takes effect. Times are unix seconds."""
+
+    switched_at: float | None = None  # when the generation was stopped for the repair
+    replaced_by: str = ""  # the node that replaced the culprit's
+    trained_at: float | None = None  # when iterations were seen again after the switch
+
+
 class SlowIncident(Stored, frozen=True, kw_only=True):
     """A slowdown from onset to relief."""
 
     id: str
     phase: Literal["Suspected", "Detected", "Located", "Mitigating", "Checking"]
-    onset_at: float
-    onset_generation: int
-    onset_iteration: int
-    reported_iteration: int
-    healthy_ns: int  # iteration time before the onset
-    slow_ns: int  # iteration time since the onset
-    named_ns: int = 0  # iteration time when the culprit was named
-    peak_ns: int = 0  # the longest iteration time while no rank was named
+    onset: SlowdownOnset
+    times: IterationTimes
     loss: Loss
     carried_seconds: float = 0.0  # loss of earlier spells on this node that still counts (``history.flapping``)
-    common_ns: int = 0  # part of slow_ns that all ranks gained alike; it does not count as loss
-    quiet_iteration: int = 0  # newest iteration of onset_generation at which no rank stood out
-    from_start: bool = False  # the culprit has been slower than its peers since the first iteration
-    without_onset: bool = False  # the job is hardly slower, so that its iteration time shows no relief either
-    culprit: Culprit | None = None
+    subject: Subject = None  # the slow rank, from Located on; a link; a suspected group; None: not known
     usual: Culprit | None = None  # a straggler not reported, because slowness often moves here (``moving_work``)
-    link: SlowLink | None = None  # the link that is named while no rank computes slowly, from Detected to Checking
     probed: Probed | None = None  # results of measuring links, or the culprit's machine
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
-    evidence: Evidence | None = None  # evidence that the culprit's node is at fault (``history.node_fault``)
-    stay_iterations: int = 0  # number of iterations on its node that prove the node's fault; 0: not known
+    node_fault: NodeFault = NodeFault()
     applied: list[Applied] = []
     moved: Moved | None = None  # result of moving micro-batches
     outlook: Outlook | None = None  # expected effect of an exchange of roles
@@ -104,10 +154,18 @@ class SlowIncident(Stored, frozen=True, kw_only=True):
     passed_over: str = ""  # reason why micro-batches cannot be moved
     blocked: str = ""  # reason why the next strategy waits
     retry_at: float = 0.0  # earliest time of the next preparation
-    switched_at: float | None = None  # when the generation was stopped for the replacement
-    replaced_by: str = ""  # the node that replaced the culprit's
+    restart: RepairRestart = RepairRestart()
     well_since: float | None = None  # time since which the culprit has been healthy; None: it is slow
-    trained_at: float | None = None  # when iterations were seen again after the switch
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """Return the slow rank; None where no rank is named."""
+        return self.subject if isinstance(self.subject, Culprit) else None
+
+    @property
+    def link(self) -> SlowLink | None:
+        """Return the slow link, or the group among whose ranks a link is suspected; None where there is neither."""
+        return self.subject if isinstance(self.subject, SlowLink) else None
 
     @property
     def unexplained(self) -> bool:
@@ -120,6 +178,32 @@ class SlowIncident(Stored, frozen=True, kw_only=True):
         return self.phase != "Suspected"
 
 
+def as_named(times: IterationTimes) -> IterationTimes:
+    """Return the times of a slowdown whose rank or link is named now."""
+    return replace(times, named_ns=times.slow_ns)
+
+
+def detected(slow: SlowIncident, subject: SlowLink | None) -> SlowIncident:
+    """Return the incident without a named rank; of a link, if one is named."""
+    return replace(slow, phase="Detected", subject=subject)
+
+
+def located(slow: SlowIncident, culprit: Culprit) -> SlowIncident:
+    """Return the incident that names a slow rank and has no repair under way."""
+    return replace(slow, phase="Located", subject=culprit)
+
+
+def mitigating(slow: SlowIncident) -> SlowIncident:
+    """Return the incident for which a pod is being prepared on another node."""
+    return replace(slow, phase="Mitigating", blocked="")
+
+
+def checking(slow: SlowIncident, now: float) -> SlowIncident:
+    """Return the incident whose repair has stopped the ranks at this look; the next generation shows its effect."""
+    # An exchange that failed before has left behind when training went on after it.
+    return replace(slow, phase="Checking", restart=replace(slow.restart, switched_at=now, trained_at=None))
+
+
 class Relieved(Stored, frozen=True, kw_only=True):
     """A slowdown of a node that passed by itself (``history.flapping``)."""
 
@@ -129,6 +213,14 @@ class Relieved(Stored, frozen=True, kw_only=True):
     times: int = 1  # number of times that it was slow, until all of it was forgotten
     loss_seconds: float  # loss of all these times, decayed until ``at``
     retry_at: float = 0.0  # earliest time of the next preparation
+
+
+class CommonCause(Stored, frozen=True, kw_only=True):
+    """What slows all ranks alike from outside of the job, as their own counters show it."""
+
+    cause: Cause
+    counter: float  # of the median rank, when it was found (``signals.job.cause``)
+    healthy: float  # the same while the ranks were healthy
 
 
 class JobChange(Stored, frozen=True, kw_only=True):
@@ -149,6 +241,7 @@ class JobChange(Stored, frozen=True, kw_only=True):
     growth: list[float] = []  # by pipeline stage: computation at the new level over the agents' healthy computation
     load: float = 1.0  # load of the typical rank at the new level; ``growth`` leaves out what its bytes explain
     recurring: bool = False  # this is a phase that was reported before
+    outside: CommonCause | None = None  # the job has not changed after all: this slows its ranks
 
 
 class OtherWork(Stored, frozen=True, kw_only=True):

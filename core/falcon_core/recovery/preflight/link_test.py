@@ -22,13 +22,13 @@ from falcon_core.stats.medians import median_without
 from falcon_core.topology.passes import Pass, ring_passes
 from falcon_core.wire.measurement.check_links import NO_PORT, PORT_COMES, LinkReport, LinksReport
 
-LEAST_MACHINES: Final = 3  # of two, the one link has nothing to be compared with
+LEAST_MACHINES: Final = 3  # of two, the only link has nothing to be compared with
 LINKS_SECONDS: Final = 20.0  # from the order to the last result: three turns, and the bus
 TRANSFER_MS: Final = 200  # in each direction
 LINK_FACTOR: Final = 3.0  # the others' median to its own: half the bandwidth is common between good machines
 KNOWN_FACTOR: Final = 2.0  # likewise, where transfers are known to have become slow: one of the links has to be why
 LEAST_RTT_US: Final = 2_000  # that a slow link has more than the others: another zone's has less
-HELD_PERMILLE: Final = 800  # beside a slow link 870 and more; beside busy CPUs mostly 200 to 700
+HELD_PERMILLE: Final = 800  # with a slow link 870 and more; with busy CPUs mostly 200 to 700
 BUSY_PERMILLE: Final = 800  # more of the transfer, and it measured a CPU, whatever the kernel reports of the network
 BUSY_ALONE_PERMILLE: Final = 500  # likewise, where the kernel reports nothing
 LINK_ROUNDS: Final = 2  # in a row
@@ -136,8 +136,10 @@ def judge_links(
     if len(ring) < LEAST_MACHINES:
         return [], LinksFound(wanted=len(machines), why_missing=absent[:MOST_EXAMPLES])
     pairs, missing = _pairs(by_replica)
+    # A machine that computes slowly slows its links as well.
     sound = [pair for pair in pairs if not set(pair.ends) & set(blamed)]
     found = {each.replica: each for measure in _MEASURES for each in _machines(sound, measure)}
+    # Links of a machine whose links are all slow are explained by the machine.
     alone = [pair for pair in sound if not set(pair.ends) & found.keys()]
     slow = [each for measure in _MEASURES for each in _alone(alone, measure, by_replica, factor)]
     distinct = {tuple(each.nodes): each for each in sorted(slow, key=lambda each: each.ratio)}
@@ -207,6 +209,7 @@ def _machines(pairs: Sequence[Pair], measure: _Measure) -> list[SlowMachine]:
         for end in pair.ends:
             links.setdefault(end, []).append(pair)
     for replica, own in links.items():
+        # With one link, or with all of them, machine and link cannot be distinguished.
         if len(own) < 2 or len(own) == len(pairs):
             continue
         best, usual = max(own, key=measure.good), median_without(ordered, [measure.good(pair) for pair in own])
@@ -219,6 +222,7 @@ def _machines(pairs: Sequence[Pair], measure: _Measure) -> list[SlowMachine]:
 
 def _alone(pairs: Sequence[Pair], measure: _Measure, ring: dict[int, Linked], factor: float) -> list[SlowPair]:
     found, ordered = [], sorted(map(measure.good, pairs))
+    # A single link has nothing that it could be slower than.
     for pair in pairs if len(pairs) > 1 else ():
         usual = median_without(ordered, [measure.good(pair)])
         if not _is_slow(pair, usual, measure, factor):

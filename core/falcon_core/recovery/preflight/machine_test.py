@@ -156,6 +156,7 @@ def end_round(state: Preflight, machines: Sequence[Machine], membership: Members
     machines_by_links, links = judge_links(machines, [each.replica for each in computing])
     by_replica = {machine.replica: machine for machine in machines}
     bad = [*computing, *(_of_links(each, by_replica[each.replica]) for each in machines_by_links)]
+    # A machine is left only after two bad rounds in a row, so each round counts on from the round before it.
     found = [counted_after(before.get(each.node), each) for each in bad[:MOST_NAMED]]
     links = counted_on(state.links, links)
     missing = [machine for machine in machines if not _answered(machine)]
@@ -172,6 +173,7 @@ def end_round(state: Preflight, machines: Sequence[Machine], membership: Members
         links=links,
     )
     certain = all(each.is_certain for each in found) and all(each.is_certain for each in links.slow)
+    # One bad round may be chance: measure again before anything follows from it.
     if not certain and state.rounds < MOST_ROUNDS:
         return begin_round(ended, now)
     return ended
@@ -232,6 +234,7 @@ def judge(machines: Sequence[Machine], factor: float = SLOW_FACTOR) -> list[Foun
         for machine in machines
         if machine.report is not None and machine.report.problems
     ]
+    # Wrong results are graver than slow ones, and a machine is named once.
     wrong = {each.replica for each in found}
     slow = [each for group in _groups(machines) for each in _slow(group, factor) if each.replica not in wrong]
     return [*found, *sorted(slow, key=lambda each: -each.ratio)]
@@ -262,8 +265,10 @@ def _slow(group: Sequence[Machine], factor: float) -> list[Found]:
         ratios = {
             kind: median_without(rates[kind], [own]) / max(1, own)
             for kind, own in _micros(machine).items()
+            # A kind that a single machine has measured has no median to be compared with.
             if len(rates[kind]) > 1
         }
+        # Training is made of products, so a slow product says more than a slow copy.
         products = any(ratio > factor for kind, ratio in ratios.items() if kind in PRODUCTS)
         kind = max(ratios, key=lambda each: (products and each in PRODUCTS, ratios[each]), default="")
         if kind and ratios[kind] > factor:

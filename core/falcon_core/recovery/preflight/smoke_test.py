@@ -97,5 +97,5 @@ def sick(state: Smoke) -> list[Found]:
 
 
 def holds(state: Smoke, now: float) -> bool:
-    """Check whether a start waits for a round: for the one that confirms a suspicion, and not for long."""
+    """Check whether a start waits for a round: only for the round that confirms a suspicion, and not for long."""
     return state.asked_at > 0 and state.rounds > 1 and abs(now - state.asked_at) < HOLD_SECONDS

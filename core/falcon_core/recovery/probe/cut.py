@@ -69,6 +69,7 @@ def agreed(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known
     unordered = [channel for channel, ranks in starting.items() if not ranks]
     if unordered:
         raise DisagreementError(f"no rank knows the order of the calls of {min(unordered)}")
+    # Ranks report starts of different iterations. Whole iterations are taken off, so that all mean the same one.
     ahead = _iterations_ahead(starting, calls, sure)
     counts = {}
     for channel, ranks in starting.items():
@@ -116,6 +117,7 @@ def _iterations_ahead(
 ) -> dict[int, int]:
     """Return for each rank how many whole iterations its start lies after that of the first rank connected with it."""
     ahead: dict[int, int] = {}
+    # Walk from rank to rank over shared channels: each step compares the starts of two peers.
     for first in sorted(known):
         if first in ahead:
             continue

@@ -28,8 +28,8 @@ from falcon_core.recovery.diagnosis.communicator_progress import communicators, 
 from falcon_core.recovery.diagnosis.slow_links import network_seen
 from falcon_core.recovery.diagnosis.stragglers import no_longer_slow
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
-from falcon_core.recovery.model.slowdown import NAMED_RANKS, SlowIncident, SlowLink
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import NAMED_RANKS, SlowIncident, SuspectedGroup
+from falcon_core.recovery.model.state import RecoveryState, with_leader, without_leader
 from falcon_core.recovery.model.suspects import Compared
 from falcon_core.recovery.probe import probe_targets
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
@@ -80,16 +80,17 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     is_late = look.obs.iterations >= before.iteration + PATIENCE_ITERATIONS
     groups = _known_groups(look)
     if groups is None:
-        return replace(state, compared=replace(before, over=is_late))
+        return _with_compared(state, replace(before, over=is_late))
     found = slowest(groups, look)
     if found is None or before.comm not in ("", found.comm):
         # A group that was not slower at a look is counted from zero, as long as reports are requested.
         over = is_late or not before.comm
-        return replace(state, compared=replace(before, comm="", reports=0, over=over))
+        return _with_compared(state, replace(before, comm="", reports=0, over=over))
     newest = min(rank.sent.iterations for rank in look.obs.ranks)
+    # Reports that share iterations would count one observation several times.
     if not before.comm or newest >= before.counted_iteration + RECENT_ITERATIONS:
         before = replace(before, comm=found.comm, reports=before.reports + 1, counted_iteration=newest)
-    return replace(state, compared=before)
+    return _with_compared(state, before)
 
 
 def asked(state: RecoveryState, look: Look) -> list[int]:
@@ -107,7 +108,7 @@ def suspicion(state: RecoveryState, look: Look) -> SlowIncident | None:
     if found is None or slow_ns is None:
         return None
     slow = slow_from_start.slowdown(look.obs, healthy_ns=round(slow_ns - found.excess_ns), slow_ns=round(slow_ns))
-    return replace(slow, link=_link(found, look.obs))
+    return replace(slow, subject=_link(found, look.obs))
 
 
 def follow(state: RecoveryState, slow: SlowIncident, look: Look) -> RecoveryState:
@@ -116,16 +117,18 @@ def follow(state: RecoveryState, slow: SlowIncident, look: Look) -> RecoveryStat
     tries = slow.probed.tries if slow.probed is not None else 0
     measured = slow.probed is not None and slow.probed.found == "Alike"
     measured = measured or (tries >= probe_targets.MOST_TRIES and state.probe is None)
-    if measured or not _may_be_measured(look) or slow.onset_generation != look.obs.generation:
+    # The links were measured and are alike, or can no longer be measured: the suspicion has no way to be proven.
+    if measured or not _may_be_measured(look) or slow.onset.generation != look.obs.generation:
         return _forget(state, look.obs)
     well = no_longer_slow(slow, look)
+    # An onset or a slow rank explains the slowdown better than a group does.
     if well or any(rank.sent.onset for rank in look.obs.ranks) or slow_from_start.asked(state, look.obs):
-        return replace(state, slow=None, compared=None)  # groups are compared again when that is over
+        return _with_compared(without_leader(state), None)  # groups are compared again when that is over
     groups = _known_groups(look)
     found = None if groups is None else slowest(groups, look)
     if found is not None and found.comm != slow.link.comm:
         return _forget(state, look.obs)
-    return replace(state, slow=slow)
+    return with_leader(state, slow)
 
 
 def slowest(kinds: Kinds, look: Look) -> Slower | None:
@@ -150,6 +153,7 @@ def _known_groups(look: Look) -> Kinds | None:
     """Return the groups that span several nodes, by kind; None unless all members report what their calls take."""
     if len(look.obs.ranks) < look.policy.world_size or not all(map(_is_known, look.obs.ranks)):
         return None
+    # Groups within one node use no link between nodes.
     node_of = {rank.rank: look.obs.members[rank.replica].node for rank in look.obs.ranks}
     kinds: Kinds = defaultdict(list)
     for group, signals in _reported(look).items():
@@ -183,9 +187,9 @@ def _group(group: Communicator, signals: Sequence[CommSignals], nodes: int) -> t
     return kind, _Group(group.name, group.members, op[0][0] if op else 0, float(transfer_ns))
 
 
-def _link(found: Slower, obs: Observation) -> SlowLink:
+def _link(found: Slower, obs: Observation) -> SuspectedGroup:
     ranks = sorted((rank for rank in obs.ranks if rank.rank in found.members), key=lambda rank: rank.rank)
-    return SlowLink(
+    return SuspectedGroup(
         ranks=[place(obs, rank) for rank in ranks[:NAMED_RANKS]],
         members=len(ranks),
         comm=found.comm,
@@ -199,11 +203,15 @@ def _link(found: Slower, obs: Observation) -> SlowLink:
 
 def _forget(state: RecoveryState, obs: Observation) -> RecoveryState:
     compared = _of_generation(state, obs) or Compared(generation=obs.generation)
-    return replace(state, slow=None, compared=replace(compared, over=True))
+    return _with_compared(without_leader(state), replace(compared, over=True))
+
+
+def _with_compared(state: RecoveryState, compared: Compared | None) -> RecoveryState:
+    return replace(state, suspicions=replace(state.suspicions, compared=compared))
 
 
 def _of_generation(state: RecoveryState, obs: Observation) -> Compared | None:
-    compared = state.compared
+    compared = state.suspicions.compared
     return compared if compared is not None and compared.generation == obs.generation else None
 
 
@@ -212,7 +220,7 @@ def _is_wanted(state: RecoveryState, look: Look) -> bool:
     compared = _of_generation(state, look.obs)
     if look.obs.iterations < SETTLED_ITERATIONS or (compared is not None and compared.over):
         return False
-    if not look.obs.running or state.stop is not None or state.slow is not None or look.obs.shared_unevenly:
+    if not look.obs.running or state.stop is not None or state.slowdowns or look.obs.shared_unevenly:
         return False
     return _may_be_measured(look) and not any(rank.sent.onset for rank in look.obs.ranks)
 

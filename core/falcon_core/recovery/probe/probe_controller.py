@@ -20,7 +20,8 @@ import msgspec
 from falcon_core.recovery.model.observation import Look, Observation, ProbeSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses, Probe, Probed, RingSeat
-from falcon_core.recovery.model.state import RecoveryState, numbered
+from falcon_core.recovery.model.slowdown import detected
+from falcon_core.recovery.model.state import RecoveryState, numbered, with_changed
 from falcon_core.recovery.preflight.link_test import TRANSFER_MS
 from falcon_core.recovery.preflight.machine_test import Machine
 from falcon_core.recovery.probe import probe_targets, probe_verdicts, user_check
@@ -59,6 +60,7 @@ def step(state: RecoveryState, look: Look) -> RecoveryState:
     if probe.phase == "Release":
         return _released(state, probe, look.obs)
     reports = _reports(probe, look.obs)
+    # Training stands still or is about to: ask at each look whether the reason still holds.
     why = probe_targets.unwanted(probe, state, look) or _given_up(reports, look.obs)
     if why:
         return _failed(state, probe, look.obs, why, passed=any(report.passed for report in reports.values()))
@@ -89,6 +91,7 @@ def _begun_if_allowed(state: RecoveryState, target: probe_targets.Target, look: 
     number = state.pauses.probes + 1
     probed = (slow.probed if slow is not None else None) or Probed()
     check = state.check
+    # An order that came too late for some rank doubled the lead of the next one.
     lead_seconds = probed.lead_seconds if target.incident or check is None else check.lead_seconds
     probe = Probe(
         number=number,
@@ -101,7 +104,7 @@ def _begun_if_allowed(state: RecoveryState, target: probe_targets.Target, look: 
     )
     if slow is not None:
         tried = replace(slow, probed=replace(probed, tries=probed.tries + 1))
-        state = probe_targets.with_incident(state, slow, tried)
+        state = with_changed(state, slow, tried)
     else:
         state = user_check.begun(state)
     return replace(state, probe=probe, pauses=replace(state.pauses, probes=number))
@@ -119,16 +122,18 @@ def _prepared(state: RecoveryState, probe: Probe, look: Look) -> RecoveryState:
     """Order the ranks to stop, once the executors wait in all pods and every rank's iterations are known."""
     seen = {replica: each for replica, each in sorted(look.obs.probes.items()) if each.report.number == probe.number}
     reported = [Reported(start, each.age_seconds) for each in seen.values() for start in each.report.ranks]
+    # All ranks stop at one iteration's start, so a single rank that is not known prevents the pause.
     awaited = _awaited(seen, len(reported), look) or _unknown(reported)
     if awaited:
         return _failed(state, probe, look.obs, awaited) if look.obs.now - probe.since > PREPARE_SECONDS else state
     seconds = (look.obs.iteration_ns(look.policy.consecutive) or 0.0) / 1e9
     if probe.measures == "Machines" and any(each.start.on_device for each in reported):
-        return _failed(state, probe, look.obs, "its ranks compute on GPUs, and beside ranks only CPUs are measured")
+        return _failed(state, probe, look.obs, "its ranks compute on GPUs, and while ranks run only CPUs are measured")
     try:
         where = _stops(probe, reported, seconds, look.policy)
     except DisagreementError as why:
         return _failed(state, probe, look.obs, str(why))
+    # Only links need to know each other's addresses; machines are measured each by itself.
     ring = [
         RingSeat(replica=replica, address=each.address, port=each.report.links.port)
         for replica, each in seen.items()
@@ -203,6 +208,7 @@ def links_order(probe: Probe) -> LinksOrder:
 def _measured(state: RecoveryState, probe: Probe, look: Look) -> RecoveryState:
     """Take the verdict over, once all pods have measured."""
     reports = _reports(probe, look.obs)
+    # A verdict compares machines, so it waits for all of them, but not beyond the deadline.
     over = [replica for replica, report in reports.items() if report.held and report.links.over]
     if len(over) < len(look.obs.members):
         late = look.obs.now - probe.since > deadline_seconds(probe) + URGENT_SECONDS
@@ -230,23 +236,25 @@ def _judged(state: RecoveryState, probe: Probe, machines: Sequence[Machine], loo
     if probe.measures == "Machines":
         assert slow.culprit is not None
         judged = replace(slow, probed=probe_verdicts.of_machine(slow, slow.culprit, machines, look.obs))
-        return probe_targets.with_incident(state, slow, judged)
+        return with_changed(state, slow, judged)
+    # The link has its name already: the measurement tells its ends.
     if slow.link is not None and slow.is_incident:
         probed, known = probe_verdicts.of_links(slow, slow.link, machines, look.obs)
         found = probe_verdicts.with_link(slow, known, look.obs)
-        return probe_targets.with_incident(state, slow, replace(found, probed=probed, outlook=None))
+        return with_changed(state, slow, replace(found, probed=probed, outlook=None))
     probed, link = probe_verdicts.of_unnamed(slow, machines, look.obs)
     if link is None:
-        return probe_targets.with_incident(state, slow, replace(slow, probed=probed))
-    found = replace(slow, phase="Detected", probed=probed, link=link)
+        return with_changed(state, slow, replace(slow, probed=probed))
+    found = replace(detected(slow, link), probed=probed)
     state, found = numbered(state, found, look.policy)
     state = replace(state, probe=replace(probe, incident=found.id))
-    return probe_targets.with_incident(state, slow, found)
+    return with_changed(state, slow, found)
 
 
 def _failed(state: RecoveryState, probe: Probe, obs: Observation, why: str, *, passed: bool = False) -> RecoveryState:
     """Let training go on without a verdict."""
     slow, check = probe_targets.incident_of(state, probe.incident), state.check
+    # Some rank had passed the cut before the order arrived. Give it more time at the next try.
     lead = min(LONGEST_LEAD_SECONDS, 2 * probe.lead_seconds) if passed else probe.lead_seconds
     if not probe.incident and check is not None:
         was_ordered = probe.phase == "Hold"
@@ -263,7 +271,7 @@ def _failed(state: RecoveryState, probe: Probe, obs: Observation, why: str, *, p
             again_at=obs.now + probe_targets.APART_SECONDS,
             standstill_seconds=0.0,
         )
-        state = probe_targets.with_incident(state, slow, replace(slow, probed=probed))
+        state = with_changed(state, slow, replace(slow, probed=probed))
     return replace(state, probe=_release(probe, obs))
 
 
@@ -288,6 +296,7 @@ def _ended(state: RecoveryState, probe: Probe, obs: Observation) -> RecoveryStat
     if not probe.held_at:
         return state
     reports = _reports(probe, obs)
+    # All ranks wait for the last one, so the longest standstill is the job's.
     held = max((report.held_ms for report in reports.values()), default=0) / 1e3
     if not reports:  # another generation has begun: at most from the order on
         held = min(obs.now - probe.held_at, deadline_seconds(probe))
@@ -308,4 +317,4 @@ def _ended(state: RecoveryState, probe: Probe, obs: Observation) -> RecoveryStat
     if slow is None or slow.probed is None:
         return state
     measured = replace(slow, probed=replace(slow.probed, standstill_seconds=held))
-    return probe_targets.with_incident(state, slow, measured)
+    return with_changed(state, slow, measured)

@@ -32,13 +32,14 @@ import msgspec
 from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import unexplained
-from falcon_core.recovery.cost.prices import TAKE_THE_ROLE, next_candidate
 from falcon_core.recovery.diagnosis import slow_links
+from falcon_core.recovery.failslow import strategy_ladder
+from falcon_core.recovery.failslow.strategy_table import strategy_type
 from falcon_core.recovery.history import reporting_threshold
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Measured, Probe, Probed
-from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident, SuspectedGroup
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.preflight.link_test import LEAST_MACHINES
 from falcon_core.recovery.strategies import swap_for_link
@@ -63,16 +64,18 @@ class Target(msgspec.Struct, frozen=True):
 
 def wanted(state: RecoveryState, look: Look) -> Target | None:
     """Return the target of the next measurement under a pause; None: nothing."""
+    # What a user requests comes first.
     if state.check is not None and state.check.state == "Waiting":
         return Target("Both" if len(look.obs.members) >= LEAST_MACHINES else "Machines")
-    slow = state.slow
+    slow = state.leader
     if slow is None:
         return None
     if _needs_links(state, slow, look):
         return Target("Links", key(slow))
-    link = state.link_beside
-    if link is not None and _link_beside_is_unknown(state, link):
+    link = state.concurrent_link
+    if link is not None and _concurrent_link_is_unknown(state, link):
         return Target("Links", key(link))
+    # Each measurement is a pause of the whole job: a machine is measured only where its node would else be evicted.
     return Target("Machines", slow.id) if slow.id and _would_be_replaced(state, slow, look) else None
 
 
@@ -83,15 +86,12 @@ def key(slow: SlowIncident) -> str:
 
 def incident_of(state: RecoveryState, name: str) -> SlowIncident | None:
     """Return the incident with that ``key``; None where it is over."""
-    return next((slow for slow in (state.slow, state.link_beside) if slow is not None and key(slow) == name), None)
+    return next(
+        (slow for slow in (state.leader, state.concurrent_link) if slow is not None and key(slow) == name), None
+    )
 
 
-def with_incident(state: RecoveryState, before: SlowIncident, after: SlowIncident) -> RecoveryState:
-    """Return the state with an incident that has changed: the first one, or that of the concurrent link."""
-    return replace(state, slow=after) if state.slow is before else replace(state, link_beside=after)
-
-
-def _link_beside_is_unknown(state: RecoveryState, link: SlowIncident) -> bool:
+def _concurrent_link_is_unknown(state: RecoveryState, link: SlowIncident) -> bool:
     if _may_be_another(link):
         return True
     return is_unknown_link(link) and (link.is_incident or _has_paid(state, link))
@@ -102,7 +102,7 @@ def _may_be_another(slow: SlowIncident) -> bool:
     swapped, measured_at = slow.swapped, slow.probed.at if slow.probed is not None else 0.0
     if slow.link is None or not slow.unexplained or swapped is None or not swapped.failed:
         return False
-    return measured_at < (slow.switched_at or swapped.failed_at)
+    return measured_at < (slow.restart.switched_at or swapped.failed_at)
 
 
 def _needs_links(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
@@ -117,7 +117,7 @@ def _needs_links(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
 
 def _is_left_to_the_network(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether a slowdown without a named rank has paid for a pause, and its ranks compute as before."""
-    if not _is_nameless(slow) or slow.usual is not None or slow.onset_generation != look.obs.generation:
+    if not _is_nameless(slow) or slow.usual is not None or slow.onset.generation != look.obs.generation:
         return False
     if not _has_paid(state, slow) or reporting_threshold.is_usual(state, slow, look):
         return False
@@ -148,7 +148,7 @@ def is_unnamed(slow: SlowIncident, look: Look) -> bool:
     ):
         return False
     longest_ns = float(look.obs.compute_levels[1].max(initial=0.0))
-    return longest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + look.policy.verify) < slow.slow_ns
+    return longest_ns <= (slow.times.well_ns) * (1 + look.policy.verify) < slow.times.slow_ns
 
 
 def is_unknown_link(slow: SlowIncident) -> bool:
@@ -158,20 +158,20 @@ def is_unknown_link(slow: SlowIncident) -> bool:
 
 def is_suspected_group(slow: SlowIncident) -> bool:
     """Check whether a slowdown is the mere suspicion that a group's transfers are slow (``group_comparison``)."""
-    return slow.link is not None and not slow.is_incident
+    return isinstance(slow.subject, SuspectedGroup)
 
 
 def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
     """Check whether a rank is slow, and nothing shows whether its node is at fault or its share of the work."""
-    return slow.phase == "Located" and policy.confidence == "High" and slow.evidence in _DOUBTED
+    return slow.phase == "Located" and policy.confidence == "High" and slow.node_fault.evidence in _DOUBTED
 
 
 def _would_be_replaced(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether the slow rank's node would leave its role now, were it known to be at fault."""
     if not is_doubted_machine(slow, look.policy):
         return False
-    strategy = next_candidate(state, slow, look)
-    if strategy is None or strategy.name not in TAKE_THE_ROLE:
+    strategy = strategy_ladder.next_of(state, slow, look)
+    if strategy is None or not strategy_type(strategy.name).needs_node_evidence:
         return False
     return ski_rental.due(strategy, slow.loss)
 
@@ -229,7 +229,7 @@ def unwanted(probe: Probe, state: RecoveryState, look: Look) -> str:
 def allowed_at(state: RecoveryState, slow: SlowIncident | None, policy: Policy) -> float:
     """Return from when on the next probe for an incident is allowed (unix seconds).
 
-    ``slow``: None where somebody has asked for the probe. Then the budget does not matter; else it is more than
+    ``slow``: None where a user requested the probe. Then the budget does not matter; else it is more than
     nothing.
     """
     pauses = state.pauses
@@ -243,5 +243,5 @@ def allowed_at(state: RecoveryState, slow: SlowIncident | None, policy: Policy) 
 def _again_at(slow: SlowIncident) -> float:
     """Return from when on an incident is measured again: at once if it has grown since links were found alike."""
     probed = slow.probed or Probed()
-    grown = slow.slow_ns - slow.healthy_ns >= GROWN * (probed.slow_ns - slow.healthy_ns)
+    grown = slow.times.slow_ns - slow.times.healthy_ns >= GROWN * (probed.slow_ns - slow.times.healthy_ns)
     return 0.0 if probed.found == "Alike" and grown else probed.again_at

@@ -44,6 +44,7 @@ def of_links(
     link = replace(link, ranks=[places.get(known.rank, known) for known in link.ranks])
     slow_machines, links = judge_links(machines, (), factor)
     probed = _ended(slow, obs)
+    # All links of a machine are slow: its own adapter or CPU is the reason, and no single link.
     if slow_machines:
         found = replace(probed, found="Machine", text=slow_machines[0].text)
         return found, replace(link, node=obs.members[slow_machines[0].replica].node, pair=[])
@@ -52,25 +53,28 @@ def of_links(
         pair = [end for name in slowest.pod_names if (end := _place(name, obs)) is not None]
         return replace(probed, found="Link", text=slowest.text), replace(link, node="", pair=pair)
     again = replace(probed, again_at=obs.now + AGAIN_SECONDS)
+    # The slow link may be among those that were not measured: this is no sign that all are alike.
     if links.measured < links.wanted or not links.measured:
         why = f": {links.why_missing[0]}" if links.why_missing else ""
         return replace(again, text=f"{links.measured} of {links.wanted} links could be measured{why}"), link
     text = f"none of the {links.measured} links is far below its peers"
-    return replace(again, found="Alike", text=text, slow_ns=slow.slow_ns), link
+    return replace(again, found="Alike", text=text, slow_ns=slow.times.slow_ns), link
 
 
 def with_link(slow: SlowIncident, link: SlowLink, obs: Observation) -> SlowIncident:
     """Return the incident of a measured link; a new link after a failed exchange starts a new count."""
     if slow.link is None or slow.swapped is None or not slow.swapped.failed:
-        return replace(slow, link=link)
+        return replace(slow, subject=link)
     if swap_for_link.end_nodes(slow.link) == swap_for_link.end_nodes(link):
-        return replace(slow, link=link)
-    excess_ns = max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns)
+        return replace(slow, subject=link)
+    excess_ns = max(0, slow.times.excess_ns)
     loss = Loss(seconds=obs.iterations * excess_ns / 1e9, generation=obs.generation, counted_iterations=obs.iterations)
     # What crosses it may be another communicator's.
     link = replace(link, comm="", excess_ns=excess_ns)
     applied = without(slow, swap_for_link.TYPE)
-    return replace(slow, link=link, loss=loss, applied=applied, swapped=None, switched_at=None)
+    return replace(
+        slow, subject=link, loss=loss, applied=applied, swapped=None, restart=replace(slow.restart, switched_at=None)
+    )
 
 
 def of_unnamed(slow: SlowIncident, machines: Sequence[Machine], obs: Observation) -> tuple[Probed, SlowLink | None]:
@@ -88,11 +92,12 @@ def of_unnamed(slow: SlowIncident, machines: Sequence[Machine], obs: Observation
             or slow.link.members > NAMED_RANKS
         ):
             return probed, link
+    # Without a suspected group the slow link may lie anywhere in the job.
     somewhere = SlowLink(
         ranks=[place(obs, rank) for rank in ranks[:NAMED_RANKS]],
         members=len(ranks),
         comm="",
-        excess_ns=slow.slow_ns - slow.healthy_ns - slow.common_ns,
+        excess_ns=slow.times.excess_ns,
         compute_growth=1.0,
     )
     probed, link = of_links(slow, somewhere, machines, obs, LINK_FACTOR)
@@ -107,6 +112,7 @@ def of_machine(slow: SlowIncident, culprit: Culprit, machines: Sequence[Machine]
 
     It is why the rank is slow if it explains half of what the rank is slower (``action_share``), and is beyond noise.
     """
+    # The machine need not explain all of it: caches and other ranks add to the slowness.
     least = max(LEAST_RATIO, 1 + JUDGEMENT.action_share * (culprit.slowdown - 1))
     probed = replace(_ended(slow, obs), node=culprit.node)
     again = replace(probed, again_at=obs.now + AGAIN_SECONDS)
@@ -123,6 +129,7 @@ def of_machine(slow: SlowIncident, culprit: Culprit, machines: Sequence[Machine]
 def of_check(machines: Sequence[Machine], obs: Observation) -> tuple[list[str], str]:
     """Return which machines and links are slow, in words, the slowest first, and the result of the whole in a line."""
     computing = judge(machines)
+    # A machine that computes slowly is slow on all its links as well: it is named once.
     by_links, links = judge_links(machines, [each.replica for each in computing])
     slow = [f"{each.node} (pod {each.pod_name}): {_slow_words(each)}" for each in computing]
     for each in by_links:

@@ -22,7 +22,7 @@ from falcon_core.wire.ring import Traffic
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """A rank's word, and for how long it has been on its way [s]."""
+    """A rank's report, and how long it has been on its way [s]."""
 
     start: RankStart
     age_seconds: float = 0.0
@@ -60,9 +60,11 @@ def stops(
         raise DisagreementError(f"rank {unknown.rank}: {unknown.why or 'it makes no calls'}")
     if len(reported) != world_size:
         raise DisagreementError(f"{len(reported)} of {world_size} ranks are known")
+    # From each rank's own ids of communicators to channels that all ranks mean.
     members, known = _channels([each.start for each in reported], world_size, layout)
     starts = agreed(members, known)
     after = {rank: _after(starts, own) for rank, own in known.items()}
+    # The cut must lie ahead of the rank that is farthest, and of the time that the order takes to arrive.
     done = max(
         calls / each_iteration + each.start.begun + each.age_seconds / iteration_seconds
         for each in reported
@@ -107,6 +109,7 @@ def _channel(
     rank: int, own: ChannelStart, names: Mapping[tuple[int, int], Communicator]
 ) -> tuple[Channel, tuple[int, ...]]:
     """Return a channel and the ranks that count it. Raises DisagreementError where they are not known."""
+    # No other rank takes part, so the channel is the rank's own.
     if own.traffic == Traffic.GRAPH or own.size == 1:
         return Channel(f"of rank {rank}, {own.comm}, {own.traffic}"), (rank,)
     named = names.get((rank, own.comm))

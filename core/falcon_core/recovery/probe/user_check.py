@@ -23,6 +23,7 @@ replace = msgspec.structs.replace
 def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Take over what is asked for now, and give up what cannot be."""
     known = state.check
+    # A new value of the annotation is a new request; the same value is answered once.
     if not look.policy.check or (known is not None and known.asked == look.policy.check):
         check = known
     else:

@@ -1,1 +1,1 @@
-"""Build the repairs of a slowdown: what each does, and what keeps it from being possible."""
+"""Say of each strategy against slowdowns what it would do, and what keeps it from being possible."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import compress
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -30,11 +31,22 @@ from falcon_core.planning.microbatch import plan as share_out
 from falcon_core.recovery.model.observation import Look, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.treatments import Moved
+from falcon_core.recovery.strategies.strategy_type import StrategyType
 from falcon_core.stats.medians import Floats, Ints, medians
 from falcon_core.wire.reporting.microbatches import MAX_SHARES, MicroShare
 
-TYPE = "AdjustMicrobatches"
-DEFAULT_OVERHEAD_SECONDS = 1.0
+TYPE: Final = "AdjustMicrobatches"
+FACTS: Final = StrategyType(
+    name=TYPE,
+    explanation=(
+        "AdjustMicrobatches gives a slow rank fewer micro-batches and the others more, where the script uses"
+        " falcon_torch.MicroBatches; nothing restarts."
+    ),
+    default_seconds=1.0,
+    act="micro-batches move to other ranks",
+    would_act="micro-batches would move",
+    would_have_acted="micro-batches would have been moved",
+)
 KEPT = 2  # micro-batches of a rank, at least
 TAKE_OVER_SECONDS = 30.0  # for the order's way, two steps, and the ranks' reports
 RETRY_SECONDS = 60.0  # after a first move that did not help; then twice as long each time
@@ -110,7 +122,7 @@ class _ByRank(msgspec.Struct, frozen=True):
         return (slowest, besides + whole - slowest) if overlap else (whole, besides)
 
     def seated(self, pods_of: Sequence[int], new: Collection[int], table: Ints) -> _ByRank:
-        """Return what ranks take when their pods have other roles: a pod is as slow beside its peers as it was.
+        """Return what ranks take when their pods have other roles: a pod stays as slow as it was.
 
         ``pods_of``: for each replica of the job's pods, whose pod takes its role. ``new``: those that get a new pod,
         which is taken to be well.
@@ -205,6 +217,7 @@ def _unlike(ranks: Sequence[RankSeen], policy: Policy) -> str:
     per_rank, table = known[0].per_rank, replicas(policy)
     if any(micro.per_rank != per_rank for micro in known):
         return "the ranks do not have equally many micro-batches in the even split"
+    # Ranks change at one step, but report it one after the other: a mixture must not become the base of a plan.
     shares = np.array([micro.share for micro in known])[table]
     if (shares != shares[:, :1, :1]).any() or shares[:, 0, 0].sum() != per_rank * len(table):
         return "the ranks are about to change their shares"
@@ -284,7 +297,7 @@ def _planned(speeds: _Speeds, level_ns: float, policy: Policy, *, gives_back: bo
 def _without_returns(speeds: _Speeds, counts: Ints) -> Ints:
     """Return a split in which no replica with fewer than its even share gets more: [replicas].
 
-    What the best split, ``counts``, would return goes to whoever takes least with one more.
+    What the best split, ``counts``, would return goes to the rank that takes least with one more.
     """
     before = np.array(speeds.shares)
     fewer = before < speeds.per_rank

@@ -2,5 +2,9 @@
 
 from __future__ import annotations
 
-TYPE = "Ignore"
-DEFAULT_OVERHEAD_SECONDS = 0.0
+from typing import Final
+
+from falcon_core.recovery.strategies.strategy_type import StrategyType
+
+TYPE: Final = "Ignore"
+FACTS: Final = StrategyType(name=TYPE, explanation="Ignore waits.", default_seconds=0.0, by_default=True)

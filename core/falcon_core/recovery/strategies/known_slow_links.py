@@ -28,12 +28,12 @@ def remembered(state: RecoveryState, link: SlowLink, look: Look) -> RecoveryStat
     if len(ends) != (1 if link.node else 2):
         return state  # between two pods of one node
     pair = SlowPair(nodes=sorted(ends), at=look.obs.now, seconds_per_byte=seconds_per_byte(link, look))
-    return replace(state, slow_pairs=[*_others(state, ends), pair][-MOST:])
+    return _remembering(state, [*_others(state, ends), pair][-MOST:])
 
 
 def forgotten(state: RecoveryState, link: SlowLink) -> RecoveryState:
     """Return the state without the link: the exchange did not help, so it was not what made iterations long."""
-    return replace(state, slow_pairs=_others(state, end_nodes(link)))
+    return _remembering(state, _others(state, end_nodes(link)))
 
 
 def standing(state: RecoveryState, obs: Observation) -> list[SlowPair]:
@@ -48,8 +48,12 @@ def recent(state: RecoveryState, now: float) -> list[frozenset[str]]:
 
 
 def _recent(state: RecoveryState, now: float) -> list[SlowPair]:
-    return [pair for pair in state.slow_pairs if 0 <= now - pair.at < KEPT_SECONDS]
+    return [pair for pair in state.habits.slow_pairs if 0 <= now - pair.at < KEPT_SECONDS]
+
+
+def _remembering(state: RecoveryState, pairs: list[SlowPair]) -> RecoveryState:
+    return replace(state, habits=replace(state.habits, slow_pairs=pairs))
 
 
 def _others(state: RecoveryState, ends: frozenset[str]) -> list[SlowPair]:
-    return [known for known in state.slow_pairs if frozenset(known.nodes) != ends]
+    return [known for known in state.habits.slow_pairs if frozenset(known.nodes) != ends]

@@ -7,11 +7,31 @@ estimate of the standstill for a small job; the first replacement measures the j
 
 from __future__ import annotations
 
+from typing import Final
+
 from falcon_core.recovery.model.observation import PreparedSeen, Spares
 from falcon_core.recovery.model.slowdown import Culprit
+from falcon_core.recovery.strategies.strategy_type import StrategyType
 
-TYPE = "ReplaceNode"
-DEFAULT_OVERHEAD_SECONDS = 13.0
+TYPE: Final = "ReplaceNode"
+FACTS: Final = StrategyType(
+    name=TYPE,
+    explanation=(
+        "ReplaceNode moves the slow node's pod to a spare of the warm pool, or to a free node, and restarts the"
+        " processes, which resume from the last checkpoint that the training code wrote."
+    ),
+    default_seconds=13.0,
+    by_default=True,
+    needs_node_evidence=True,
+    restarts=True,
+    takes_spare=True,
+    act="the node is replaced",
+    would_act="the node would be replaced",
+    would_have_acted="the node would have been replaced",
+    restarting="replaced, restarting",
+    machine_leaves="its node is replaced",
+    event="Replacing",
+)
 PREPARE_DEADLINE_SECONDS = 180.0  # pull an image, start two containers
 GIVEN_SECONDS = 10.0  # in which a preparation is given its node: claim a spare, or be scheduled
 RETRY_SECONDS = 60.0  # after a preparation that failed
@@ -19,7 +39,9 @@ RETRY_SECONDS = 60.0  # after a preparation that failed
 
 def reason(culprit: Culprit) -> str:
     """Return why the culprit's node is left, in words."""
-    return f"rank {culprit.rank} computes {culprit.slowdown:.1f}x slower"
+    # Without a healthy time of its own, the rank was compared with its peers.
+    reference = "its normal" if culprit.healthy_compute_ns else "its peers'"
+    return f"rank {culprit.rank} takes {culprit.slowdown:.1f}x {reference} compute time"
 
 
 def hindrance(spares: Spares, taken: int = 0) -> str:

@@ -29,10 +29,28 @@ from falcon_core.recovery.model.slowdown import SlowLink
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import Exchanged, SlowPair, Swapped
 from falcon_core.recovery.strategies import link_traffic
+from falcon_core.recovery.strategies.strategy_type import StrategyType
 
-TYPE = "SwapNodes"
-DEFAULT_OVERHEAD_SECONDS = 13.0  # a guess of the standstill; the first exchange measures the job's own
-LEAST_PODS: Final = 3  # with fewer there is a single link
+TYPE: Final = "SwapNodes"
+FACTS: Final = StrategyType(
+    name=TYPE,
+    explanation=(
+        "SwapNodes lets running pods exchange their roles, so that a slow link between two nodes carries the lightest"
+        " traffic, and slow nodes compute the pipeline stages where they cost least; all processes restart in their"
+        " pods, and no pod is made."
+    ),
+    default_seconds=13.0,  # a guess of the standstill; the first exchange measures the job's own
+    needs_node_evidence=True,
+    restarts=True,
+    least_pods=3,  # with fewer there is a single link
+    does_nothing="finds no lighter link",
+    act="pods exchange their roles",
+    would_act="pods would exchange their roles",
+    would_have_acted="roles would have been exchanged",
+    restarting="pods have exchanged their roles, restarting",
+    machine_leaves="its pod takes another role",
+    event="RolesExchanged",
+)
 MIN_GAIN: Final = 0.03  # of an iteration: below it an exchange is not worth a restart, and has not helped
 MOST_NAMED: Final = 8  # pods of an exchange that are named
 NO_GAIN = "no other assignment of pods to roles would be faster"
@@ -41,7 +59,7 @@ NO_GAIN = "no other assignment of pods to roles would be faster"
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A better assignment."""
 
-    pods_of: tuple[int, ...]  # for each replica the one whose pod takes its role
+    pods_of: tuple[int, ...]  # for each replica, the replica whose pod takes its role
     before_ns: int  # iteration time
     expected_ns: int
     removed_share: float  # of what the slowdown costs
@@ -51,6 +69,7 @@ def hindrance(state: RecoveryState, link: SlowLink, look: Look) -> str:
     """Return why roles cannot be exchanged against a slow link now; "" if they can."""
     if state.leaving or state.move is not None or look.obs.prepared:
         return "a pod is about to be moved to another node"
+    # Roles go from pod to pod: each of them has to be there to give its own away.
     if any(member.pod != "Present" or not member.node for member in look.obs.members):
         return "not all pods run"
     if not _ends(link, look.obs):
@@ -83,8 +102,9 @@ def _ends(link: SlowLink, obs: Observation) -> tuple[int, ...]:
 def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
     """Return the bytes of the slow communicator on a link in an iteration; of several communicators, the most.
 
-    Where none is known: all that crosses the link, of communicators of one kind the one that puts most.
+    Where none is known: all that crosses the link, of communicators of one kind, that which puts most.
     """
+    # A slow communicator with a name was measured by itself: what else crosses the link need not be slow.
     if link.comm:
         puts = (
             put for rank in obs.ranks for name, put in link_traffic.by_collectives(rank, names) if name in link.comm
@@ -115,6 +135,7 @@ def plan(link: SlowLink, healthy_ns: int, look: Look, known: Sequence[SlowPair] 
     level = look.obs.iteration_ns(look.policy.consecutive)
     names = communicators(look)
     rate, count = _seconds_per_byte(link, look.obs, names), len(look.obs.members)
+    # Without a loss now there is nothing that an exchange could remove, whatever the link's figures say.
     if level is None or level <= healthy_ns or not rate:
         return None
     roles = Roles(

@@ -31,7 +31,7 @@ from falcon_core.recovery.diagnosis.communicator_progress import communicators
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import RecoveryState, with_each_changed
 from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies import link_traffic
 from falcon_core.recovery.strategies.swap_for_link import MIN_GAIN, Plan
@@ -49,15 +49,17 @@ def hindrance(state: RecoveryState, look: Look, known: Sequence[SlowPair] = ()) 
         return NOT_DESCRIBED
     if look.policy.layout is not None and look.policy.layout.pipeline < 2:
         return "the job has one pipeline stage, so that all roles are alike"
-    if state.link_beside is not None and state.link_beside.is_incident:
+    if state.concurrent_link is not None and state.concurrent_link.is_incident:
         return "a link is slow, too"
     if state.leaving or state.move is not None or look.obs.prepared:
         return "a pod is about to be moved to another node"
     if any(member.pod != "Present" or not member.node for member in look.obs.members):
         return "not all pods run"
+    # Uneven shares change what a stage computes: the plan would move a load that is moved already.
     if look.obs.shared_unevenly:
         return "micro-batches are shared out unevenly"
-    if any(slow.from_start for slow in (state.slow, *state.beside) if slow is not None):
+    # The plan needs each stage's healthy computation, and a rank that was never well shows none.
+    if any(slow.onset.from_start for slow in state.slowdowns):
         return "a rank was never seen well"
     return _untold(known, look) or unseated(state, look)
 
@@ -95,6 +97,7 @@ def stage_computation(state: RecoveryState, look: Look) -> dict[int, float]:
     for rank, level in zip(*map(np.ndarray.tolist, look.obs.compute_levels), strict=True):
         if replica_of[rank] not in slow:
             well[_stage(rank, look.policy)].append(level)
+    # Well ranks of a stage show its work as it is now. What a slow rank computed before is only the second choice.
     found = {stage: median(levels) for stage, levels in well.items()}
     for culprit in state.culprits:
         if culprit.healthy_compute_ns:
@@ -113,7 +116,7 @@ def plan(state: RecoveryState, slow: SlowIncident, look: Look, known: Sequence[S
     There is no ``hindrance``. ``slow``: the first of the incidents. ``known``: slow links.
     """
     level = look.obs.iteration_ns(look.policy.consecutive)
-    well_ns = slow.healthy_ns + slow.common_ns
+    well_ns = slow.times.well_ns
     if level is None or level <= well_ns:
         return None
     roles = _roles(stage_computation(state, look), well_ns, look)
@@ -125,6 +128,8 @@ def plan(state: RecoveryState, slow: SlowIncident, look: Look, known: Sequence[S
     cluster = link_traffic.cluster_of(slowdowns, link_traffic.slow_ends(known, look.obs))
     found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))
     healthy = predict(roles, link_traffic.cluster_of([1.0] * len(slowdowns), []), range(len(slowdowns)))
+    # The model's seconds leave out what it does not know. Only the share of the loss that it removes is carried over to
+    # the measured iteration.
     slower = found.current_seconds - healthy
     share = (found.current_seconds - found.seconds) / slower if slower > 0 else 0.0
     gained_ns = share * (level - well_ns)
@@ -175,10 +180,9 @@ def all_seated(state: RecoveryState, pods_of: tuple[int, ...], look: Look) -> Re
         if slow.culprit is None:
             return slow
         culprit = seated(slow.culprit, pods_of, computed, named, look.policy)
-        return replace(slow, culprit=culprit, outlook=None, passed_over="")
+        return replace(slow, subject=culprit, outlook=None, passed_over="")
 
-    slow = state.slow
-    return replace(state, slow=None if slow is None else followed(slow), beside=list(map(followed, state.beside)))
+    return with_each_changed(state, followed)
 
 
 def seated(
@@ -199,6 +203,7 @@ def seated(
     rank, also = moved(culprit.rank), [moved(other) for other in culprit.also]
     stage = _stage(rank, policy)
     well_ns = round(computed_ns[stage])
+    # Nodes stay as slow as they were: a peer in the new role may be slow, and all others count as well.
     slowdowns = {pods_of.index(other.replica): other.slowdown for other in named}
     peers = sorted(
         slowdowns.get(other // per_pod, 1.0)

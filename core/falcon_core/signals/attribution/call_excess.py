@@ -52,11 +52,13 @@ def least_excess(measured: Sequence[Measured], width: int, comms: Ints) -> dict[
     if len(newest) < windows * width:
         return {}
     cut = [newest[at : at + width] for at in range(0, len(newest), width)]
+    # A median of less than half of a window says nothing about the window.
     if any(2 * sum(each.excess is not None for each in window) <= width for window in cut):
         return {}
     windows_ns = [median_excess(window, comms) for window in cut]
     return {
         comm: tuple(min(parts) for parts in zip(*(window[comm] for window in windows_ns), strict=True))
         for comm in windows_ns[0]
+        # Calls that differ in number from window to window cannot be compared place by place.
         if len({len(window.get(comm, ())) for window in windows_ns}) == 1
     }

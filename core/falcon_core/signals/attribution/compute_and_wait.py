@@ -187,6 +187,7 @@ class WaitBaseline:
         """Learn the times of an uninterrupted iteration as healthy."""
         if times is None:
             return
+        # Begin with the median of a few iterations, so that one odd iteration does not set the level.
         if self._baseline is None:
             self._first.append(times)
             if len(self._first) == _LEARN_CYCLES:
@@ -194,6 +195,7 @@ class WaitBaseline:
                 self._baseline = np.median(np.stack(same), axis=0)
                 self._first.clear()
         elif times.shape == self._baseline.shape:
+            # From then on follow by small fixed steps: an outlier moves the level no more than any other iteration.
             moved = np.sign(times - self._baseline)
             moved *= _STEP
             moved += 1.0

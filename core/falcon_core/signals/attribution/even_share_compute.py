@@ -18,7 +18,7 @@ import numpy as np
 
 from falcon_core.signals.attribution.pipeline_passes import micro_batch_ns
 from falcon_core.signals.iterations.segmenter import Iteration
-from falcon_core.wire.reporting.microbatches import MicroShare, Said, Turn
+from falcon_core.wire.reporting.microbatches import MicrobatchReport, MicroShare, Turn
 from falcon_core.wire.ring import RecordArray
 
 _MOST_NS = 1 << 60  # sums of a few still have 64 bits
@@ -28,7 +28,7 @@ class Shares:
     """A rank's shares as far as they are known: none, until its script reports one."""
 
     def __init__(self) -> None:
-        self.said: Said | None = None
+        self.said: MicrobatchReport | None = None
         self._cut_at: Turn | None = None  # the turn of the newest records
 
     def micro_ns(self, iteration: Iteration) -> int | None:
@@ -67,6 +67,7 @@ class Shares:
             self._cut_at = turns[-1] if turns else None
         for turn in turns:
             if self._cut_at is not None and turn.since_ns > self._cut_at.since_ns and turn.share != self._cut_at.share:
+                # By time: the rank says when its share changed, and not at which record.
                 begun = np.flatnonzero(records["t_start_ns"] >= turn.since_ns)
                 before = int(begun[0]) if len(begun) else len(records)
                 yield records[:before]
@@ -87,6 +88,6 @@ class Shares:
         )
 
 
-def _turn(said: Said, end_ns: int) -> Turn:
+def _turn(said: MicrobatchReport, end_ns: int) -> Turn:
     """Return the turn that held before ``end_ns``; the oldest that is known where that is even older."""
     return next((turn for turn in reversed(said.turns) if turn.since_ns <= end_ns), said.turns[0])

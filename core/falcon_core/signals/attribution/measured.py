@@ -115,6 +115,7 @@ class Measurer:
         self._collected = [one for one in self._collected if iteration.number - one.number < 2 * SAMPLES]
         if len(self._collected) < SAMPLES:
             return []
+        # Learn from all before any is measured: a slope from the first few would judge the others wrongly.
         collected, self._collected = self._collected, []
         for known in collected:
             self._learn_sizes(known)
@@ -125,6 +126,7 @@ class Measurer:
         own, times = attribute([iteration])[0] if found is None else found
         healthy = self.waits.healthy
         whole_ns, load = iteration.duration_ns, 1.0
+        # Times are reported as the usual bytes would have taken them, so that more work is not taken for slowness.
         if iteration.sizes is not None:
             whole_ns = self._time.corrected_ns(iteration.sizes, iteration.duration_ns)
             times = None if times is None else times * (whole_ns / max(1, iteration.duration_ns))

@@ -39,7 +39,7 @@ class Peers:
 
     @property
     def many(self) -> bool:
-        """Return whether the rank sends to so many peers in one communicator that it spreads data."""
+        """Check whether the rank sends to enough peers in one communicator to count as spreading data."""
         return self._many_before or self._many
 
     @property
@@ -76,6 +76,7 @@ def work_of(iteration: Iteration | None, varying: Varying | None, computation: S
     spread: Flags = calls.has(Trait.SPREADS)
     if peers.many:
         spread = spread | calls.has(Trait.SENDS)
+    # Calls that spread data over ranks can hide how much there is: their bytes are padded to one size.
     if varying is None:
         return "Hidden" if spread.any() else "Fixed"
     if computation is None or computation.per_byte <= 0.0:

@@ -52,10 +52,12 @@ def iteration_counts(cycle: RecordArray, counters: CounterArray) -> IterationCou
     read = _Counters(counters)
     starts: dict[int, int] = {}
     calls: dict[int, int] = {}
+    # How many peers an exchange by parts has depends on the data: no count holds for the next iteration.
     if are_exchanges(cycle["comm"]).any():
         return None
     for comm in np.unique(cycle["comm"]).tolist():
         records = cycle[cycle["comm"] == comm]
+        # Numbers of calls wrap around; within one iteration they are made continuous.
         numbers = np.unwrap(records["comm_seq"].astype(np.int64), period=_MODULO)
         order = np.argsort(numbers, kind="stable")
         if not np.array_equal(numbers[order], numbers[order[0]] + np.arange(len(records))):
@@ -93,6 +95,7 @@ class _Counters:
             counter_key(comm, Traffic.SEND if op == Op.SEND else Traffic.RECV, peer)
             for op, peer in zip(records["op"].tolist(), records["peer_or_root"].tolist(), strict=True)
         ]
+        # Calls since the iteration's end: whole iterations of them, and a rest of the cycle's first calls.
         begun = sum(entered for key, entered in self._entered.items() if _is_point_to_point(key, comm))
         since = (begun + self._outstanding.get(comm, 0) - end) % _MODULO
         calls, rest = Counter(keys), Counter(keys[: since % len(keys)])

@@ -164,6 +164,7 @@ class CallOrder:
         expected = self._next[comm] = self._expected(comm, number)
         if comm in self._unordered or (number - expected) % _COMM_SEQ_MODULO > REORDER_CALLS:
             return [call]  # or it is from before we looked
+        # Threads may publish calls out of order. Hold a call until those before it have come.
         held = self._held.setdefault(comm, {})
         held[number] = call
         out = []
@@ -200,7 +201,7 @@ class Tokenizer:
         self._comms: list[int] = []  # by token
         self._kind_of_token: Ints = np.empty(256, dtype=np.int64)
         self._known = _Known({})
-        self._one_by_one = 0  # calls since that was made anew
+        self._one_by_one = 0  # calls since that was made again
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -234,6 +235,7 @@ class Tokenizer:
             return np.fromiter(map(self._token, keys), np.int64, records.shape[0])
         columns = [column.copy() for column in columns]
         tokens = self._known.tokens(columns)
+        # New kinds of calls are rare once training runs.
         missing = np.flatnonzero(tokens < 0)
         if missing.shape[0]:
             keys = zip(*(column[missing].tolist() for column in columns), strict=True)
@@ -252,6 +254,7 @@ class Tokenizer:
         """Return a new token, or where no more sizes are remembered a token that they share."""
         op, comm, dtype, size = key
         kind = (op, comm, dtype)
+        # Memory is bounded: a program whose sizes never repeat must not fill the agent.
         full = len(self) >= MOST_TOKENS
         if full and kind not in self._kinds:
             kind = (op, 0, 0)

@@ -48,8 +48,10 @@ def cycle_traffic(cycle: RecordArray, sizes: Mapping[int, int]) -> tuple[dict[in
     collectives: defaultdict[int, float] = defaultdict(float)
     sends: defaultdict[tuple[int, int], int] = defaultdict(int)
     columns = [cycle[name].astype(np.int64) for name in ("comm", "op", "peer_or_root")]
+    # An iteration has thousands of calls and few kinds: each kind is counted once, not each call.
     kinds = np.stack([*columns, np.minimum(cycle["bytes"], MOST_PAYLOAD).astype(np.int64)])
     for (comm, op, peer, payload), count in zip(*_counted(kinds), strict=True):
+        # Receives are left out: the sender reports the same bytes.
         if comm & POINT_TO_POINT:
             if op == Op.SEND and peer >= 0:
                 sends[comm & ~POINT_TO_POINT, peer] += payload * count

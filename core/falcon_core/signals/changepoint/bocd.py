@@ -104,9 +104,11 @@ class RunLengthPosterior:
         count = self._count
         if count == self._lengths.shape[0]:
             self._make_room()
+        # In place throughout: this runs for each iteration of each rank.
         lengths = self._lengths[:count]
         norm, exponent, gain, growth = self._table.take(lengths, axis=1)
         masses, means, rates, powers = self._state[:, :count]
+        # The density of the sample follows from the parameters before it: the last update left ``powers`` for that.
         density: Floats = powers + norm
         deviations = sample - means
         gain *= deviations
@@ -122,9 +124,11 @@ class RunLengthPosterior:
         likelihood *= (1.0 - self._hazard) / float(likelihood.dot(masses))
         masses *= likelihood
         lengths += 1
+        # Each sample may be the first of a new run, of which the prior alone is known.
         self._state[:, count] = self._fresh
         self._lengths[count] = 0
         self._count = count + 1
+        # Keep the number of run lengths bounded: fold the longest ones, and drop the least likely.
         if self._most > 0:
             if self._lengths[0] == 2 * LONGEST_RUN:
                 self._fold()

@@ -165,6 +165,7 @@ class ChangeDetector:
 
     def feed(self, number: int, start_ns: int, duration_ns: int) -> bool:
         """Take an uninterrupted iteration; True if ``slowdown`` appeared, grew by another onset, or ended."""
+        # By logarithms: a rise is a factor of the iteration time, whatever that is.
         level = math.log(max(1, duration_ns))
         self._newest.append(number, start_ns, level)
         reference = self.reference
@@ -172,6 +173,7 @@ class ChangeDetector:
             if len(self._newest) >= _BASELINE_SAMPLES:
                 self.reference = Reference.of(self._newest.levels(_BASELINE_SAMPLES))
             return False
+        # During a slowdown only two things can happen: it ends, or it becomes worse.
         if self.slowdown is not None:
             over = self._relieved(reference, self.slowdown) or self._is_held(reference, self.slowdown)
             return over or self._grew(reference, self.slowdown, level)
@@ -184,6 +186,7 @@ class ChangeDetector:
             return True
         if self._drift.due() and self._degraded(reference):
             return True
+        # Only a sample that is no onset is healthy, and moves the reference.
         self._learn(reference, level)
         return False
 
@@ -204,12 +207,15 @@ class ChangeDetector:
         if rise < least or not reference.exceeds_noise(rise, count):
             return None
         low = quantile_of(levels, _LOW_QUANTILE) - reference.level
+        # Of few samples the median alone may be chance, so the low ones have to lie high as well.
         if count < _FEW_SAMPLES and low < _LOW_RISE * rise:
             return None
         return None if reference.are_long_by_chance(levels, rise) else rise
 
     def _learn(self, reference: Reference, level: float) -> None:
         self._unlearned.append(level)
+        # Learning lags behind: a slowdown that is not seen yet must not have moved the reference it is measured
+        # against.
         delay = min(max(reference.samples // 2, _DELAY[0]), _DELAY[1])
         while len(self._unlearned) > delay and self._candidate is None:
             healthy = self._unlearned.popleft()
@@ -222,6 +228,7 @@ class ChangeDetector:
             if level <= reference.level or self._posterior.short(SHORT_RUN) < CERTAINTY:
                 return None
             self._candidate, _ = self._newest.place(max(self._posterior.most_probable, 1))
+        # The posterior only says where to look. Whether the step is large enough is decided by the samples since then.
         since = self._newest.since(self._candidate)
         if since < self._consecutive:
             return None
@@ -250,6 +257,7 @@ class ChangeDetector:
                 continue
             if rise >= self._verify:
                 return rise
+            # A slowdown that began within the window lifts its median only in part: judge what came since it began.
             rise = self._rise(reference, max(self._slow_samples(reference, rise), self._consecutive))
             if rise is not None:
                 return rise
@@ -262,6 +270,8 @@ class ChangeDetector:
         first, settled = self._drift.crossed, self._drift.level
         if rise is None or first is None or settled is None:
             return False
+        # The reference has followed the degradation. From here on the settled level is what healthy means, and what was
+        # taken for wander was the degradation.
         self.reference = reference.moved(settled, reference.samples).without_wander()
         self._begin(self.reference, rise, first, self.reference, gradual=True)
         return True
@@ -313,6 +323,7 @@ class ChangeDetector:
             return False
         known = self._newest.since(slowdown.first_iteration)
         for count in _GROWTH_WINDOWS:
+            # Too few slow samples are left before the window to compare it with.
             if known - count < _BASELINE_SAMPLES:
                 break
             before = self._newest.levels(known)[:-count]
@@ -331,6 +342,7 @@ class ChangeDetector:
         level = _median(slow[-_FEW_SAMPLES:])
         rise = math.log(slowdown.after_ns) - reference.level
         bound = min(self._verify, rise / 2)
+        # A small rise drowns in noise, so its relief needs more samples to be sure.
         needed = self._consecutive
         if rise > bound:
             needed = max(needed, min(reference.samples_for((rise - bound) / _RELIEF_DEVIATIONS), _MOST_RELIEF))
@@ -348,6 +360,7 @@ class ChangeDetector:
         drop = reference.level - _median(self._newest.levels(_DROP_WINDOW))
         if drop < self._verify:
             return False
+        # A reference from a warm-up has so much noise that no drop exceeds it; then samples in a row decide.
         if not reference.exceeds_noise(drop, _DROP_WINDOW) and not self._is_lower(reference):
             return False
         self.reference = Reference.of(self._newest.levels(_DROP_WINDOW))

@@ -93,6 +93,7 @@ class Drift:
             return None
         if self.crossed is None:
             self.crossed = middle
+        # The rise has to pass the threshold by more than a level wanders, and by more than chance moves a median.
         enough = rise >= (1 + WANDER_SHARE) * self._verify and rise >= DEVIATIONS * noise.error(WINDOW)
         return rise if enough and levels[_LOW] - settled >= _LOW_RISE * rise else None
 
@@ -111,7 +112,7 @@ class Drift:
         self.crossed = self._held = None
 
     def drop(self, level: float) -> None:
-        """Take note of a healthy level that is lower than the one before."""
+        """Take note of a healthy level that is lower than the level before it."""
         self._settled.forget_above(level + WANDER_SHARE * self._verify)
         self.interrupt()
 

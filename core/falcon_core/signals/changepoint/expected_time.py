@@ -92,10 +92,12 @@ class ExpectedTime:
             return
         self._newest = number
         size = sizes.calls
+        # Samples are kept by size class, so that rare sizes are not pushed out by frequent ones.
         place = round(_CLASSES_A_DOUBLING * math.log2(max(1, size)))
         alike = self._samples.pop(place, None) or deque(maxlen=_CLASS_SAMPLES)
         alike.append((*sizes, time_ns))
         self._samples[place] = alike
+        # The class that was used longest ago goes: each use moves a class to the end.
         if len(self._samples) > _CLASSES:
             del self._samples[next(iter(self._samples))]
         self._count += 1
@@ -139,11 +141,13 @@ class ExpectedTime:
         sizes, times = samples[:, int(by_next)], samples[:, 2]
         known = self.slope
         usual = median_of(sizes) if self.usual is None else self.usual
+        # Pair each small sample with one of the larger half: the median of these slopes withstands outliers.
         half = sizes.shape[0] // 2
         run, rise = sizes[-half:] - sizes[:half], times[-half:] - times[:half]
         rise, run = rise[run > 0], run[run > 0]
         slope = 0.0
         found = known is not None and known.per_byte > 0.0 and known.by_next == by_next
+        # By chance any two columns show some slope; a new one must be significant.
         if run.shape[0] and (found or _rise_together(sizes, times)):
             slope = max(0.0, median_of(rise / run))
         expected = times - slope * (sizes - usual)

@@ -58,6 +58,7 @@ def leave_one_out_medians(values: Matrix) -> Matrix:
     ordered = np.take_along_axis(values, order, axis=0)
     place = np.argsort(order, axis=0, kind="stable")  # row → its position in the sorted column
 
+    # Without its own row, the order of the others shifts by one place from that row on.
     def nth_of_others(index: int) -> Matrix:
         shifted = np.where(place <= index, index + 1, index)
         return np.take_along_axis(ordered, shifted, axis=0)
@@ -81,6 +82,7 @@ def compared(series: Sequence[Series], width: int) -> tuple[list[int], Matrix]:
     if len(iterations):
         last = int(iterations.min())
         first = int((iterations - ends[numbered]).max()) + 1
+        # The reports overlap: compare the same iterations of all ranks.
         if last - first + 1 >= width:
             ends[numbered] -= iterations - last
     rows = (rank.values_ns[end - width : end] for rank, end in zip(usable, ends.tolist(), strict=True))
@@ -95,6 +97,7 @@ def outliers(series: Sequence[Series], *, factor: float, consecutive: int) -> li
     """
     ranks, values = compared(series, consecutive)
     left = np.arange(len(ranks))
+    # Slow rows raise the median, and with it hide others. Take them out and look again.
     while len(left) >= 2 and _any_suspect(values[left], factor):
         slow = _peeled_together(values[left], factor)
         if not len(slow):

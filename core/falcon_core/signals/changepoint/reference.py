@@ -76,9 +76,11 @@ class Reference:
         noise = self.noise if self.noise > NOISE_FLOOR else NOISE_FLOOR
         bound = _OUTLIER_DEVIATIONS * noise
         excess = level - self.level
+        # The first samples move the level fast; from then on it follows slowly.
         slow_rate = share if share > _SLOW_RATE else _SLOW_RATE
         self.level += _bounded(excess, bound) * slow_rate
         deviation = _bounded(level - self._local_level, bound)
+        # A second, faster level separates slow wandering from noise between neighbours.
         self._local_level += deviation * _LOCAL_RATE
         self.noise += (_TO_DEVIATION * abs(deviation) - self.noise) * (share if share > _NOISE_RATE else _NOISE_RATE)
         inherited = _bounded(deviation * self._last_deviation / (noise * noise), 1.0)
@@ -91,6 +93,7 @@ class Reference:
             for place, above in enumerate(_LONG):
                 if excess > above:
                     self._long[place] += 1
+        # How often healthy iterations are long by themselves (checkpoints, evaluations), counted by blocks.
         if self.samples % _LONG_BLOCK == 0:
             rate = min(_LONG_BLOCK * slow_rate, 1.0)
             self._long_shares = [

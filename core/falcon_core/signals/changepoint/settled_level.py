@@ -70,6 +70,7 @@ class SettledLevel:
             return
         self._blocks.append(math.fsum(self._medians) / self._span)
         self._medians.clear()
+        # Merge pairs of blocks instead of dropping old ones: a slow drift shows over the whole run.
         if len(self._blocks) == _MOST_BLOCKS:
             self._blocks = [(first + second) / 2 for first, second in zip(*[iter(self._blocks)] * 2, strict=True)]
             self._span *= 2

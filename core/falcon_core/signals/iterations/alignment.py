@@ -33,6 +33,7 @@ def exact_alignment(tokens: Ints, cycle: Ints, width: int) -> Alignment | None:
     found: Alignment | None = None
     for rare in np.flatnonzero(tokens == rarest).tolist():
         begin, end = max(0, rare - lag + 1), min(count, rare + width)
+        # All later occurrences can only begin later than what was found.
         if found is not None and begin > found.place:
             break
         for position in positions:

@@ -11,7 +11,7 @@ from falcon_core.signals.iterations.period import Period
 _RESUME_CALLS = 8  # at least so many calls, and a whole cycle, must fit before an interrupted cycle goes on
 _FITTING_CALLS = 8  # after a call that differs, if it is to stop nothing
 _LOST_CALLS = 64  # after as many calls, and four cycles, without a fit another period may be found
-_RESUME_PARTS = 8  # the resumption is sought anew when this part of a cycle has come,
+_RESUME_PARTS = 8  # the resumption is sought again when this part of a cycle has come,
 _RESUME_AGAIN = 16  # or this part of what did not fit,
 _RESUME_LATEST = 16  # at the latest after as many calls
 _STRAY_CYCLES = 3  # so many cycles in a row with the longest gap at the same other position move the phase there
@@ -79,6 +79,7 @@ class Cycle:
         """
         least = _FITTING_CALLS - self.varies
         for place in differs.tolist():
+            # One call of another size is no end of the cycle: it is one only if the calls after it do not fit either.
             following = differs[(differs > place) & (differs <= place + _FITTING_CALLS)].shape[0]
             if _FITTING_CALLS - following < least:
                 return place, False
@@ -101,6 +102,7 @@ class Cycle:
         lag = self.calls
         starts = log.view(self.start - lag, self.start + 1).starts_ns
         self._strays.append((int(np.argmax(np.diff(starts))) + 1) % lag)
+        # One long gap may be a stall. Only the same place in several cycles in a row moves the phase.
         del self._strays[:-_STRAY_CYCLES]
         if len(self._strays) < _STRAY_CYCLES or self._strays[0] == 0 or len(set(self._strays)) > 1:
             return False
@@ -124,15 +126,18 @@ class Interruption:
         """Find the index at which the next whole cycle begins; None while the cycle does not go on."""
         if log.end < self.look_at:
             return None
+        # A short cycle fits anywhere by chance, so a minimum of calls has to fit.
         width = max(cycle.calls, _RESUME_CALLS)
         begin = max(self._exact_from, log.base)
         found = exact_alignment(cycle.tokens_of(log.view(begin, log.end)), cycle.tokens, width)
+        # Cycles whose calls vary seldom fit exactly; a stretch that fits mostly is looked for then.
         while found is None and cycle.varies and self._usual_from + 2 * width <= log.end:
             begin = max(self._usual_from, log.base)
             found = usual_alignment(cycle.tokens_of(log.view(begin, begin + 2 * width)), cycle.tokens)
             self._usual_from = begin + width
         if found is None:
             self._exact_from = max(begin, log.end - width + 1)
+            # Search less often the longer it lasts, or an endless evaluation would cost a search at every poll.
             further = max(width // _RESUME_PARTS, (log.end - self._began) // _RESUME_AGAIN)
             self.look_at = log.end + min(_RESUME_LATEST, further)
             return None

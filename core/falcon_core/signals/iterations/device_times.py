@@ -58,6 +58,7 @@ class Completions:
         kinds = records["kind"].copy()
         if (kinds == Kind.BLOCKING).all():
             return False
+        # A completion names its call by communicator and number, so both are remembered when the call is enqueued.
         enqueued = records[kinds == Kind.ENQUEUED]
         keys = zip(enqueued["comm"].tolist(), enqueued["comm_seq"].tolist(), strict=True)
         self._numbers.update(zip(keys, (enqueued["seq"].astype(np.int64) - 1).tolist(), strict=True))
@@ -91,12 +92,13 @@ class Completions:
         pending = list(self._pending)
         for place, (iteration, last_call) in enumerate(pending):
             if last_call not in self._times:
-                continue  # a window that ends in this cycle is joined with the one before
+                continue  # a window that ends in this cycle is joined with the window before it
             following = pending[place + 1].iteration if place + 1 < len(pending) else None
             if (measured := self._timed(iteration, following)) is not None:
                 done.append(measured)
         if done:
             newest = done[-1].number
+            # Iterations before the newest that is known are never resolved later: their times were lost.
             self._pending = deque(
                 (each for each in pending if each.iteration.number > newest), maxlen=_PENDING_ITERATIONS
             )
@@ -108,6 +110,7 @@ class Completions:
         calls = iteration.calls
         synchronising = calls.has(Trait.SYNCHRONISING)
         starts, durations, comms, known = self._device_times(calls)
+        # Only some calls are timed. What this iteration lacks may be known from the next one, at the same place.
         if not known[synchronising].all():
             if following is None or following.number != iteration.number + 1 or len(following.calls) != len(calls):
                 return None
@@ -120,9 +123,11 @@ class Completions:
             durations = np.where(known, durations, late_durations)
             comms = np.where(known, comms, late_comms)
             known |= late_known
+        # Calls of one communicator run one after the other on the device, whatever their recorded starts say.
         for comm in np.unique(comms[known]):
             mine = known & (comms == comm)
             starts[mine] = in_turn(starts[mine], durations[mine])
+        # Calls without a time are placed at the begin: there they neither wait nor separate others.
         begin = int(starts[known].min())
         starts[~known] = begin
         timed = msgspec.structs.replace(calls, starts_ns=starts, ends_ns=starts + durations, measured=known)

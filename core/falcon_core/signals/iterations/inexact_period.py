@@ -93,8 +93,10 @@ def _candidates(tokens: Ints) -> list[int]:
         return []
     values, places = np.unique(tokens, return_inverse=True)
     size = 1 << (2 * count - 1).bit_length()
+    # The autocorrelation by FFT compares all lags at once; trying each lag would take quadratic time.
     power = np.square(np.abs(fft(_points(values.shape[0])[:, places], size))).sum(axis=0)
     recurrence: Floats = ifft(power).real[: longest + 1] / (_PROJECTIONS * (count - np.arange(longest + 1)))
+    # Lags 0 and 1 match trivially.
     recurrence[:2] = -1.0
     best = np.argsort(recurrence)[-_CANDIDATES:]
     shortest = np.flatnonzero(recurrence >= recurrence.max() - _ABOUT_BEST)[:_CANDIDATES]

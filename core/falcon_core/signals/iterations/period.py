@@ -102,6 +102,7 @@ def _of_varying_sizes(calls: Calls) -> Period | None:
         found = _exact(varying.view(calls))
         if found is None or found.calls == 1 or len(calls) - found.first < LEAST_CYCLES * found.calls:
             return None  # too few; calls that neither sizes nor gaps tell apart show nothing
+        # Some sizes only seemed to vary, for lack of the period. They are evidence again, and may show a longer one.
         steady = steady_kinds(varying, calls.cut(found.first, len(calls)), found.calls)
         if not steady:
             return msgspec.structs.replace(found, varying=varying)
@@ -160,6 +161,7 @@ def _candidates(tokens: Ints) -> list[int]:
     """Find the lags at which the newest token occurred, ascending, up to what REPETITIONS allow."""
     newest = tokens.shape[0] - 1
     earliest = newest - tokens.shape[0] // REPETITIONS
+    # Only a lag at which the newest call itself recurs can be the period: that leaves few lags to try.
     places = (tokens[earliest:newest] == tokens[newest]).nonzero()[0] + earliest
     lags: list[int] = (newest - places[::-1]).tolist()
     return lags
@@ -170,6 +172,7 @@ def _newest_run(tokens: Ints, lag: int) -> int:
     end = tokens.shape[0]
     run, chunk = 0, 64
     while end > lag:
+        # In growing chunks from the newest end: most lags are refused by the first chunk.
         start = max(lag, end - chunk)
         differs = (tokens[start:end] != tokens[start - lag : end - lag]).nonzero()[0]
         if differs.size:
@@ -183,6 +186,7 @@ def _plausible(run: Calls, lag: int) -> bool:
     """Check whether the cycle that this run repeats could be a training iteration, or a micro-batch that sums up."""
     if not run.cut(len(run) - lag, len(run)).has(Trait.REDUCING).any():
         return False
+    # The newest cycles: the first ones of a job may hold warm-up and compilation.
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
     return median_of(newest[lag:] - newest[:-lag]) >= PLAUSIBLE_ITERATION_NS
 
@@ -223,6 +227,7 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
     earlier = _runs_of(np.sort(tokens[-lag:]), tokens[:first], least=max(1, _FRAGMENT_SHARE * run))
     if not earlier:
         return False
+    # Runs of one length, each ended by a sum of gradients, are the micro-batches of iterations.
     most = max(end - begin + lag for begin, end in earlier)
     if most <= MOST_MICRO_BATCHES * lag and _sums_gradients(calls.cut(earlier[0][1], first), tokens[-lag:]):
         return True
@@ -259,6 +264,7 @@ def _parts(tokens: Ints, lag: int) -> set[int]:
     newest = tokens.shape[0]
     parts: set[int] = set()
     for end in range(newest, newest - lag, -max(1, lag // _LOOKS)):
+        # Start from several calls of the cycle: an extra call at its end would hide every shorter lag.
         seen = tokens[end - lag : end]
         primitive: list[tuple[int, int]] = []
         for part in _candidates(seen):
@@ -276,6 +282,7 @@ def _is_multiple(lag: int, primitive: list[tuple[int, int]]) -> bool:
 
 def _iterations_begin(run: Calls, lag: int, shorter: int) -> int | None:
     """Find where a cycle's iterations begin, if it is mostly ones of ``shorter`` calls, and a few extra calls."""
+    # The newest repetitions: an iteration of extra calls (a checkpoint) may be among them.
     calls = run.cut(len(run) - REPETITIONS * lag, len(run))
     begins, ends = _runs(calls.tokens, shorter)
     longest = int((ends - begins).argmax())
@@ -284,6 +291,7 @@ def _iterations_begin(run: Calls, lag: int, shorter: int) -> int | None:
     if sum(end - begin + shorter for begin, end in alike) < (1 - _EXTRA_SHARE) * len(calls):
         return None
     most = int((ends - begins).max()) + shorter
+    # These are micro-batches of one iteration, whose gradients are summed at its end.
     if most <= MOST_MICRO_BATCHES * shorter and _sums_gradients(calls, cycle):
         return None
     if not _is_evident(calls.cut(int(begins[longest]) - shorter, int(ends[longest])), shorter):
@@ -332,28 +340,34 @@ def gap_period(gaps_ns: Ints) -> int | None:
     count = gaps_ns.shape[0]
     if count < EVIDENCE_CALLS_ONE_TOKEN - 1:
         return None
+    # By logarithms: a factor between gaps counts, not their difference in time.
     logs = np.log(gaps_ns.astype(np.float64))
     low, high = tenths_of(logs)
     if count < _FEW_GAPS and high - low > np.log(_UNEVEN_GAPS):
         plain = None  # more than one kind of gap, and too few to see their order
     else:
         plain = 1
+    # Find the lag by autocorrelation. By FFT it takes one pass for all lags; a loop over lags would be quadratic.
     logs -= logs.mean()
     power = float(logs @ logs)
     longest = count // REPETITIONS
     if power <= 0 or longest < 2:
         return plain
+    # Padded to twice the length: otherwise the end of the series would correlate with its beginning.
     size = 1 << (2 * count - 1).bit_length()
     spectrum = rfft(logs, size)
     covariance = irfft(spectrum * spectrum.conj(), size)[: longest + 1]
     lags = np.arange(longest + 1)
     recurrence = covariance * count / ((count - lags) * power)
+    # Random gaps correlate by chance, the more so the fewer pairs a lag has.
     by_chance = _CHANCE_DEVIATIONS / np.sqrt(count - lags)
     recurrence[recurrence < np.maximum(by_chance, _GAP_RECURRENCE)] = 0.0
     best = float(recurrence[2:].max())
     if best == 0.0:
         return plain
+    # Multiples of the period recur as well as the period itself: take the first lag that is nearly as good as the best.
     lag = 2 + int(np.argmax(recurrence[2:] >= _GAP_BEST_SHARE * best))
+    # The lag found may be a multiple of the true one.
     parts = [part for part in range(2, lag // REPETITIONS + 1) if lag % part == 0]
     half = lag // 2
     if lag % 2 == 0 and half > 1 and not _halves_differ(logs, lag):

@@ -142,7 +142,7 @@ class IterationTracker:
     def feed(self, calls: Calls) -> list[Iteration]:
         """Append calls; return the iterations that they completed.
 
-        The numbers begin anew whenever ``period_changes`` has grown.
+        The numbers begin again whenever ``period_changes`` has grown.
         """
         done: list[Iteration] = []
         while len(calls):
@@ -165,10 +165,11 @@ class IterationTracker:
     def advance(self) -> list[Iteration]:
         """Look at the calls up to the next decision; return the iterations that it completed.
 
-        The numbers begin anew whenever ``period_changes`` has grown.
+        The numbers begin again whenever ``period_changes`` has grown.
         """
         if whole := self._whole_cycles():
             return whole
+        # Calls in between change nothing, and a look at each of them would cost more than all decisions.
         ahead = max(1, self._decides_at - self._log.end)
         done: list[Iteration] = []
         decides = self._log.reveal(ahead) == ahead
@@ -189,6 +190,7 @@ class IterationTracker:
         if count < 2:
             return []
         ahead = cycle.tokens_of(log.ahead(cycle.cursor, count * cycle.calls)).reshape(count, cycle.calls)
+        # All cycles at once, compared with the known one: the usual case in healthy training.
         fits = (ahead == np.concatenate((cycle.tokens[1:], cycle.tokens[:1]))).all(axis=1)
         count = count if fits.all() else int(fits.argmin())
         if not count:
@@ -218,6 +220,7 @@ class IterationTracker:
             return False
         log, lag = self._log, period.calls
         first = begins = log.base + period.first
+        # An agent that restarts goes on with the iteration numbers that it had reported.
         if self._anchor is not None:
             begins, self.iterations = first_cycle(self._anchor, log, first, lag)
             self._anchor = self._anchor if is_ahead(self._anchor, log, lag) else None
@@ -232,6 +235,7 @@ class IterationTracker:
         self._interruption = None
         self._history = CycleHistory(self._place)
         self.period_changes += 1
+        # Iterations that were cut by the earlier period are none, so they must not be judged.
         done.clear()
         return True
 
@@ -256,6 +260,7 @@ class IterationTracker:
         if place is None:
             return False
         self._anchor = None
+        # Never count backwards: what was reported, an onset among it, names iterations by these numbers.
         self.iterations = max(self.iterations, anchor.iteration - 1)
         cycle.turn(place)
         return True

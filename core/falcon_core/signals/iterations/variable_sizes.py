@@ -85,6 +85,7 @@ def _are_among(numbers: Ints, table: Flags) -> Flags:
 def irregular(calls: Calls) -> Varying | None:
     """Find the kinds of calls whose sizes do not recur in a fixed order; None where there is none."""
     numbers, counts = counts_of(calls.kinds)
+    # The kinds with the most calls decide whether a period is found; rare ones are not worth their cost.
     often = numbers[np.argsort(-counts, kind="stable")][:_MOST_KINDS]
     kinds: set[int] = set()
     kept: set[int] = set()
@@ -104,6 +105,7 @@ def steady_kinds(varying: Varying, calls: Calls, lag: int) -> frozenset[int]:
     come in between) against the size a cycle before.
     """
     tokens, wild = calls.tokens, varying.tokens(calls)
+    # Sizes that vary are masked in ``wild``, so a break is another call at that place, not another size.
     breaks = np.flatnonzero(wild[lag:] != wild[:-lag])
     run = wild.shape[0] - lag - (int(breaks[-1]) + 1 if breaks.shape[0] else 0)
     whole = run // lag + 1
@@ -162,6 +164,7 @@ def _recurs(tokens: Ints) -> bool:
     """Check whether these tokens repeat, up to the newest, over half of them and _REPETITIONS cycles."""
     count = tokens.shape[0]
     newest = tokens[count - count // 2 :]
+    # Comparing whole halves for each lag would be quadratic: a few calls leave hardly any lag.
     lags = count - 1 - (tokens[:-1] == tokens[-1]).nonzero()[0][::-1]
     lags = lags[lags <= count // _REPETITIONS]
     for back in range(2, min(_FIRST_COMPARED, count // 2)):  # few lags are left by these

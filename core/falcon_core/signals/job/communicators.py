@@ -91,6 +91,7 @@ def find_communicators(seats: Seats, world_size: int, layout: Parallelism | None
     for code, reported in zip(codes.tolist(), counts.tolist(), strict=True):
         again, number = divmod(code, len(groups))
         group = groups[number]
+        # Some member has not reported it, so the count of this id at the others may be of another communicator.
         if reported < len(group.members) < world_size:
             places.append(-1)
             continue
@@ -145,6 +146,7 @@ def _axis_of(seats: Seats, rows: Ints, kinds: Sequence[_Kind], stage_of: Ints) -
     used = np.bincount(ranks, minlength=len(stage_of))
     most = np.zeros(len(stage_of), dtype=np.int64)
     np.maximum.at(most, stage_of, used)
+    # A rank that has used fewer of them may still lack one, and its order would mislead.
     whole = used[ranks] == most[stage_of[ranks]]
     fits = np.array([kind.place_of[ranks] == seats.place[rows[order]] for kind in kinds])
     ways = stage_of[ranks] * (1 + numbers.max(initial=0)) + numbers
@@ -186,6 +188,7 @@ def _axes(layout: Parallelism) -> list[_Kind]:
     for axis in Axis:
         table = layout.group_table(axis)
         count, size = table.shape
+        # Axes of size one have no communicator, and equal groups cannot be distinguished.
         if not 1 < size < layout.world or any(np.array_equal(table, known) for known in tables):
             continue
         tables.append(table)

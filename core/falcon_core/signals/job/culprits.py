@@ -100,6 +100,7 @@ def attribute_slowdown(
     growth = _transfer_growth(views)
     own = _own_excess(views)
     found = _computation(views, own, floor)
+    # A link between slow ranks is explained by them, if their own excess is large enough.
     slow = {rank for verdict in found for rank in verdict.ranks}
     found += [
         verdict
@@ -108,6 +109,7 @@ def attribute_slowdown(
             own[rank] >= JUDGEMENT.explained_share * verdict.excess_ns for rank in slow.intersection(verdict.ranks)
         )
     ]
+    # The last resort: nothing shows in the ranks or links, so follow who waits for whom.
     if not found and _common_gain_ns(views, loss_ns) < loss_ns / 2:
         found = _sinks(views, growth, floor)
     return sorted(found, key=lambda verdict: -verdict.excess_ns)
@@ -148,7 +150,7 @@ def _by_work(views: Iterable[RankView]) -> list[list[RankView]]:
 def own_excess_ns(compute_ns: Floats, healthy_ns: Floats, groups: Sequence[Ints]) -> Floats:
     """Return compute time over the healthy one, less what the others gained: [n], ns.
 
-    More work for everybody (longer sequences) is nobody's fault. ``groups``: rows of the ranks that do the same work,
+    More work for all ranks (longer sequences) is no rank's fault. ``groups``: rows of the ranks that do the same work,
     each row once. The others are those of the same work if there are at least two; a stage with a single replica is
     compared with the whole job.
     """
@@ -220,6 +222,7 @@ def _joined(
     candidates = [(tuple(sorted(ranks)), node) for node, ranks in nodes.items()]
     candidates += sorted(((tuple(sorted(members)), "") for members in groups), key=lambda group: (len(group[0]), group))
     for ranks, node in candidates:
+        # All ranks of the job together are no finding: no rank would be left to compare them with.
         if 1 < len(ranks) < len(views) and left.issuperset(ranks) and _alike([own[rank] for rank in ranks]):
             found.append((ranks, node))
             left -= set(ranks)
@@ -234,6 +237,7 @@ def _by_level(views: Sequence[RankView], factor: float) -> list[Verdict]:
     """Apply the median rule to a single set of medians."""
     found: list[Verdict] = []
     for group in _by_work(view for view in views if view.compute_ns is not None):
+        # Ranks with other work have other levels without being slow, so each group is judged by itself.
         series = [Series(rank=view.rank, iterations=1, values_ns=[round(view.compute_ns or 0.0)]) for view in group]
         found += [
             Verdict(kind="Computation", ranks=(out.rank,), excess_ns=out.value_ns - out.peers_ns, ratio=out.ratio)
@@ -292,6 +296,7 @@ def _links(views: Sequence[RankView], growth: dict[str, float], floor: float) ->
     slow = sorted((name for name in growth if growth[name] >= floor > 0.0), key=lambda name: -growth[name])
     if not slow:
         return []
+    # Only what the slowest link added is taken off: how far the others add to it is not known.
     healthy_ns = statistics.median([view.iteration_ns for view in views]) - growth[slow[0]]
     node_of = {view.rank: view.node for view in views}
 
@@ -308,6 +313,7 @@ def _links(views: Sequence[RankView], growth: dict[str, float], floor: float) ->
         )
 
     touched = [{node_of.get(rank, "") for rank in comms[name].members} - {""} for name in slow]
+    # If all slow links meet in one node, the node's own adapter explains them.
     shared = set.intersection(*touched) if len(slow) > 1 else set()
     if len(shared) == 1:
         return [verdict(slow, shared.pop())]
@@ -329,6 +335,7 @@ def _wait_graph(comms: dict[str, _Comm], growth: dict[str, float], floor: float)
     """Build the graph: every rank that waits points to all members of its communicator that do not wait."""
     graph = _Waits(defaultdict(float), defaultdict(float), defaultdict(set))
     for name, comm in comms.items():
+        # What all members have in common is a longer transfer, and no wait of one for another.
         excess = {rank: value - growth.get(name, 0.0) for rank, value in comm.excess_ns.items()}
         late = [rank for rank in comm.members if excess.get(rank, 0.0) < floor / 2]
         for rank, value in excess.items():
@@ -344,12 +351,14 @@ def _sinks(views: Sequence[RankView], growth: dict[str, float], floor: float) ->
     """Find the ranks that others wait for and that wait for no rank themselves."""
     graph = _wait_graph(_comms(views), growth, floor)
     sinks = [rank for rank in sorted(graph.caused) if graph.waited[rank] < floor]
+    # Where no rank waits, each one counts as a sink, and the graph says nothing.
     if not sinks or len(sinks) == len(views):
         return []
     worst = max(graph.caused[rank] for rank in sinks)
     iteration_ns = statistics.median([view.iteration_ns for view in views])
     ratio = iteration_ns / max(iteration_ns - worst, 1.0)
     by_rank = {view.rank: view for view in views}
+    # Without its compute time a rank cannot be acquitted: it is named, and not a link.
     if any(rank not in by_rank or by_rank[rank].compute_ns is None for rank in sinks):
         return [Verdict(kind="Computation", ranks=tuple(sinks), excess_ns=worst, ratio=ratio)]
     # They compute as before, so the link between them and the waiting ranks is slow. In a collective that cannot be.

@@ -74,20 +74,23 @@ def explain_hang(
     The cost is O(counts).
 
     ``members`` by the communicator's name. A member without counts in a communicator has not entered any call of it.
-    ``waiting_elsewhere``: ranks that are inside a call which nobody can name. Where only finished counts are known
-    (entered = finished), they name who is behind if they differ. Where finished counts are not known, a rank that has
-    entered more calls than another member waits for that member.
+    ``waiting_elsewhere``: ranks that are inside a call whose communicator is unknown. Where only finished counts are
+    known (entered = finished), they name who is behind if they differ. Where finished counts are not known, a rank that
+    has entered more calls than another member waits for that member.
     """
     if not progress:
         return []
     counts = _counts(progress, members)
     inside = counts.entered > counts.finished
+    # A communicator stands at its oldest call that some member has not finished.
     number = counts.by_comm(np.minimum, counts.finished)
     waiting = counts.by_comm(np.add, inside)
     stuck = counts.by_comm(np.maximum, counts.entered) > number
     absent = counts.entered <= counts.by_row(number)
+    # A rank that waits in another communicator is no culprit here: it is a victim as well.
     waits = np.isin(counts.ranks, np.concatenate((counts.ranks[inside], np.fromiter(waiting_elsewhere, np.int64))))
     idle = absent & ~waits
+    # Where all have entered the call, those that have entered the fewest calls hold the transfer up.
     last = counts.entered == counts.by_row(counts.by_comm(np.minimum, counts.entered))
     anyone_idle, anyone_absent = counts.by_comm(np.add, idle) > 0, counts.by_comm(np.add, absent) > 0
     kinds: list[tuple[HangKind, Flags, Flags]] = [
@@ -118,6 +121,7 @@ def _counts(progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]]
     for count in progress:
         rows[count.comm].append(count)
     for comm, known in rows.items():
+        # A member without a count has made no call of this communicator.
         if len(known) < len(members[comm]):
             absent = set(members[comm]).difference(count.rank for count in known)
             known += [Progress(rank=rank, comm=comm, entered=0, finished=0) for rank in absent]

@@ -89,6 +89,7 @@ def timed(records: RecordArray) -> RecordArray:
     calls = records[(records["flags"] & int(Flag.FAILED)) == 0]
     blocking = calls[calls["kind"] == Kind.BLOCKING]
     enqueued, completed = (_ordered(calls[calls["kind"] == kind]) for kind in (Kind.ENQUEUED, Kind.COMPLETED))
+    # An enqueued call returns at once, so its own duration says nothing about the transfer.
     if len(enqueued) and len(completed):
         asked, given = _keys(enqueued, completed)
         places = np.minimum(np.searchsorted(asked, given), len(asked) - 1)
@@ -128,8 +129,10 @@ def match(profiles: Mapping[int, RecordArray], names: Names, members: Members) -
         calls = timed(records)
         calls = calls[np.isin(calls["op"], [int(op) for op in SYNCHRONISING_OPS])]
         for comm in np.unique(calls["comm"]).tolist():
+            # Ids are each rank's own: only the job-wide name joins the members' records.
             if (name := names.get((rank, comm))) is not None:
                 by_comm[name][rank] = calls[calls["comm"] == comm]
+    # The last member to arrive shows the transfer alone, so all members are needed.
     complete = {name: by_rank for name, by_rank in by_comm.items() if by_rank.keys() == set(members[name])}
     transfers = {name: _common(by_rank, members[name]) for name, by_rank in complete.items()}
     busy = _busy(transfers, members)
@@ -151,6 +154,7 @@ def _common(by_rank: Mapping[int, RecordArray], members: Sequence[int]) -> list[
     """Return each member's calls that all of them have, in the same order."""
     numbers = by_rank[members[0]]["comm_seq"]
     for rank in members[1:]:
+        # By the number of the call, and not by time: the clocks of two nodes differ by more than a call takes.
         numbers = np.intersect1d(numbers, by_rank[rank]["comm_seq"])
     return [by_rank[rank][np.isin(by_rank[rank]["comm_seq"], numbers)] for rank in members]
 
@@ -194,7 +198,7 @@ def _overlapped(
 
 
 def transfer_medians(matched: Sequence[Matched]) -> dict[tuple[str, Kin], float]:
-    """Return medians that a later profile can be held against, ns; only of calls that did not overlap."""
+    """Return medians [ns] that a later profile can be compared with; only of calls that did not overlap."""
     return {
         (calls.comm, calls.kin): float(np.median(calls.transfers_ns[~calls.overlapped]))
         for calls in matched
@@ -216,12 +220,15 @@ def slow_links(matched: Sequence[Matched], healthy_ns: Mapping[tuple[str, Kin], 
         transfer = medians.get((calls.comm, calls.kin))
         if transfer is None:
             continue
+        # Communicators of the same kind are the best reference: they run at the same time.
         others = [medians[comm, calls.kin] for comm in kinds[calls.kin] if comm != calls.comm]
         reference = statistics.median(others) if others else (healthy_ns or {}).get((calls.comm, calls.kin))
         if not reference or transfer <= SLOW * reference:
             continue
+        # Transfers that overlap share the link, and are long for that reason alone.
         sample = calls.transfers_ns[~calls.overlapped]
         error = 1.4826 * float(np.median(np.abs(sample - transfer))) / len(sample) ** 0.5
+        # Few calls scatter widely; the difference must exceed the error of the median.
         if transfer - reference > _SIGMAS * error:
             link = Link(
                 comm=calls.comm,
@@ -259,7 +266,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def edges(profiles: Mapping[int, RecordArray], peers: Mapping[tuple[int, int, int], int], cycles: int) -> list[Edge]:
-    """Find who waits for whom in sends and receives, the longest wait first.
+    """Find which rank waits for which in sends and receives, the longest wait first.
 
     ``peers``: (rank, communicator id, peer within it) → the peer's global rank. The shortest call of a pair, direction
     and size stands for its transfer: sends need not last until they are received, so the two sides are not matched.
@@ -275,6 +282,7 @@ def edges(profiles: Mapping[int, RecordArray], peers: Mapping[tuple[int, int, in
                 continue
             mine = calls[(calls["comm"] == comm) & (calls["peer_or_root"] == place) & (calls["op"] == op)]
             excess = 0.0
+            # Sizes apart: a large transfer is longer than a small one without any wait.
             for size in np.unique(mine["bytes"]):
                 durations = mine["duration_ns"][mine["bytes"] == size].astype(np.float64)
                 excess += float((durations - durations.min()).sum())

@@ -60,7 +60,7 @@ class RankChain:
     ) -> None:
         """Begin to learn; ``observe`` is called with every iteration, and the slowdown as it is after it.
 
-        Another period begins the numbers anew. The ``place`` among its agent's ranks keeps their searches apart.
+        Another period restarts the numbers. The ``place`` among its agent's ranks keeps their searches apart.
         """
         self._observe = observe
         self.last_end_ns: int | None = None  # when the newest call returned
@@ -108,6 +108,7 @@ class RankChain:
         known = None
         if memory is not None and memory.healthy_ns is not None:
             known = Reference(math.log(memory.healthy_ns), memory.noise, samples=_REMEMBERED_SAMPLES)
+        # What an earlier agent learned counts, but with few samples: the job may have changed since then.
         self._detector = ChangeDetector(
             verify_percent=self._detection.verify_percent,
             consecutive=self._detection.consecutive_iterations,
@@ -165,6 +166,7 @@ class RankChain:
         while len(calls):
             count = self._tracker.append(calls)
             known_from: int | None = None  # silences count from here on: a cycle is known
+            # Calls are taken up to each iteration's end, since what is known of the cycle may change there.
             while hidden := self._tracker.hidden:
                 known = self._tracker.cycle_calls is not None
                 if known and known_from is None:
@@ -193,6 +195,7 @@ class RankChain:
 
     def _measure(self, iteration: Iteration, attributed: Attributed) -> Measured:
         if self._kept is not None and self._measurer.waits.healthy is None and not iteration.interrupted:
+            # With the even share its calls are back, too: their healthy times need not be learned again.
             self._measurer.waits = self._kept.of(iteration) or self._measurer.waits
         measured = self._measurer.measure(iteration, attributed)
         self._recent.append(measured)
@@ -202,6 +205,7 @@ class RankChain:
         if measured.compute_ns is None:
             self._completions.wait_for(iteration)
             self._take_samples()
+        # The time to expect for these bytes may still be unknown; such iterations are judged later.
         if self._measurer.is_settled(iteration):
             self._judge(measured)
         elif settled := {each.iteration.number: each for each in self._measurer.settle(iteration)}:
@@ -222,6 +226,7 @@ class RankChain:
             self._unlearned.clear()
             self._unlearned_samples.clear()
             return
+        # Learned only after a delay: the detector may still find that a slowdown began before this iteration.
         self._unlearned.append(measured)
         if len(self._unlearned) > _HEALTHY_DELAY or self._detector.reference is None:
             self._learn(self._unlearned.popleft())
@@ -254,9 +259,21 @@ class RankChain:
             return  # the iteration may be as short as ever, with a rank that is slow
         self._measurer.learn(healthy)
         self._healthy_compute.learn(healthy, self._measurer)
+        # A slow degradation moves what counts as healthy along. What was learned at the best level is kept for that
+        # case.
         if self._detector.at_best:
             self._best_waits = self._measurer.waits.copied()
             self._healthy_compute.at_best()
+
+    def measured_since(self, number: int, *, sampled: bool = False) -> list[Measured]:
+        """Return the newest iterations beyond a number, ``RECENT_ITERATIONS`` at most; all if numbers began again.
+
+        ``sampled``: those whose durations were measured, where calls return when they are enqueued.
+        """
+        newest = list((self._sampled if sampled else None) or self._recent)
+        if newest and newest[-1].iteration.number < number:
+            number = 0
+        return [each for each in newest if each.iteration.number > number]
 
     @property
     def newest_whole(self) -> Iteration | None:

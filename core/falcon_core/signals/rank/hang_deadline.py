@@ -19,7 +19,7 @@ from falcon_core.signals.calls.stream import Calls
 MINIMUM_DEADLINE_NS = 8_000_000_000  # agents look each second, and their reports take a while: known within ten
 _PAUSE_MARGIN = 2  # a pause may take this many times the longest one before
 _CLASSES = 64  # size classes: powers of two of ns
-_LEAST_CLASS = 28  # 0.27 s: shorter silences never matter beside MINIMUM_DEADLINE_NS
+_LEAST_CLASS = 28  # 0.27 s: shorter silences never matter, as MINIMUM_DEADLINE_NS is longer
 _ABSENCES = 4  # a class is forgotten after as many of its longest intervals without one
 _MEMORY_NS = 6 * 3600 * 1_000_000_000  # and not before
 

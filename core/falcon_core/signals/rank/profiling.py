@@ -30,7 +30,7 @@ class Profile:
     def is_on(self, slowdown: Slowdown | None, iterations: int, consecutive: int) -> bool:
         """Check whether every cycle is to be timed now.
 
-        ``iterations``: the rank's, which begin anew with another period; ``consecutive``: C.
+        ``iterations``: the rank's, which begin again with another period; ``consecutive``: C.
         """
         onset = None if slowdown is None else slowdown.reported_iteration
         has_changed = onset != self._onset

@@ -12,12 +12,12 @@ rings and output grow in place)::
                            its newest checkpoint that another pod has, too}}
     agent/microbatches     JSON, for the client of rank 0: the shares that are wanted (wire.microbatches)
     agent/links            JSON (wire.check_links.PodLinks): the links that the executor is to measure now
-    agent/probe            likewise, of the executor beside the ranks: they stand still now
+    agent/probe            likewise, of the executor that runs while the ranks do: they stand still now
     agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
     agent/samples          a time and process ids: a new text asks it for the stack of the main thread of these
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
-    launch/output.<local>  that process's newest output (wire.output); made anew with each generation
+    launch/output.<local>  that process's newest output (wire.output); made again with each generation
     launch/printed.<n>     an empty file that changes its name when a process has printed: at most five times a
                            second, and five times at once after a quiet second
     launch/microbatches.<local>   what that rank's script says of its micro-batches (wire.microbatches)
@@ -26,7 +26,7 @@ rings and output grow in place)::
     launch/smoke           what the newest smoke test printed, in the same form (``falcon-launch smoke``)
     launch/links           JSON (wire.check_links.LinksPrinted): where the executor waits for its peers, and what the
                            links were measured to be (agent/falcon_bench/links.py)
-    launch/probe           likewise, of the executor beside the ranks
+    launch/probe           likewise, of the executor that runs while the ranks do
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
     launch/standby/imports.<local>   what that rank has imported (agent/falcon_start/imports.py), for its standby
@@ -36,7 +36,7 @@ rings and output grow in place)::
                            it (wire.notes, falcon_start/notes.py)
 
 The two folders are volumes of their own, and each side sees the other's as read-only: a training process cannot write
-what its agent says, whoever it runs as, nor take the memory that the agent writes with.
+what its agent says, under whichever user it runs, nor take the memory that the agent writes with.
 
 A plan is desired state. The launcher compares it with what runs:
 
@@ -44,9 +44,9 @@ A plan is desired state. The launcher compares it with what runs:
 - ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged. If
   ``check`` is a new number, the machine is measured then. If ``check_links`` is 1, an executor waits afterwards for
   ``agent/links`` to have that number, and measures the links; ``Run`` ends a measurement that has not ended yet;
-- ``Run`` with ``links``: an executor of that number waits beside the ranks for ``agent/probe`` to have that number, and
+- ``Run`` with ``links``: while the ranks run, an executor of that number waits for ``agent/probe`` to have it, and
   measures the links; another number, 0 among them, ends it;
-- either: if ``smoke`` is a new number, the smoke test begins when no older process is left, and runs beside the start;
+- either: if ``smoke`` is a new number, the smoke test begins when no older process is left, and runs during the start;
 - ``Finish``: everything is killed and the launcher exits with ``exit_code``.
 
 A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
@@ -79,7 +79,7 @@ COPIED_FILE = "agent/copied"
 MICROBATCHES_FILE = "agent/microbatches"
 IMPORTS_FILE = "agent/imports"  # of a pod that stands by without ranks
 IMPORTED_FILE = "launch/standby/imports.0"  # of local rank 0
-SAID_FILE = "launch/microbatches."  # and the local rank
+MICROBATCH_REPORT = "launch/microbatches."  # and the local rank
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"
@@ -112,13 +112,13 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str = ""
     master_port: int = 0
     retries: int = 0  # of a communicator's set-up call, in place
-    standby: Standby = "None"  # what waits for the next generation, beside each rank; Stop: in place of each rank
+    standby: Standby = "None"  # what waits for the next generation, one for each rank; Stop: in place of each rank
     next_master_port: int = 0  # of the next generation, for standbys that run their program; 0: not known
     settled: int = 0  # 1: training runs as it will, and standbys may be made
     check: int = 0  # Stop only: the number of the measurement that is wanted; 0: none
     check_ms: int = 0  # under load
     check_links: int = 0  # 1: an executor waits for the pod's peers afterwards
-    links: int = 0  # Run only: the number of the executor of the links beside the ranks; 0: none is wanted
+    links: int = 0  # Run only: the number of the executor of the links that runs with the ranks; 0: none is wanted
     smoke: int = 0  # not Finish: the number of the smoke test that is wanted; 0: none
     exit_code: int = 0  # Finish only
 
@@ -133,7 +133,7 @@ class FirstEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchRank(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the current generation (``Own`` launchers: the one command, as local rank 0)."""
+    """One process of the current generation (``Own`` launchers: their only command, as local rank 0)."""
 
     local_rank: int
     rank: int
@@ -183,7 +183,7 @@ class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
     standby: LaunchStandby | None = None  # None: none are wanted
     check: LaunchCheck | None = None  # None: nothing was measured
     smoke: LaunchCheck | None = None  # the newest smoke test, which printed into ``SMOKE_FILE``; likewise
-    links: LaunchCheck | None = None  # the newest executor of the links beside the ranks: ``PROBE_FILE``; likewise
+    links: LaunchCheck | None = None  # the newest executor of links that ran with the ranks: ``PROBE_FILE``; likewise
     ranks: list[LaunchRank] = []
 
 
@@ -201,6 +201,10 @@ class CgroupCounters(msgspec.Struct, frozen=True, kw_only=True):
     throttled_ns: int | None = None
     cpu_usage_ns: int | None = None
     memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    memory_cache_bytes: int | None = None  # among memory_bytes: what the kernel can give back
+    pids: int | None = None  # threads count, too
+    pids_limit: int | None = None
     oom_kills: int | None = None
     cpu_pressure_some_us: int | None = None
 
@@ -212,6 +216,18 @@ class RankCounters(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int | None = None
     run_delay_ns: int | None = None  # runnable, but waiting for a core
     collected_ns: int | None = None  # that Python's garbage collector took; the agent adds it
+    open_files: int | None = None  # of the process of the tree that is nearest to its limit
+    open_files_limit: int | None = None
+
+
+class VolumeCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """A file system that the training container can write to."""
+
+    path: str
+    bytes: int
+    limit_bytes: int  # what an ordinary user may fill
+    files: int  # inodes
+    limit_files: int  # 0: the file system does not count them
 
 
 class LaunchCounters(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +239,7 @@ class LaunchCounters(msgspec.Struct, frozen=True, kw_only=True):
     ranks_unix_ns: int | None = None  # when the ranks' counters were read, if not with the cgroup's
     collected_unix_ns: int | None = None  # when the agent added the collections
     network: NetworkCounters | None = None  # the agent adds it
+    volumes: list[VolumeCounters] = []  # read each ten seconds
     ranks: list[RankCounters] = []
 
 

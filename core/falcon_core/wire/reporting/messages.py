@@ -17,6 +17,7 @@ from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.check_links import LinksOrder
 from falcon_core.wire.measurement.probe import ProbeReport
 from falcon_core.wire.network import NetworkSignals
+from falcon_core.wire.reporting.anomalies import Anomaly, OutputMetric
 from falcon_core.wire.reporting.microbatches import MicroShare
 from falcon_core.wire.reporting.samples import StackSamples
 from falcon_core.wire.saves.checkpoint import Held, Loaded
@@ -86,6 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     imports_of: str = ""  # uid of the pod whose agent is to report what its ranks import; "": none
     detection: Detection = Detection()
     errors: str = ""  # what is laid over the shipped table of error classes (``errors.judge.ErrorRules``)
+    metrics: list[OutputMetric] = []  # numbers of the output that the job names itself
 
 
 class DetailRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,3 +231,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     imported: bytes = b""  # what its ranks import (``wire.launcher.imports``), while the plan asks for it
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none
     probe: ProbeReport | None = None  # what it has done of the newest order
+    anomalies: list[Anomaly] = []  # what its agent finds odd about its own ranks; ≤ MAX_ANOMALIES

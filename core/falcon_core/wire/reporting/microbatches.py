@@ -3,7 +3,7 @@
 Two files of JSON in a pod, each of which appears by rename::
 
     agent/microbatches           the agent's, for the script of rank 0: {"generation": …, "shares": […]}, by rank
-    launch/microbatches.<local>  the script's of that rank, for the agent: ``Said``
+    launch/microbatches.<local>  the script's of that rank, for the agent: ``MicrobatchReport``
 
 A training process may write anything into the second one, so all of it is bounded.
 """
@@ -43,7 +43,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     even: bool  # all ranks have as many
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class MicrobatchReport(msgspec.Struct, frozen=True, kw_only=True):
     """A rank's report of its micro-batches, made by its script."""
 
     generation: int

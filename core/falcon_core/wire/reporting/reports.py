@@ -22,6 +22,7 @@ from falcon_core.wire.launcher.printed import RankOutput, bounded
 from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.probe import ProbeReport
 from falcon_core.wire.network import NetworkSignals
+from falcon_core.wire.reporting.anomalies import MAX_ANOMALIES, Anomaly
 from falcon_core.wire.reporting.bounds import (
     MAX_RANKS,
     MAX_TEXT,
@@ -169,13 +170,20 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     probe: ProbeReport | None = None
 
 
+class _OddReport(_LongReport, array_like=True, frozen=True, gc=False):
+    """A long report with what the agent finds odd about its own ranks."""
+
+    anomalies: Annotated[list[Anomaly], Meta(max_length=MAX_ANOMALIES)] = []
+
+
 _NO_TROUBLES: Final = _Troubles(-1)
-_decoder = msgspec.msgpack.Decoder(_LongReport)
+_decoder = msgspec.msgpack.Decoder(_OddReport)
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     """Encode a pod's report, with the detail of these ranks."""
+    # Ranks of a job usually stand at the same place, so each stack is sent once.
     distinct = {tuple(rank.stack): None for rank in summary.ranks if rank.stack and rank.rank in detailed}
     stacks = {stack: place for place, stack in enumerate(list(distinct)[:MAX_STACKS])}
     fields = (
@@ -196,14 +204,16 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     held = summary.checkpoints[:MAX_HELD]
     shared, hindrance = _shared(summary)
     rare = (summary.ended, summary.check, summary.copies, summary.directory, summary.smoke)
-    last = (summary.imported, summary.network, summary.probe)
+    last, odd = (summary.imported, summary.network, summary.probe), summary.anomalies[:MAX_ANOMALIES]
     lists = (shared, summary.output, troubles, held, summary.loaded)
-    if not any((*rare, *last, *lists)):
+    # Most reports have none of the rare parts: the short form saves their fields.
+    if not any((*rare, *last, *lists, odd)):
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended, loaded = encode_launch(summary.ended), summary.loaded[:MAX_RANKS]
     rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke, loaded)
-    return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest, *last))
+    long = (*fields, printed, troubles, held, *rest, *last)
+    return _encoder.encode(_OddReport(*long, odd) if odd else _LongReport(*long))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -220,6 +230,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         ended = decode_launch(bytes(report.ended))
     except RecursionError as error:  # lists in lists without end, where a newer version would have a field
         raise msgspec.DecodeError("nested too deeply") from error
+    # The rare parts name their ranks, so that a healthy rank costs no byte in them.
     troubles = {each.rank: each for each in report.troubles}
     micros = {each.rank: _micro(each, report.hindrance) for each in report.shared}
     return Summary(
@@ -244,6 +255,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         imported=report.imported,
         network=report.network,
         probe=report.probe,
+        anomalies=report.anomalies,
     )
 
 
@@ -318,6 +330,7 @@ def _signals(
 ) -> RankSignals:
     detail, many = sent.detail, min(sent.iterations, RECENT_ITERATIONS)
     if detail is None:
+        # A brief report has only medians: each stands for all of its iterations, so that judges read one form.
         detail = _Detail(
             _repeated(sent.iteration_us, many), _repeated(sent.compute_us, many), _repeated(sent.wait_us, many)
         )
@@ -352,6 +365,7 @@ def _signals(
         healthy_collecting_fraction=fraction(detail.healthy_collecting_permille),
         stall_share=fraction(detail.stall_permille),
         samples=detail.samples,
+        # The bytes may be another release's, or damaged: an index beyond the list is no stack, and no error.
         stack=stacks[detail.stack] if 0 <= detail.stack < len(stacks) else [],
         retries=troubles.retries,
         comm_error=troubles.comm_error,

@@ -106,12 +106,12 @@ def lock_name(local_rank: int) -> str:
 
 
 def buffer_bytes(memory_bytes: int, ranks: int) -> int:
-    """Return the size of each buffer where so many ranks share the memory: whole pages."""
+    """Return the size of each buffer [bytes] where this number of ranks shares the memory: whole pages."""
     return memory_bytes // (BUFFERS * ranks) // PAGE_BYTES * PAGE_BYTES
 
 
 def least_memory_bytes(ranks: int) -> int:
-    """Return the least memory that is of any use to so many ranks."""
+    """Return the least memory [bytes] that is of any use to this number of ranks."""
     return BUFFERS * ranks * LEAST_BUFFER_BYTES
 
 
@@ -166,13 +166,14 @@ def unpack_loaded(page: bytes) -> tuple[int, Loaded] | None:
 def unpack_parts(page: bytes, size: int) -> Parts | None:
     """Read the two records of a buffer of ``size`` bytes; None unless it holds a whole checkpoint with checksums.
 
-    The page may come from anybody: all parts are within the buffer, and their table of checksums is small.
+    The page may come from a hostile peer: all parts are within the buffer, and their table of checksums is small.
     """
     if len(page) != PAGE_BYTES or unpack_held(page) is None:
         return None
     _, _, chunk_bytes, generation, rank, world_size, step, sequence, unix_ns, begin, index, data, end, _ = (
         _COMMIT.unpack_from(page)
     )
+    # The record "verified" counts only for the commit that it names.
     raw = page[VERIFIED_OFFSET : VERIFIED_OFFSET + _VERIFIED.size]
     if zlib.crc32(raw) != _CRC.unpack_from(page, VERIFIED_OFFSET + _VERIFIED.size)[0]:
         return None
@@ -185,7 +186,7 @@ def unpack_parts(page: bytes, size: int) -> Parts | None:
 
 
 def unpack_checks(table: bytes, parts: Parts) -> tuple[int, ...] | None:
-    """Read the table of checksums; None where it is not the one that was written."""
+    """Read the table of checksums; None where it is not what was written."""
     if len(table) != parts.checks_bytes or zlib.crc32(table) != parts.checks_crc:
         return None
     return struct.unpack(f"<{parts.chunks}I", table)

@@ -24,9 +24,7 @@ from collections.abc import Collection
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.planning import ski_rental
-from falcon_core.recovery.cost import loss, prices
-from falcon_core.recovery.cost.prices import next_candidate, why_not_moved
+from falcon_core.recovery.cost import loss
 from falcon_core.recovery.diagnosis import (
     intermittent,
     job_change,
@@ -40,23 +38,19 @@ from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of, no_longer_slow, stragglers
 from falcon_core.recovery.failslow import (
     concurrent_link,
-    concurrent_link_swap,
     incidents,
-    link_swap,
-    node_swap,
     onset,
     rebalance,
-    replacement_check,
+    replacement,
+    strategy_ladder,
 )
 from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold
-from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
 from falcon_core.recovery.model.observation import Look
-from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, was_applied
-from falcon_core.recovery.model.state import RecoveryState, numbered
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, detected, located, was_applied
+from falcon_core.recovery.model.state import RecoveryState, numbered, with_concurrent_link, with_leader, without_leader
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.probe import group_comparison, probe_controller, probe_targets
-from falcon_core.recovery.strategies import adjust_microbatches, replace_node, swap_for_link
+from falcon_core.recovery.strategies import replace_node
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, same_work
 
 replace = msgspec.structs.replace
@@ -66,40 +60,31 @@ def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once and climb the ladder; called after the ladder for fail-stop, which goes first."""
     state, disturbed = standby_interference.look(state, look.obs)
     # A node that is being replaced is replaced all the same.
-    if disturbed and (state.slow is None or state.slow.phase != "Mitigating"):
+    if disturbed and (state.leader is None or state.leader.phase != "Mitigating"):
         return Step(state)
     # Do this first: after a change of the job itself, all that follows compares with the job's new level.
     state, seen, shared = job_change.held_against(state, look)
     look = replace(look, obs=seen)
+    # The healthy level comes before the suspicions: these are measured against it.
     state = _learn_healthy(state, look)
     state = slow_from_start.look(state, look)
     state = slow_without_onset.look(state, look)
     state = group_comparison.look(state, look)
-    slow = state.slow
+    slow = state.leader
     if slow is None:
         return _open(onset.look(state, look), look, shared)
     if slow.phase == "Checking":
-        return _checked(state, slow, look)
+        return strategy_ladder.check(state, slow, look)
     # While no generation runs or a failure is open, no speed is judged: only a pod in preparation is followed.
     if look.obs.running and state.stop is None:
-        link = state.link_beside is not None
-        slow = loss.counted(slow, look, shared, paused=probe_controller.disturbs(state, look.obs), link_beside=link)
+        link = state.concurrent_link is not None
+        slow = loss.counted(slow, look, shared, paused=probe_controller.disturbs(state, look.obs), concurrent_link=link)
         if slow.unexplained:
             return _watch(state, slow, look, shared)
-        return _act(replace(state, slow=slow), look, shared)
+        return _act(with_leader(state, slow), look, shared)
     if slow.phase == "Mitigating":
-        return _mitigate(state, slow, look)
+        return replacement.follow(state, slow, look)
     return Step(state)
-
-
-def _checked(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
-    """Judge the action that the generation began with."""
-    if not link_swap.is_checked(slow):
-        return replacement_check.step(state, slow, look)
-    if slow.culprit is not None:
-        return node_swap.check(state, slow, look)
-    state, slow = rebalance.beside_exchange(state, slow, look)
-    return link_swap.check(replace(state, slow=slow), slow, look)
 
 
 def _act(state: RecoveryState, look: Look, shared: Common | None) -> Step:
@@ -108,46 +93,59 @@ def _act(state: RecoveryState, look: Look, shared: Common | None) -> Step:
     taken = incidents.follow(state, found, look)
     slow = incidents.first_of(taken.state)
     taken = taken.then(concurrent_link.look(taken.state, slow, look))
-    exchanged = concurrent_link_swap.climb(taken.state, look)
+    exchanged = _climb_for_link(taken.state, look)
     taken = taken.then(exchanged)
     if exchanged.commands:  # all ranks restart for it: look again
         return taken
     slow = flapping.after_look(slow, look.obs.now, well=no_longer_slow(slow, look))
     if flapping.is_over(slow, look.obs.now, rebalance.hold_seconds(taken.state)):
         return taken.then(_relieved(taken.state, slow, look))
-    state = incidents.name(replace(taken.state, slow=slow), found, look)
+    state = incidents.name(with_leader(taken.state, slow), found, look)
     if slow.phase == "Mitigating":
-        return taken.then(_mitigate(state, slow, look))
+        return taken.then(replacement.follow(state, slow, look))
     return taken.then(_ladder(state, look, found))
+
+
+def _climb_for_link(state: RecoveryState, look: Look) -> Step:
+    """Climb the ladder against a link that is slow at the same time as ranks, while no repair for them is under way."""
+    link = state.concurrent_link
+    if link is None or not link.is_incident:
+        return Step(state)
+    if any(slow.phase != "Located" for slow in state.slowdowns if slow is not link):
+        return Step(state)
+    tried = strategy_ladder.climb(state, link, look, "ConcurrentLink")
+    return Step(with_concurrent_link(tried.state, tried.slow), tried.commands or [])
 
 
 def _learn_healthy(state: RecoveryState, look: Look) -> RecoveryState:
     """Take the agents' reference as the job's healthy time while the job is well, unless the job started slowly."""
-    if not look.obs.running or state.slow is not None or any(rank.sent.onset for rank in look.obs.ranks):
+    if not look.obs.running or state.slowdowns or any(rank.sent.onset for rank in look.obs.ranks):
         return state
     level = slow_from_start.level_of(look)
     if level is None:
         return state
-    before = state.healthy_ns
+    before = state.levels.healthy_ns
     settled = level.iterations >= SETTLED_ITERATIONS
     # Iterations of other calls or bytes do other work, as with more micro-batches or longer sequences: there is nothing
     # to compare with.
-    other_work = settled and state.level is not None and not same_work(state.level, level)
+    other_work = settled and state.levels.settled is not None and not same_work(state.levels.settled, level)
     if before is not None and level.iteration_ns > before * (1 + look.policy.verify) and not other_work:
         return state
     if settled:
         state = job_change.learned_anew(state, level, look)
-    return replace(state, healthy_ns=level.iteration_ns, level=level if settled else state.level)
+    levels = replace(state.levels, healthy_ns=level.iteration_ns, settled=level if settled else state.levels.settled)
+    return replace(state, levels=levels)
 
 
 def _open(state: RecoveryState, look: Look, shared: Common | None) -> Step:
     """Open an incident for ranks that are slow though no agent reports an onset, if there is no incident."""
-    if state.slow is not None:
+    if state.slowdowns:
         return Step(state)
     found = slow_from_start.incident(state, look) or slow_without_onset.incident(state, look)
     if found is None or found.culprit is None:
-        return Step(replace(state, slow=group_comparison.suspicion(state, look)))
-    return _blame(replace(state, grown=None), found, found.culprit, look, shared)
+        suspected = group_comparison.suspicion(state, look)
+        return Step(state if suspected is None else with_leader(state, suspected))
+    return _blame(slow_without_onset.forgotten(state), found, found.culprit, look, shared)
 
 
 def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> Step:
@@ -160,12 +158,12 @@ def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common 
     found = stragglers(compared_ranks(look.obs), look.policy, slow)
     culprit = culprit_of(found, look, shared)
     if not found:
-        slow = replace(slow, quiet_iteration=look.obs.iterations)
+        slow = replace(slow, onset=replace(slow.onset, quiet_iteration=look.obs.iterations))
     # A generation that is slow from its first iteration has no onset to compare with: only the peers remain.
-    if culprit is None and slow.onset_iteration <= 1:
+    if culprit is None and slow.onset.iteration <= 1:
         culprit = slow_from_start.named(state, look)
-        slow = replace(slow, from_start=culprit is not None)
-    own = slow.quiet_iteration - JUDGEMENT.lasting_windows * look.policy.consecutive
+        slow = replace(slow, onset=replace(slow.onset, from_start=culprit is not None))
+    own = slow.onset.quiet_iteration - JUDGEMENT.lasting_windows * look.policy.consecutive
     # No rank stands out for long enough: add up the windows of several short spells.
     in_pieces = culprit is None
     if in_pieces:
@@ -183,15 +181,25 @@ def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common 
     if flapping.is_over(slow, look.obs.now, rebalance.hold_seconds(state)):
         return _passed(state, slow, look)
     # Moving micro-batches needs no named rank and takes no node, so it does not wait for a culprit.
-    state, slow = rebalance.on_suspicion(state, slow, look)
+    tried = strategy_ladder.climb(state, slow, look, "Unknown")
+    state, slow = tried.state, tried.slow
     link = slow.link or slow_link(look, slow)
     # The job itself has changed only if neither a rank nor a link explains the slowdown.
     if not found and link is None and not slow.id and (change := job_change.found(state, slow, look, shared)):
-        return Step(replace(state, slow=None, change=change, healthy_ns=change.after_ns))
+        levels = replace(state.levels, change=change, healthy_ns=change.after_ns)
+        return Step(replace(without_leader(state), levels=levels))
     # A named link makes the suspicion an incident.
     if link is not None and not slow.id:
-        state, slow = numbered(state, replace(slow, phase="Detected"), look.policy)
-    return link_swap.climb(state, replace(slow, link=link), look)
+        state, slow = numbered(state, detected(slow, link), look.policy)
+    return _climb(state, replace(slow, subject=link), look)
+
+
+def _climb(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
+    """Climb the ladder against the leading slowdown's link; nothing is done where none is named."""
+    if slow.link is None:
+        return Step(with_leader(state, slow))
+    tried = strategy_ladder.climb(state, slow, look, "Link")
+    return Step(with_leader(tried.state, tried.slow), tried.commands or [])
 
 
 def _is_well(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
@@ -206,12 +214,12 @@ def _is_well(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
 def _passed(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     """Forget a slowdown without a name, and remember it: for the node that alone stood out, or as the job's habit."""
     if slow.usual is not None:
-        return Step(replace(moving_work.passed(state, slow, look.obs), slow=None))
+        return Step(without_leader(moving_work.passed(state, slow, look.obs)))
     node = "" if slow.id else intermittent.of_spell(state, slow)
     if node:
-        return Step(replace(flapping.remember(state, slow, look.obs.now, look.policy, node=node), slow=None))
+        return Step(without_leader(flapping.remember(state, slow, look.obs.now, look.policy, node=node)))
     state = reporting_threshold.remember(state, slow, look)
-    return _relieved(state, slow, look) if slow.id else Step(replace(state, slow=None))
+    return _relieved(state, slow, look) if slow.id else Step(without_leader(state))
 
 
 def _blame(
@@ -228,15 +236,15 @@ def _blame(
     slow = flapping.resume(state, loss.of_named(slow, culprit), culprit, look.obs.now, look.policy)
     if not slow.id:
         state, slow = numbered(state, slow, look.policy)
-    slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=look.obs.now)
-    state = replace(intermittent.named(state, culprit, slow, look), slow=slow)
+    slow = replace(located(slow, culprit), refreshed_at=look.obs.now)
+    state = with_leader(intermittent.named(state, culprit, slow, look), slow)
     each = incidents.find(state, look, shared)
     by_itself = next((other for other in each if other.rank == culprit.rank), culprit)
-    if slow.without_onset:
+    if slow.onset.unreported:
         by_itself = culprit
     if in_pieces and by_itself is culprit:  # it does not stand out in as many windows in a row
         each = [*each, culprit]
-    state = replace(state, slow=replace(incidents.first_of(state), culprit=by_itself))
+    state = with_leader(state, replace(incidents.first_of(state), subject=by_itself))
     state = incidents.name(state, each, look, at_once=True)
     # Run this in the same look: otherwise the link measurement started for the unnamed suspicion would be cancelled.
     named = concurrent_link.look(state, incidents.first_of(state), look)
@@ -267,87 +275,16 @@ def _ladder(state: RecoveryState, look: Look, found: Collection[Culprit]) -> Ste
     slow = incidents.first_of(state)
     current = next((culprit for culprit in found if culprit.rank == incidents.culprit(slow).rank), None)
     slow = node_fault.judged(state, with_newest_figures(slow, current, look.obs.now), current, look)
-    state = incidents.led_by_the_slowest(replace(state, slow=slow), look)
-    state = node_swap.look(state, look)
-    slow = incidents.first_of(state)
-    slow = replace(slow, passed_over=why_not_moved(slow, look))
-    given: list[Command] = []
-    # Several strategies may be due at one look. Stop at the first that is not due, or cannot be carried out.
-    while (strategy := next_candidate(state, slow, look)) is not None and _is_due(strategy, slow, look.policy):
-        state, slow, carried_out = _carried_out(strategy, state, slow, look)
-        if carried_out is None:
-            break
-        given += carried_out
-        slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, look)])
-        if slow.phase == "Checking":  # all ranks restart for it: look again
-            return Step(replace(state, slow=slow), given)
-    taken = Step(replace(state, slow=slow), given)
+    state = incidents.led_by_the_slowest(with_leader(state, slow), look)
+    tried = strategy_ladder.climb(state, incidents.first_of(state), look, "Rank")
+    taken = Step(with_leader(tried.state, tried.slow), tried.commands or [])
+    if tried.slow.phase == "Checking":  # all ranks restart for it: look again
+        return taken
     # One restart can leave several nodes: further nodes whose loss has paid for a spare join it.
-    return taken.then(incidents.join(taken.state, look)) if was_applied(slow, replace_node.TYPE) else taken
-
-
-def _carried_out(
-    strategy: ski_rental.Candidate, state: RecoveryState, slow: SlowIncident, look: Look
-) -> tuple[RecoveryState, SlowIncident, list[Command] | None]:
-    """Return the commands of a strategy that is due; None where it has to wait."""
-    if strategy.name == swap_for_link.TYPE:
-        return node_swap.exchange(state, slow, look)
-    if strategy.name == replace_node.TYPE and look.policy.enforce:
-        slow, prepare = _prepared(slow, look)
-        return state, slow, None if prepare is None else [prepare]
-    if strategy.name == adjust_microbatches.TYPE and look.policy.enforce:
-        state, slow = rebalance.order(state, slow, look)
-    return state, slow, []
-
-
-def _prepared(slow: SlowIncident, look: Look) -> tuple[SlowIncident, Prepare | None]:
-    """Let a pod be prepared on another node; None where that has to wait."""
-    if not incidents.may_be_replaced(slow, look):
-        return slow, None  # named, but not slow at this moment
-    hindrance = replace_node.hindrance(look.obs.spares)
-    if hindrance:
-        return replace(slow, blocked=hindrance), None
-    culprit = incidents.culprit(slow)
-    prepare = Prepare(culprit.replica, replace_node.reason(culprit), slow.id)
-    return replace(slow, phase="Mitigating", blocked=""), prepare
-
-
-def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) -> bool:
-    """Check whether the loss has reached the strategy's price, and the evidence allows what it does."""
-    if strategy.name in prices.TAKE_THE_ROLE and not node_fault.suffices(slow.evidence, policy):
-        return False
-    return ski_rental.due(strategy, slow.loss)
-
-
-def _mitigate(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
-    """Wait until the prepared pods can take over; training goes on meanwhile."""
-    replica = incidents.culprit(slow).replica
-    prepared = look.obs.prepared.get(replica)
-    if prepared is None:  # the ladder for fail-stop took it, or the intent was withdrawn
-        return Step(replace(state, slow=replace(slow, phase="Checking", switched_at=look.obs.now)))
-    if not look.obs.running and not look.obs.members[replica].acknowledged:
-        return Step(state)  # a failure is being met: first see whether the culprit's pod still lives
-    failure = "" if prepared.ready else replace_node.failed(prepared)
-    if failure:
-        state = replace(state, slow=incidents.given_back(slow, failure, look.obs.now))
-        # Without the first node's pod there is no restart that the other pods could share.
-        return Step(state, [Abandon(replica)]).then(incidents.give_back(state))
-    taken = incidents.without_failed(state, look.obs)
-    training = look.obs.running and state.stop is None
-    joined = Step(taken.state)
-    if training and incidents.may_wait(slow):
-        joined = incidents.join(taken.state, look)
-        taken = taken.then(joined)
-    if not prepared.ready or slow.well_since is not None:  # it may have recovered for good: see ``flapping``
-        return taken
-    # A shared restart is cheaper than a second one: wait for the pods of further nodes while that pays.
-    if training and (joined.commands or incidents.awaited(taken.state, look.obs)):
-        return taken
-    state = replace(taken.state, slow=incidents.switched(slow, prepared, look.obs.now))
-    return taken.then(Step(state, [Switch(replica)])).then(incidents.switch(state, look.obs))
+    return taken.then(incidents.join(taken.state, look)) if was_applied(tried.slow, replace_node.TYPE) else taken
 
 
 def _relieved(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     taken = incidents.passed(state, slow, look)
-    taken = taken.then(incidents.promoted(replace(taken.state, slow=None)))
+    taken = taken.then(incidents.close(taken.state, [incidents.first_of(taken.state)]))
     return replace(taken, state=rebalance.kept(taken.state, slow, look))
