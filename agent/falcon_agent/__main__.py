@@ -1,4 +1,4 @@
-"""The command line of the agent: ``falcon-agent``, or ``python -m falcon_agent``.
+"""Start the agent from the command line: ``falcon-agent``, or ``python -m falcon_agent``.
 
 Only the sidecar and the node's daemon need the extra ``agent``: the commands that inspect, record and replay rings work
 wherever the distribution is installed. Exit codes: 0, 1 where a command could not do its work, 2 for a wrong command
@@ -66,6 +66,7 @@ def _inspect(path: Path) -> int:
         return _failed(f"inspect {path}", error)
     chain = RankChain(Detection())
     batch = reader.read(0.0)
+    # The chain judges the calls as the sidecar does, so people see what the operator would be sent.
     chain.feed(batch.records, lost=batch.lost > 0)
     contents = {
         "header": msgspec.to_builtins(reader.header),
@@ -99,6 +100,7 @@ def _replay(paths: list[Path], plot: Path | None) -> int:
     from falcon_agent.cli.replay import describe, replay, ring_files
     from falcon_core.wire.ring import RingFormatError
 
+    # Ask before the replay, which may take minutes.
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         error = ModuleNotFoundError(name="matplotlib")
         print(missing_package(f"{PROGRAM} replay --plot", "plot", error), file=sys.stderr)

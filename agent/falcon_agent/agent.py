@@ -1,6 +1,6 @@
-"""The agent's loop: it looks at the launcher's word when there is one, reads the rings each second, and reports news.
+"""Run the agent's loop: read the launcher's files when they change, read the rings each second, and report news.
 
-Records that are read together cost less: beside eight ranks of 2 000 calls a second, reading them ten times a second
+Records that are read together cost less: with eight ranks of 2 000 calls a second, reading them ten times a second
 took 5 % of a core.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -25,7 +26,7 @@ from falcon_agent.output.last_words import Ends
 from falcon_agent.output.monitor import Output
 from falcon_agent.output.uncaught import Uncaught
 from falcon_agent.pause.probe import Probing
-from falcon_agent.reporting.schedule import Speaker
+from falcon_agent.reporting.schedule import ReportSchedule
 from falcon_agent.reporting.stream import Reporter
 from falcon_agent.rings.tracker import Tracker
 from falcon_agent.service import begin
@@ -33,18 +34,25 @@ from falcon_agent.settings import EXIT_CONFIG, Settings, load_settings
 from falcon_agent.stacks.hang_stacks import Stacks
 from falcon_agent.stacks.sampler import Samples
 from falcon_agent.telemetry.garbage_collections import with_collections
-from falcon_agent.telemetry.network import read_counters
+from falcon_agent.telemetry.network import read_counters, read_traffic
+from falcon_agent.telemetry.resources import Resources
+from falcon_agent.telemetry.series_feed import SeriesFeed
+from falcon_core.anomalies.output_numbers import SHIPPED, usable_metrics
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
+from falcon_core.errors.last_words import printed_text
 from falcon_core.signals.rank.warm_up import warm_up
+from falcon_core.text import clip
 from falcon_core.wire.launcher.imports import Imports
 from falcon_core.wire.launcher.launch import LAUNCH_DIR, LaunchCounters, LaunchPlan, LaunchStatus
 from falcon_core.wire.measurement.probe import ProbeOrder
 from falcon_core.wire.network import NetworkCounters
+from falcon_core.wire.reporting.anomalies import MAX_ANOMALIES, MAX_TEXT, Anomaly, OutputMetric
 from falcon_core.wire.reporting.messages import DetailRequest, Plan, RankSignals, Summary
 from falcon_core.wire.reporting.microbatches import MicrobatchOrder
 from falcon_core.wire.saves.checkpoint import Held, Loaded
 from falcon_core.wire.saves.directory import DirectoryReport, report_of
 from falcon_core.wire.saves.peers import Peers
+from falcon_core.wire.series import Phase
 
 READ_SECONDS = 1.0  # between two reads of the rings, and looks at what they say
 MEMORY_SECONDS = 5.0
@@ -55,12 +63,22 @@ class Agent:
     """The agent of one pod."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._run_dir = RunDir(settings.run_dir)
+        self._settings, config = settings, settings.config
+        run_dir = Path(config.run_dir)
+        self._run_dir = RunDir(run_dir)
         warm_up()
-        self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
+        self._tracker = Tracker(run_dir, self._run_dir.load_memory())
         self._ends = Ends(self._run_dir, self._judge)
-        self._output = Output(settings.run_dir, lambda: self._judge().classifier)
+        self._metrics: tuple[OutputMetric, ...] = SHIPPED
+        self._output = Output(
+            run_dir,
+            lambda: self._judge().classifier,
+            metrics=lambda: self._metrics,
+            iterations=self._tracker.iterations,
+        )
+        self._resources = Resources()
+        self._series = SeriesFeed(settings.pod_uid)
+        self._saved: list[tuple[int, int]] = []  # rank and step of each checkpoint in the pod's memory
         self._uncaught = Uncaught(self._run_dir)
         self._stacks = Stacks(self._run_dir)
         self._samples = Samples(self._run_dir)
@@ -69,15 +87,15 @@ class Agent:
         self._smoke = Smoke(self._run_dir)
         self._imports = ImportRecord(self._run_dir)
         self._probing = Probing(self._run_dir, self._tracker)
-        self._speaker = Speaker(settings.job.uid)
+        self._schedule = ReportSchedule(config.job_uid)
         self._store = (
-            Store(settings.checkpoint_dir, settings.checkpoint_ranks, settings.checkpoint_bytes)
-            if settings.checkpoint_bytes
+            Store(Path(config.checkpoint_dir), config.procs, config.checkpoint_bytes)
+            if config.checkpoint_bytes
             else None
         )
         self._answer = Answer()
         self._store_made = self._store is None
-        self._copying = self._copies_of(self._store) if self._store is not None and settings.copies_bytes else None
+        self._copying = self._copies_of(self._store) if self._store is not None and config.copies_bytes else None
         self._fetched_for = 0  # the newest generation that may run as far as copies go
         self._fetching: asyncio.Task[None] | None = None
         self._plan: Plan | None = None
@@ -98,10 +116,12 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.set)
+        # The shim reads this file, so it must be there before any rank starts.
         self._run_dir.write_control()
+        # An earlier life of this agent may have left the gates of a pause armed.
         self._probing.take_over()
         self._run_dir.touch_alive()
-        _log.info("agent started", pod=self._settings.pod, node=self._settings.node, job=self._settings.job.name)
+        _log.info("agent started", pod=self._settings.pod, node=self._settings.node, job=self._settings.config.job)
         takers = (self.take_request, self.take_order, self.take_peers, self.take_imports, self.take_probe)
         reporter = Reporter(self._settings, self.take_plan, *takers)
         tasks = [
@@ -109,6 +129,7 @@ class Agent:
             asyncio.create_task(reporter.log_connection()),
             asyncio.create_task(self._watch(reporter)),
         ]
+        # Touching all pages takes seconds for a large state; the tasks answer the operator meanwhile.
         if self._store is not None:
             await self._make(self._store)
         stopped = asyncio.create_task(ended.wait())
@@ -127,6 +148,7 @@ class Agent:
             return
         self._plan = plan
         self._rules = decode_rules(plan.errors)
+        self._metrics = usable_metrics(plan.metrics)
         self._tracker.detection = plan.detection
         if self._store_made:
             self._write_plan(plan)
@@ -143,6 +165,7 @@ class Agent:
 
     def _write_plan(self, plan: Plan) -> None:
         self._run_dir.write_wanted_checkpoint(plan.generation, plan.checkpoint)
+        # The executor of links runs independently of the plan, and needs its order even if the plan stays the same.
         links = links_for(plan, self._settings.pod_uid)
         if links is not None:
             self._run_dir.ask_for_links(links)
@@ -153,6 +176,7 @@ class Agent:
             has_imports=self._imports.known,
             probe=self._probe_of(plan),
         )
+        # Ranks look for their checkpoints as soon as they start, so the copies have to be there before.
         if mine.phase == "Run" and self._store is not None and not self._runs(mine.generation):
             self._store.forget_others(mine.first_rank)
             if self._waits_for_copies(mine):
@@ -162,20 +186,12 @@ class Agent:
 
     def _copies_of(self, store: Store) -> Copying:
         settings = self._settings
-        return Copying(
-            store,
-            settings.copies_dir,
-            settings.gateway_tls_dir,
-            job_uid=settings.job_uid,
-            pod_uid=settings.pod_uid,
-            interface=settings.copies_interface,
-            on_copied=self._run_dir.write_copied,
-        )
+        return Copying(store, settings.config, pod_uid=settings.pod_uid, on_copied=self._run_dir.write_copied)
 
     def _runs(self, generation: int) -> bool:
         """Check whether the ranks of a generation were started, and use their buffers.
 
-        A launcher that has stopped for a generation still lists the ranks of the one before.
+        A launcher that has stopped for a generation still lists the ranks of the generation before it.
         """
         status = self._run_dir.status()
         return status is not None and status.generation >= generation and status.state in ("Running", "Exited")
@@ -227,7 +243,7 @@ class Agent:
         return self._probing.wanted if plan.phase == "Run" else 0
 
     def _settle(self, status: LaunchStatus | None) -> None:
-        """Tell the launcher, once a generation, that its ranks train: what is wanted beside them may be made."""
+        """Report to the launcher, once a generation, that its ranks train: standbys may be made now."""
         plan = self._plan
         if plan is None or plan.standby == "None" or status is None or self._settled >= plan.generation:
             return
@@ -257,6 +273,7 @@ class Agent:
         urgent = False
         while True:
             now = time.monotonic()
+            # Rings are read at their own pace, however often the launcher writes: each read has a cost of its own.
             if reads := now - read >= READ_SECONDS:
                 read = now
                 urgent = self._tracker.poll(self._run_dir.rings()) or urgent
@@ -265,19 +282,26 @@ class Agent:
                 self._run_dir.sample(
                     self._tracker.sample_every(probed=bool(self._probing.wanted)), self._tracker.device_cycle_calls()
                 )
+            # The launcher's files are cheap to look at, and what they say is often urgent.
             status = self._run_dir.status()
             urgent = self._look_at(status, now, reads=reads) or urgent
             self._settle(status)
-            if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
+            # Reports go out when something is urgent, and otherwise at the moment that all pods of the job share.
+            if urgent or reads or self._schedule.is_due(time.time_ns()):
                 self._run_dir.touch_alive()
-                self._tracker.feed_counters(self._counters())
+                counters = self._counters()
+                self._tracker.feed_counters(counters)
+                if reads:
+                    self._feed_series(reporter, status, counters, now)
+                urgent = self._look_at_resources(counters, status, now) or urgent
                 self._speak(reporter, status, urgent=urgent, now=now)
                 urgent = False
             if now - remembered >= MEMORY_SECONDS:
                 remembered = now
                 self._run_dir.save_memory(self._tracker.memory())
             now = time.monotonic()
-            moment, sample = self._speaker.seconds_to_moment(time.time_ns()), self._samples.seconds_to_next(now)
+            # Sleep until the earliest of what is due, or until the launcher writes.
+            moment, sample = self._schedule.seconds_to_due(time.time_ns()), self._samples.seconds_to_next(now)
             due = min(read + READ_SECONDS - now, moment, sample, self._probing.seconds_to_next())
             await news.wait(max(0.0, due))
 
@@ -308,13 +332,71 @@ class Agent:
         counters = self._run_dir.counters()
         if counters is None:
             return None
+        # Read in the same moment as the launcher's counters: rates divide both by one time.
         if counters.unix_ns != self._network[0]:
             self._network = (counters.unix_ns, read_counters())
         counters = msgspec.structs.replace(counters, network=self._network[1])
         return with_collections(counters, self._tracker.processes(), self._run_dir, time.time_ns())
 
+    def _look_at_resources(self, counters: LaunchCounters | None, status: LaunchStatus | None, now: float) -> bool:
+        """Look at what the container uses; return whether something begins to run out, or no longer does."""
+        generation, ranks = _generation(status), len(status.ranks) if status is not None else 0
+        return self._resources.feed(counters, generation, trains=self._tracker.trains(generation, ranks), now=now)
+
+    def _feed_series(
+        self, reporter: Reporter, status: LaunchStatus | None, counters: LaunchCounters | None, now: float
+    ) -> None:
+        """Keep what has just been read, and send what is due, while a service reads series."""
+        if not reporter.reads_series:
+            self._series.stop()
+            return
+        generation, unix_seconds = _generation(status), time.time()
+        newest, printed = self._tracker.newest(), self._output.drain(generation)
+        if not self._series.keeps:  # what came before the first window belongs to none
+            newest, printed = {}, {}
+        ranks = {rank.local_rank: rank.rank for rank in status.ranks} if status is not None else {}
+        self._series.begin(generation, ranks, now, unix_seconds)
+        self._series.take_counters(counters, read_traffic())
+        self._series.take_iterations(newest)
+        self._series.take_output(printed)
+        for chunk in self._series.end(self._phase(status, now), now, unix_seconds):
+            reporter.send_series(chunk)
+
+    def _phase(self, status: LaunchStatus | None, now: float) -> Phase:
+        """Return what the ranks do now, as far as the agent knows."""
+        saved = [(held.rank, held.step) for held in self._held()] if self._store is not None else []
+        saves = saved != self._saved or bool(self._plan is not None and self._plan.checkpoint)
+        self._saved = saved
+        generation, ranks = _generation(status), len(status.ranks) if status is not None else 0
+        phase = self._series.windows.phase(status, trains=self._tracker.trains(generation, ranks), now=now)
+        if phase in (Phase.TRAINING, Phase.WARM_UP):
+            if self._probing.wanted:
+                return Phase.PAUSE
+            if saves:
+                return Phase.CHECKPOINT
+        return phase
+
+    def _anomalies(self, status: LaunchStatus | None, generation: int, now: float) -> list[Anomaly]:
+        """Return what is odd about the pod's own ranks: what runs out, and numbers of the output that are none."""
+        ranks = {rank.local_rank: rank.rank for rank in status.ranks} if status is not None else {}
+        numbers = [
+            Anomaly(
+                kind="NotFinite",
+                rank=ranks[local_rank],
+                metric=each.name,
+                lasted=round(max(0.0, now - each.seconds)),
+                iteration=-1 if each.iteration is None else each.iteration,
+                text=clip(printed_text(each.line.decode(errors="replace")), MAX_TEXT),
+            )
+            for local_rank, standing in self._output.not_finite(generation).items()
+            for each in standing
+            if local_rank in ranks
+        ]
+        # Where the bound cuts the list, it leaves forecasts out, and not losses that are no number.
+        return (numbers + self._resources.anomalies(generation, ranks, now))[:MAX_ANOMALIES]
+
     def _look_at_directory(self, status: LaunchStatus | None) -> bool:
-        """Read how far the copies behind are; return whether somebody waits for the news: no rank runs."""
+        """Read how far the copies behind are; return whether the news is urgent: no rank runs."""
         before, self._directory = self._directory, report_of(self._run_dir.directory())
         return self._directory != before and (status is None or status.state != "Running")
 
@@ -334,21 +416,22 @@ class Agent:
         return started
 
     def _standing(self) -> dict[int, int]:
-        """Return the process ids, by rank, of those whose stacks may tell why they make no call."""
+        """Return the process ids, by rank, of those whose stacks may show why they make no call."""
         return self._tracker.silent() | self._tracker.quiet_since(self._output.raised())
 
     def _speak(self, reporter: Reporter, status: LaunchStatus | None, *, urgent: bool, now: float) -> None:
         """Report, if a report is due."""
         asked = self._asked(_generation(status))
         may_matter = self._tracker.may_matter()
-        if not self._speaker.is_needed(asked=asked, may_matter=may_matter, urgent=urgent, unix_ns=time.time_ns()):
+        if not self._schedule.is_needed(asked=asked, may_matter=may_matter, urgent=urgent, unix_ns=time.time_ns()):
             return
         summary = self.summary(status)
         detection = self._tracker.detection
-        detailed = self._speaker.detail_due(summary, asked=asked, detection=detection, urgent=urgent, now=now)
+        detailed = self._schedule.detail_due(summary, asked=asked, detection=detection, urgent=urgent, now=now)
         if detailed is not None:
             self._sequence += 1
-            reporter.report(summary, detailed, urgent=urgent)
+            # The operator finds the first of several failures by how far each rank had come in its communicators.
+            reporter.report(summary, detailed | self._ended(status), urgent=urgent)
 
     def _judge(self) -> Judge:
         """Return the judge of errors, by the job's rules as far as the plan is known."""
@@ -358,6 +441,13 @@ class Agent:
         request = self._request
         return frozenset(request.ranks) if request is not None and request.generation == generation else frozenset()
 
+    def _ended(self, status: LaunchStatus | None) -> frozenset[int]:
+        """Return the ranks whose processes have ended; with a launcher of the user's, all ranks below it."""
+        ranks = status.ranks if status is not None else []
+        ended = frozenset(rank.rank for rank in ranks if rank.state == "Exited")
+        everything = bool(ranks) and len(ended) == len(ranks)
+        return ended | self._tracker.followed(_generation(status)).keys() if everything else ended
+
     def _with_stack(self, rank: RankSignals) -> RankSignals:
         stack, samples = self._stacks.of(rank.rank), self._samples.of(rank.rank)
         return msgspec.structs.replace(rank, stack=stack, samples=samples) if stack or samples else rank
@@ -365,6 +455,7 @@ class Agent:
     def summary(self, status: LaunchStatus | None) -> Summary:
         """Return the content of the next report."""
         generation = _generation(status)
+        signals = self._tracker.signals(generation, self._asked(generation), self._ended(status))
         return Summary(
             pod_uid=self._settings.pod_uid,
             sequence=self._sequence + 1,
@@ -372,7 +463,7 @@ class Agent:
             generation=generation,
             launch=self._ends.add(status),
             ended=self._ends.before(status),
-            ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation, self._asked(generation))],
+            ranks=[self._with_stack(rank) for rank in signals],
             throttle=self._tracker.throttle(),
             network=self._tracker.network(),
             output=self._uncaught.marked(generation, self._output.reports(generation)),
@@ -384,6 +475,7 @@ class Agent:
             copies=self._copying.report if self._copying is not None else None,
             directory=self._directory,
             imported=self._imports.asked(self._plan, self._settings.pod_uid, status),
+            anomalies=self._anomalies(status, generation, time.monotonic()),
         )
 
     def _held(self) -> list[Held]:

@@ -1,4 +1,4 @@
-"""The begin of a service's life: its settings, and its log."""
+"""Begin a service's life: read its settings, and set up its log."""
 
 from __future__ import annotations
 

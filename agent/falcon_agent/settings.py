@@ -1,4 +1,4 @@
-"""The agent's settings, from the environment that the operator renders into the pod.
+"""Read the agent's settings from the environment that the operator renders into the pod.
 
 All problems are found at once, each with the variable's name and the remedy.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from falcon_core import environment
+from falcon_core import __version__, environment
 from falcon_core.errors.judge import platform_judge
-from falcon_core.wire.keys import JobKey
-from falcon_core.wire.saves.checkpoint import CHECKPOINT_DIR, COPIES_DIR
+from falcon_core.wire.agent_config import VARIABLE, AgentConfig, decode_config
 
 EXIT_CONFIG = environment.EXIT_CONFIG
 CREDENTIALS = ("ca.crt", "tls.crt", "tls.key")
@@ -26,44 +26,49 @@ class SettingsError(ValueError):
     """The error of settings that are missing or wrong, with a line for each problem."""
 
 
-def _with_certificate(folder: Path) -> Path:
+def _decoded(raw: object) -> AgentConfig:
+    """Decode what the operator hands over. Raises ValueError, which names the field and the remedy."""
+    try:
+        return decode_config(str(raw))
+    except msgspec.DecodeError as error:
+        raise ValueError(
+            f"{error}: use an agent image of the operator's release (images.agent); this agent is of {__version__}"
+        ) from error
+
+
+def _with_certificate(config: AgentConfig) -> AgentConfig:
+    folder = Path(config.gateway_tls_dir)
     missing = [name for name in CREDENTIALS if not (folder / name).exists()]
     if missing:
         raise ValueError(f"{folder}/{missing[0]} does not exist: is the job's Secret mounted there?")
-    return folder
+    return config
 
 
 Text = Annotated[str, Field(min_length=1)]
 
 
 class Settings(BaseSettings):
-    """The identity of this pod, and where it reports."""
+    """The identity of this pod, and what the operator has handed over (``config``)."""
 
     model_config = SettingsConfigDict(
-        env_prefix=environment.PREFIX, env_ignore_empty=True, str_strip_whitespace=True, frozen=True
+        env_prefix=environment.PREFIX,
+        env_ignore_empty=True,
+        str_strip_whitespace=True,
+        frozen=True,
+        arbitrary_types_allowed=True,
     )
 
-    namespace: Text
-    job_name: Annotated[Text, Field(validation_alias="FALCON_JOB")]
-    job_uid: Text
+    config: Annotated[
+        AgentConfig,
+        NoDecode,
+        BeforeValidator(_decoded),
+        AfterValidator(_with_certificate),
+        Field(validation_alias=VARIABLE),
+    ]
     pod: Text
     pod_uid: Text
     node: Text
-    run_dir: Path = Path("/falcon/run")
-    gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]
-    gateway_tls_dir: Annotated[Path, AfterValidator(_with_certificate)]  # with CREDENTIALS
-    checkpoint_dir: Path = Path(CHECKPOINT_DIR)
-    checkpoint_bytes: Annotated[int, Field(ge=0, description="a number of bytes; 0: no checkpoints in memory")] = 0
-    checkpoint_ranks: Annotated[int, Field(ge=1, description="how many ranks the pod has")] = 1
-    copies_dir: Path = Path(COPIES_DIR)
-    copies_bytes: Annotated[int, Field(ge=0, description="a number of bytes; 0: no copies are kept")] = 0
-    copies_interface: str = ""  # over which copies come and go; "": any
     log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"
-
-    @property
-    def job(self) -> JobKey:
-        """Return the job's identity on the bus."""
-        return JobKey(self.namespace, self.job_name, self.job_uid)
 
 
 def _error_table(text: str) -> str:
@@ -87,7 +92,7 @@ class NodeSettings(BaseSettings):
 
 def load_settings() -> Settings:
     """Read the environment. Raises :class:`SettingsError`, which lists every problem."""
-    return _load(Settings, "the operator sets it; is this pod Falcon's?")
+    return _load(Settings, f"the operator of this release ({__version__}) sets it; is this pod its?")
 
 
 def load_node_settings() -> NodeSettings:

@@ -1,10 +1,10 @@
-"""``python3 -m falcon_bench --size smoke|full [--seconds N] --json``: one line of JSON, which is the last one.
+"""Measure this machine: ``python3 -m falcon_bench --size smoke|full [--seconds N] --json`` prints a JSON line last.
 
-It holds ``scores`` (rates by kind, of the slowest device; the higher the better), ``spread`` (of that device's rate
-over time: interquartile range ÷ median), ``devices`` (their names, and the rates of each), ``skipped`` (kinds of work
-that were left out: why), ``backend``, ``seconds`` and ``problems``. Exit status: 0; 1 where a device computes wrongly
-or its driver fails; 2 for a wrong command line. What fails in this program itself is on standard error, and no problem
-of the machine's.
+The line holds ``scores`` (rates by kind, of the slowest device; the higher the better), ``spread`` (of that device's
+rate over time: interquartile range ÷ median), ``devices`` (their names, and the rates of each), ``skipped`` (kinds of
+work that were left out: why), ``backend``, ``seconds`` and ``problems``. Exit status: 0; 1 where a device computes
+wrongly or its driver fails; 2 for a wrong command line. What fails in this program itself is on standard error, and no
+problem of the machine's.
 """
 
 import argparse

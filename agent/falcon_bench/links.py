@@ -1,15 +1,15 @@
-"""``python3 -m falcon_bench.links NUMBER ORDER RESULT [machine]``: measures the links to this pod's peers, by TCP.
+"""Measure the links to this pod's peers, by TCP: ``python3 -m falcon_bench.links NUMBER ORDER RESULT [machine]``.
 
-It opens a port that the kernel chooses, and writes RESULT: ``{"number": …, "port": …}``. Then it waits until the file
-ORDER is of this number. With ``machine`` it first measures how fast this machine computes, for as long as the order
-says: RESULT gets ``machine`` (see ``falcon_bench``). Then it measures one link after the other, as ordered. In the end
+The program opens a port that the kernel chooses, and writes RESULT: ``{"number": …, "port": …}``. Then it waits until
+the file ORDER is of this number. With ``machine`` it first measures how fast this machine computes, for as long as the
+order says: RESULT gets ``machine`` (see ``falcon_bench``). Then it measures one link after the other. In the end
 RESULT has ``links`` as well: for each peer ``bits`` (received a second, the median of windows), ``rtt_us`` (the lower
 quartile of many), or ``why`` not. Whether it is the link that holds a rate down, and not a CPU, shows in ``receiving``
 and ``sending`` (which part of the transfer this end computed, or waited for a CPU) and in ``held`` (which part of its
 sending the kernel had bytes that the network had not taken).
 
 In each turn this pod has one peer. The pod that dials waits until the other has come to the same turn: no clocks are
-compared. Both measure the round trip, and then the transfer in each direction, one after the other. Whoever receives
+compared. Both measure the round trip, and then the transfer in each direction, one after the other. The receiver
 counts, and resets the connections when the time is over, so that nothing is left in buffers. Both ends report: one end
 alone can make a link look worse, and never better.
 
@@ -32,7 +32,7 @@ from typing import Any  # noqa: F401  in comments
 from falcon_bench import machine
 from falcon_bench.rendezvous import Door, RefusedError, remaining
 
-ORDER_SECONDS = 120.0  # beyond it, nobody wants the links any more
+ORDER_SECONDS = 120.0  # beyond it, the start has gone on without the links
 LOOK_SECONDS = 0.02  # between two looks for the order
 TURN_SECONDS = 3.0  # with the wait for the peer, which may have read its order later
 PINGS, LEAST_PINGS, PING_SECONDS = 25, 5, 0.05
@@ -78,10 +78,11 @@ def wait_for_order(path, number, door):  # type: (str, int, Door) -> Order | Non
 
 
 def measure(order, door):  # type: (Order, Door) -> list[dict[str, Any]]
-    """Measure the links of the order, one a turn; what fails is said and stops nothing else."""
+    """Measure the links of the order, one a turn; a link that fails is reported, and stops no other."""
     began, found = time.monotonic(), []
     for turn in order.turns:
         number = int(turn["turn"])
+        # The turns end at fixed times, so that one link that fails does not delay all others.
         until = began + (number + 1) * TURN_SECONDS
         link = _Link(order, door, turn, until)
         result = {"peer": int(turn["peer"])}  # type: dict[str, Any]
@@ -177,7 +178,7 @@ def _busy_seconds():  # type: () -> float
 def ping(peer, until):  # type: (socket.socket, float) -> float
     """Return the lower quartile of the round trips, seconds: another process on a CPU makes some longer, none shorter.
 
-    Each has its own content, so that nobody can answer ahead.
+    Each has random content, so that the peer cannot answer before it has received it.
     """
     trips = []  # type: list[float]
     ends = time.monotonic() + PING_SECONDS
@@ -204,7 +205,7 @@ def echo(peer, until):  # type: (socket.socket, float) -> None
 
 
 def _read(peer, until):  # type: (socket.socket, float) -> bytes
-    """Return the next word of the peer."""
+    """Return the peer's next message."""
     got = b""
     while len(got) < len(_END):
         peer.settimeout(remaining(until))
@@ -225,6 +226,7 @@ def send(streams, seconds, until):  # type: (list[socket.socket], float, float) 
     for stream in streams:
         stream.setblocking(False)
     living = streams
+    # The receiver ends the transfer by a reset, so one lost connection means the end for all.
     while len(living) == len(streams):
         for stream in select.select([], living, [], remaining(until))[1]:
             try:
@@ -241,10 +243,10 @@ def _held_seconds(stream):  # type: (socket.socket) -> float
 
     The kernel keeps these times since 4.10 (``struct tcp_info``); a negative number where it does not.
     """
-    told = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TIMES.size)
-    if len(told) < _TIMES.size:
+    info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TIMES.size)
+    if len(info) < _TIMES.size:
         return -1.0
-    sending, by_receiver, by_buffer = _TIMES.unpack(told)
+    sending, by_receiver, by_buffer = _TIMES.unpack(info)
     return float(sending - by_receiver - by_buffer) / 1e6
 
 
@@ -258,6 +260,7 @@ def receive(streams, seconds, until):  # type: (list[socket.socket], float, floa
     for stream in streams:
         stream.setblocking(False)
     waited = remaining(until)
+    # The time begins with the first byte: the peer may come to its turn later.
     if not _arrived(streams, buffer, waited):
         raise TimeoutError("no data from the peer within %.1f s" % waited)
     began = opened = now = time.monotonic()
@@ -272,6 +275,7 @@ def receive(streams, seconds, until):  # type: (list[socket.socket], float, floa
             opened, got = now, 0
     share = busy.share()
     for stream in streams:
+        # A reset drops what is still in buffers; a normal close would first send it, into the next turn.
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         stream.close()
     return statistics.median(windows[WARM_WINDOWS:] or windows or [0.0]), share
@@ -292,7 +296,7 @@ def _arrived(streams, buffer, seconds):  # type: (list[socket.socket], bytearray
 
 
 def write(path, content):  # type: (str, dict[str, Any]) -> None
-    """Let the whole content appear at once: whoever waits for the file is woken by its new name."""
+    """Let the whole content appear at once: a process that waits for the file is woken by its new name."""
     fresh = Path(path + ".new")
     fresh.write_text(json.dumps(content))
     fresh.replace(path)
@@ -307,7 +311,7 @@ def main(arguments):  # type: (list[str]) -> int
     write(result_path, found)
     order = wait_for_order(order_path, number, door)
     if order is None:
-        return 0  # nobody asked: the ranks start without it
+        return 0  # no order has come: the ranks start without it
     began = time.monotonic()
     if library is not None and order.machine_seconds > 0:
         found["machine"] = machine.run(library, order.machine_seconds, smoke=True)

@@ -69,6 +69,7 @@ def _judged(work, windows):  # type: (Work, list[float]) -> Rate
 def _turn(works, seconds):  # type: (list[Work], float) -> list[list[float]]
     """Return the rates of each device's windows in one turn."""
     found = [None] * len(works)  # type: list[list[float] | Exception | None]
+    # All devices begin at the same moment, as in training, where they share power and memory.
     together = threading.Barrier(len(works))
 
     def run(place):  # type: (int) -> None

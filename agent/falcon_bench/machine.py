@@ -13,10 +13,10 @@ TORCH, NUMPY, PYTHON = (
     ("python", "falcon_bench.on_python"),
 )
 LIBRARIES = (TORCH, NUMPY, PYTHON)
-# Beside ranks that hold the devices and most of the memory: PyTorch would take much of both.
+# While ranks hold the devices and most of the memory: PyTorch would take much of both.
 SMALL = (NUMPY, PYTHON)
 _PRODUCTS = ("fp32", "fp16", "bf16", "fp8")
-_PRODUCTS_SHARE = 3  # of the time, beside 1 for another kind: they heat
+_PRODUCTS_SHARE = 3  # of the time, where another kind has 1: they heat
 
 
 def backend(libraries=LIBRARIES):  # type: (tuple[tuple[str, str], ...]) -> tuple[str, Any]
@@ -52,9 +52,11 @@ def _measure_all(found, module, smoke, seconds):  # type: (dict[str, Any], Any, 
     names = [module.name(device) for device in module.devices()] if hasattr(module, "devices") else ["CPU"]
     found["devices"] = [{"name": name, "rates": {}} for name in names]
     all_ = module.works(smoke, found["skipped"])
+    # Products get more of the time: their rate decides, and devices take a while to settle.
     shares = {kind: _PRODUCTS_SHARE if kind in _PRODUCTS else 1 for kind in all_}
     parts = {kind: seconds * share / sum(shares.values()) for kind, share in shares.items()}
     for kind, rates in measure(all_, parts).items():
+        # Training waits for the slowest device, so its rate is the machine's.
         slowest = min(rates, key=lambda rate: rate.steady)
         found["scores"][kind] = float("%.4g" % slowest.steady)
         found["spread"][kind] = round(slowest.spread, 3)

@@ -1,4 +1,4 @@
-"""The works of an image with NumPy, on the CPU."""
+"""Do the work of the benchmark with NumPy, on the CPU."""
 
 import numpy as np
 
@@ -39,6 +39,7 @@ def _product(size):  # type: (int) -> Work
             np.matmul(left, right, out=out)
 
     def check():  # type: () -> str
+        # A device that computes wrongly may be as fast as any other, so the result is compared as well.
         expected = left.astype(np.float64) @ right.astype(np.float64)
         wrong = float(np.abs(out - expected).max() / np.abs(expected).max())
         return "" if wrong <= TOLERANCE else "its fp32 products are wrong: by %.2g of the largest entry" % wrong

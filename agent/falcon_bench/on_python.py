@@ -1,4 +1,4 @@
-"""The works of an image with neither PyTorch nor NumPy: what the standard library does in C, on one core."""
+"""Do the work of the benchmark without PyTorch and NumPy: what the standard library does in C, on one core."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""The works of an image with PyTorch: on all its GPUs, or else on the CPU.
+"""Do the work of the benchmark with PyTorch: on all GPUs, or else on the CPU.
 
 A kind that this PyTorch or this GPU does not have (FP8) is left out, and named.
 """
@@ -44,6 +44,7 @@ def works(smoke, skipped):  # type: (bool, dict[str, str]) -> dict[str, list[Wor
         try:
             found[kind] = [_product(device, kind, size) for device in all_]
         except (AttributeError, RuntimeError, TypeError) as error:
+            # These kinds exist everywhere, so their failure is the device's.
             if kind in ("fp32", "bf16"):
                 raise
             skipped[kind] = ("this PyTorch or this GPU has none: %s" % error)[:_MOST_WHY]
@@ -56,7 +57,7 @@ def _copies(all_, gpus):  # type: (list[torch.device], bool) -> dict[str, list[W
     if gpus:
         found["host_to_device"] = [_copy(host, device) for device in all_]
         found["device_to_host"] = [_copy(device, host) for device in all_]
-    if len(all_) > 1:  # each sends to the next and receives from the one before, all at once
+    if len(all_) > 1:  # each sends to the next device and receives from the last, all at once
         found["peer"] = [_copy(device, all_[(place + 1) % len(all_)]) for place, device in enumerate(all_)]
     return found
 
@@ -108,6 +109,7 @@ def _product(device, kind, size):  # type: (torch.device, str, int) -> Work
         largest = expected.abs().max().item()
         rows = newest[0][list(_ROWS)].double().cpu()
         wrong = (rows - expected).abs().max().item() / largest
+        # The same product must come out each time. A difference shows errors that come and go.
         differs = (newest[0].float() - first.float()).abs().max().item() / largest
         if not max(wrong, differs) <= TOLERANCE[kind]:  # also where one is no number
             return "its %s products are wrong: by %.2g of the largest entry" % (kind, max(wrong, differs))

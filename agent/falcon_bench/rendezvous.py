@@ -42,13 +42,14 @@ class Door:
         return _HELLO.pack(_MAGIC, token, *key)
 
     def wait(self, seconds):  # type: (float) -> None
-        """Let whoever knocks wait inside, where no crowd keeps a peer out, until it is known who is expected."""
+        """Accept each connection and let it wait until the order says who is expected: no crowd keeps a peer out."""
         if select.select([self._listener], [], [], seconds)[0]:
             self._open()
 
     def let_in(self, token, key, many, until):  # type: (bytes, tuple[int, int, int], int, float) -> list[socket.socket]
         """Return so many connections of the peer that comes for this. Raises TimeoutError if they do not come."""
         while True:
+            # Connections of other turns may have come first: they are kept for their own turn.
             found = [each for own, each in self._inside if own == key]
             if len(found) >= many:
                 self._inside = [(own, each) for own, each in self._inside if own != key]
@@ -86,6 +87,7 @@ class Door:
             self._waiting[knocking] = (since, said)
             return
         del self._waiting[knocking]
+        # Without the token it is a stranger, or a peer of another round.
         key = _key(said, token) if part else None
         if key is None or len(self._inside) >= MOST_INSIDE:
             knocking.close()
@@ -113,6 +115,7 @@ def _listen():  # type: () -> socket.socket
         try:
             listener = socket.socket(family, socket.SOCK_STREAM)
             if family == socket.AF_INET6:
+                # One socket then serves peers of both families.
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind((address, 0))
             listener.listen(MOST_WAITING)

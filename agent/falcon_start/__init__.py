@@ -1,4 +1,4 @@
-"""What a rank's interpreter does at its start, when ``falcon-launch`` asks for it: the standard library alone.
+"""Prepare a rank's interpreter at its start, when ``falcon-launch`` asks for it: the standard library alone.
 
 Runs in the user's image: Python 3.6 and later. What of it goes on in the user's program is listed in docs/shim.md.
 """

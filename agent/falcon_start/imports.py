@@ -59,9 +59,11 @@ def record(path: str, *, begin: bool, ahead: str = "") -> None:
         memory = borrowed("mmap", "mmap")(file, MOST_BYTES)
     finally:
         os.close(file)
+    # Go on behind the last line: an earlier process of this rank may have written some.
     memory.seek(len(memory[:].rstrip(b"\0")))
     if others and memory.tell() + len(others) <= MOST_BYTES:
         memory.write(others)
+    # First in the path, so that it sees every import, whichever finder has the module.
     sys.meta_path.insert(0, _Recorder(memory))
 
 

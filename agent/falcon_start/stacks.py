@@ -4,7 +4,7 @@
 collective, or waits for a lock, answers like any other. Threads that wait are not woken for longer than a system call.
 
 A second signal asks for the stack of the main thread alone, of a rank that runs. That thread takes the signal itself
-and writes its own stack: the stacks of other threads change while they run, and nobody may read them then.
+and writes its own stack: the stacks of other threads change while they run, and no other thread may read them then.
 """
 
 import faulthandler

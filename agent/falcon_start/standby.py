@@ -41,6 +41,7 @@ def hold(file, path, port=""):  # type: (int, str, str) -> None
     file: this process's end of the socket. ``port``: where the next ranks meet; then this returns at once, and the shim
     holds the program there. No return if no rank is wanted, or if an import fails.
     """
+    # Programs that the user's code starts must not hold the launcher's socket open.
     os.set_inheritable(file, False)
     try:
         note = _import_all(_lines(path))
@@ -57,6 +58,7 @@ def hold(file, path, port=""):  # type: (int, str, str) -> None
         os._exit(1)
     if port:
         return
+    # Here the process waits, with everything imported, until the launcher needs a rank.
     _become(_release(file))
     _show_environment()
     os.write(file, b"o")
@@ -82,6 +84,8 @@ def _import_all(lines):  # type: (list[list[str]]) -> str
             if words[0] == "e":
                 expected[" ".join(words[1:-1])] = words[-1]
             elif words[0] == "i" and words[1] not in sys.modules and words[1].partition(".")[0] not in own:
+                # Libraries read variables when they are imported: with other values the imported module would be
+                # another one.
                 others = [key for key, value in expected.items() if code(_variable(key)) != value]
                 if others:
                     return f"{words[1]} was imported after {others[0]} was set: set it in the pod's template"

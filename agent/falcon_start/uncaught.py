@@ -1,4 +1,4 @@
-"""Note that the program has ended: with an exception that nobody caught, before Python prints it; or in any other way.
+"""Note that the program has ended: with an uncaught exception, before Python prints it; or in any other way.
 
 From then on the process only cleans up. That takes a second with PyTorch, and for ever where a thread waits for peers.
 The printed traceback alone does not say so: programs catch exceptions, print them, and go on. Nor does ``sys.exit``,

@@ -1,4 +1,4 @@
-"""What a training script may import, and never must: near checkpoints, and micro-batches that can move.
+"""Offer what a training script may import, and never must: near checkpoints, and micro-batches that can move.
 
     checkpoint = falcon_torch.Checkpoint("/checkpoints")
     step, state = checkpoint.load()

@@ -1,6 +1,6 @@
-"""A small file in which the pod's agent says what it wants of the training script.
+"""Read a small file in which the pod's agent asks the training script for something.
 
-It lies beside the shim's control file, in a folder that the agent alone can write.
+It lies next to the shim's control file, in a folder that the agent alone can write.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class AgentFile:
         return cls(os.path.join(run, "agent", name)) if run else None
 
     def content(self) -> Any:
-        """Return what the file says; None where there is no file, or it cannot be read."""
+        """Return the file's content; None where there is no file, or it cannot be read."""
         try:
             about = os.lstat(self._path)
+            # The agent replaces the file as a whole: the same inode and time mean the same content.
             if (about.st_ino, about.st_mtime_ns) != self._stamp:
                 self._content = _json(self._path)
                 self._stamp = (about.st_ino, about.st_mtime_ns)

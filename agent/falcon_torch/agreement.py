@@ -1,4 +1,4 @@
-"""The ranks agree on a step in which all of them do something. It takes no collective call, and no rank's luck.
+"""Agree among the ranks on a step in which all of them do something, without a collective call.
 
 Each rank looks once in each step. Rank 0 proposes. Rank i answers in its next look, c_i, and then does not go beyond
 look c_i + ``AHEAD`` before it knows the decision. When all have answered, rank 0 decides: it happens in look
@@ -7,7 +7,7 @@ holds whatever the ranks exchange in a step, and also where the host runs ahead 
 
 A rank that has not answered waits for no rank that waits here, as it is behind it. Should one never look again, those
 who wait for more than ``WAIT_SECONDS`` call it off. The store takes the first decision alone, so that all have the
-same. While nobody proposes, a look costs a request to the store, about 0.1 ms.
+same. While no proposal is open, a look costs a request to the store, about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ class Agreement:
             if self._store.add("proposed", 0) == self._number:
                 return False
             self._number += 1
+            # From this look on the rank goes at most ``AHEAD`` looks further without the decision.
             self._answered = self._looks
             self._store.set(self._key(f"rank-{self._rank}"), str(self._looks))
             self._store.add(self._key("answers"), 1)
+        # Only the last look that is allowed waits for the decision; those before it just ask.
         if self._at is None:
             self._at = self._decision(self._answered + AHEAD)
         if self._at is None or self._looks < self._at:
             return False
+        # A decision that was called off lies behind every look, so it never happens.
         happens = self._at == self._looks
         self._answered = self._at = None
         return happens
@@ -65,6 +68,7 @@ class Agreement:
         """Return the look that was decided; None where it is not known, and this look is not the ``last`` without."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
+            # No rank is beyond its answer + AHEAD, so the largest answer + AHEAD lies ahead of all of them.
             if self._rank == 0 and self._store.add(self._key("answers"), 0) == self._world_size:
                 looks = [int(self._store.get(self._key(f"rank-{rank}"))) for rank in range(self._world_size)]
                 self._decide(max(looks) + AHEAD)
@@ -72,6 +76,7 @@ class Agreement:
                 return int(self._store.get(self._key("decision")))
             if self._looks < last:
                 return None
+            # A rank that does not answer has ended or hangs: no rank waits for it longer than this.
             if time.monotonic() > deadline:
                 self._decide(_CALLED_OFF)
             else:

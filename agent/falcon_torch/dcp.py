@@ -1,4 +1,4 @@
-"""``torch.distributed.checkpoint`` through Falcon's store: FSDP2, DTensor and tensor parallel states, one part a rank.
+"""Connect ``torch.distributed.checkpoint`` to Falcon's store: FSDP2, DTensor and tensor parallel states.
 
     checkpoint = falcon_torch.Checkpoint("/checkpoints")
     reader = falcon_torch.dcp.Reader(checkpoint)
@@ -109,6 +109,7 @@ class Writer(StorageWriter, BlockingAsyncStager):  # type: ignore[misc]
         for item in plan.items:
             data = planner.resolve_data(item)
             items[_key(item.index)] = data.getvalue() if item.type == WriteItemType.BYTE_IO else _kept(data)
+        # The plan's metadata is the same for all ranks, so one rank keeps it.
         metadata = _metadata_of(planner) if place().rank == 0 else None
         self._checkpoint.save({"pieces": items, "metadata": metadata}, int(self._step or 0))
         done: torch.futures.Future[List[WriteResult]] = torch.futures.Future()
@@ -144,6 +145,7 @@ class Reader(StorageReader):  # type: ignore[misc]
         self._layout = None
         for layout in from_rank(0, self._candidates() if place().rank == 0 else None):
             generations = {each for share in gather(self._generations(layout)) for each in share}
+            # Files of two generations may both be whole and still not be one state.
             if len(generations) == 1 and None not in generations:
                 self.step, self._layout, self._own = layout.step, layout, None
                 return
@@ -158,6 +160,7 @@ class Reader(StorageReader):  # type: ignore[misc]
         """Read this rank's share of another layout's files; return who wrote each, None for what cannot be used."""
         here = place()
         found: List[int | None] = []
+        # The ranks share the files of the other layout among themselves, so that each is read once.
         for rank in range(here.rank, layout.world_size, here.world_size):
             try:
                 commit, state = read_file(layout, rank, self._checkpoint.verify)
@@ -183,6 +186,7 @@ class Reader(StorageReader):  # type: ignore[misc]
         state = self._own
         if self._layout is not None and place().rank == 0:
             _, state = read_file(self._layout, 0)
+        # Every rank answers before any raises, or the others would wait in the exchange for ever.
         if not all(gather(self._layout is not None or _is_ours(state))):
             raise CheckpointError("there is no checkpoint here that falcon_torch.dcp has written")
         return from_rank(0, state["metadata"] if state is not None else None)
@@ -213,6 +217,7 @@ class Reader(StorageReader):  # type: ignore[misc]
             self._from_files(filling, self._layout)
         else:
             self._from_ranks(filling, self._own["pieces"] if self._own is not None else {})
+        # The state has been filled: without these references the mapped memory can be written again.
         self._own = self._layout = None
         filling.check()
         done: torch.futures.Future[None] = torch.futures.Future()
@@ -220,6 +225,7 @@ class Reader(StorageReader):  # type: ignore[misc]
         return done
 
     def _from_files(self, filling: _Filling, layout: Layout) -> None:
+        # Each file is mapped once, whatever the number of pieces that are taken from it.
         by_rank: Dict[int, List[Key]] = {}
         for key in filling.wanted:
             by_rank.setdefault(self._writers[key], []).append(key)
@@ -283,6 +289,8 @@ class _Filling:
             return
         for dim, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths)):
             value = value.narrow(dim, offset, length)
+        # The state was saved by the same plan or by another one; sizes show a wrong match before anything is
+        # overwritten.
         target = self._planner.resolve_tensor(item).detach()
         if target.size() != value.size():
             raise CheckpointError(f"{item.storage_index}: {tuple(value.size())} cannot fill {tuple(target.size())}")

@@ -1,10 +1,10 @@
-"""A save begins only when the checkpoint before it is in another pod's memory, for all ranks.
+"""Hold a save back until the checkpoint before it is in another pod's memory, for all ranks.
 
 A rank holds two checkpoints, and so does the pod that keeps its copies. If copies could lag, the ranks of a pod whose
 keeper is lost would have their newest two steps alone, and the lost ranks older ones: nothing in common. With this rule
 the loss of any pod leaves the newest step of any rank, or the step before it.
 
-Each rank counts itself in the process group's store when its checkpoint has been copied; nobody makes a collective
+Each rank counts itself in the process group's store when its checkpoint has been copied; no rank makes a collective
 call. Where the agent makes no copies, a rank counts itself at once: a job is never held up for long by what fails.
 """
 
@@ -61,6 +61,7 @@ class Guard:
             return 0.0
         began = time.monotonic()
         while not self._is_copied(self._before):
+            # Without copies a checkpoint is still worth more than a job that stands still.
             if time.monotonic() - began > MOST_SECONDS:
                 if not self._warned:
                     self._warned = True
@@ -78,7 +79,7 @@ class Guard:
             time.sleep(_LOOK_SECONDS)
         try:
             self._store.add(_name(key), 1)
-        except RuntimeError:  # the process group is gone: nobody waits any more
+        except RuntimeError:  # the process group is gone, and with it all that wait
             return
 
     def _is_copied(self, key: Tuple[int, int]) -> bool:

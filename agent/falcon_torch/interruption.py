@@ -14,7 +14,7 @@ from typing import Any, Set
 def of_a_handler(error: BaseException) -> bool:
     """Check whether an exception that was just caught was raised in the handler of a signal.
 
-    Python calls a handler with the frame that it interrupts, which is the one above it in the traceback.
+    Python calls a handler with the frame that it interrupts, which stands above it in the traceback.
     """
     trace = error.__traceback__
     if trace is None or trace.tb_next is None:

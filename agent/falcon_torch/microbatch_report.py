@@ -1,4 +1,4 @@
-"""What a rank says of its micro-batches, for the pod's agent: its shares, and what one micro-batch takes.
+"""Report a rank's micro-batches to the pod's agent: its shares, and how long one micro-batch takes.
 
 The agent compares the ranks' computation as it would be with even shares, and the operator plans with these figures.
 The file lies in the launcher's folder, which the ranks can write; it is written when a share changes, and when the
@@ -25,7 +25,7 @@ BETWEEN_SECONDS = 2.0  # two writes of a time that has changed
 CHANGE = 0.02
 
 
-class Said:
+class ReportWriter:
     """One rank's file. Times are those of ``time.monotonic_ns``, the clock of the shim's rings."""
 
     def __init__(
@@ -52,12 +52,12 @@ class Said:
         self._write()
 
     def turn(self, share: int, even: bool) -> None:
-        """Say that this rank has a new share from now on; ``even``: all ranks have as many."""
+        """Report that this rank has a new share from now on; ``even``: all ranks have equal shares."""
         self._turns = [*self._turns, (time.monotonic_ns(), share, even)][-TURNS:]
         self._write()
 
     def step(self, quiet_ns: int, count: int) -> None:
-        """Take what so many micro-batches of a step took, none of which exchanges gradients."""
+        """Take the time [ns] of ``count`` micro-batches of a step, none of which exchanges gradients."""
         if count < 1 or not self._timed:
             return
         self._newest = [*self._newest, quiet_ns / count][-STEPS:]

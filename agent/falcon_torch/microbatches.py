@@ -1,4 +1,4 @@
-"""Micro-batches that Falcon may share out anew: a slow rank computes fewer, the others more (FALCON §5.3).
+"""Share out micro-batches again: a slow rank computes fewer, the others more (FALCON §5.3).
 
 Micro-batches move between the replicas of the model. Without tensor and pipeline parallelism each rank is a replica;
 with them, all ranks of a replica have the same share. A step's global batch has M = D · ``per_rank`` micro-batches for
@@ -17,10 +17,10 @@ gathered once a step, where the script asks for it (``sharded``).
 Falcon wants (a file of the agent's), and all ranks agree on the step from which they hold (``agreement``). This rests
 on nothing that a step exchanges, so it holds where the host runs ahead of its device, too.
 
-Each rank says what it computes and how long a micro-batch takes it (``said``): that is what Falcon plans with, and how
-a rank that computes less than others can still be told from one that is fast. On a device, and where a replica has
-several ranks, a pass contains waiting; then Falcon takes the rank's computation in the iteration. Of several objects
-the newest one speaks.
+Each rank reports its share and the time of one micro-batch (``microbatch_report``). Falcon plans with these figures,
+and distinguishes by them a rank that computes less than others from one that is fast. On a device, and where a replica
+has several ranks, a pass contains waiting; then Falcon takes the rank's computation in the iteration. Of several
+objects the newest one reports.
 
 Without Falcon, and wherever shares cannot be moved, the same script computes the even split.
 """
@@ -39,7 +39,7 @@ import torch.distributed as dist
 
 from falcon_torch.agent_file import AgentFile, run_dir
 from falcon_torch.agreement import Agreement
-from falcon_torch.microbatch_report import Said
+from falcon_torch.microbatch_report import ReportWriter
 from falcon_torch.ranks import place, store
 from falcon_torch.store import sharded
 
@@ -107,18 +107,21 @@ class MicroBatches:
         self._store = (
             None if self.hindrance or self._wanted is None else store(f"falcon-microbatches-{MicroBatches._made}")
         )
+        # Without a store or Falcon's file the shares stay even, and nothing is exchanged.
         self._agreement = None if self._store is None else Agreement(self._store, here.rank, here.world_size)
         if self._store is not None:
+            # Rank 0 turns shares of replicas into shares of ranks, so it has to know each rank's replica.
             self._store.set(f"replica-{here.rank}", str(replica))
             self._store.add("replicas", 1)
+        # Ranks make their objects in the same order, so the count is a name for the store that all of them know.
         MicroBatches._made += 1
         self._made_as = MicroBatches._made
-        self._said: Said | None = None
+        self._report: ReportWriter | None = None
         if run_dir() and here.local_rank is not None:
             path = os.path.join(run_dir(), "launch", f"microbatches.{here.local_rank}")
             alone = replicas == here.world_size
             timed = _can_be_timed(model, alone=alone)
-            self._said = Said(path, here.generation, per_rank, self.hindrance, timed=timed, same_calls=alone)
+            self._report = ReportWriter(path, here.generation, per_rank, self.hindrance, timed=timed, same_calls=alone)
 
     @property
     def total(self) -> int:
@@ -137,8 +140,9 @@ class MicroBatches:
         began_ns = time.monotonic_ns()
         for number in range(own):
             last = number == own - 1
-            if last and self._tells is not None:
-                self._tells.step(time.monotonic_ns() - began_ns, own - 1)
+            # The last pass contains the exchange of gradients, which is no computation.
+            if last and self._reporting is not None:
+                self._reporting.step(time.monotonic_ns() - began_ns, own - 1)
             yield MicroBatch(first + number, 1 / self._per_rank, self._pass(last=last))
 
     def _pass(self, *, last: bool) -> ContextManager[Any]:
@@ -148,9 +152,9 @@ class MicroBatches:
         return contextlib.nullcontext() if last else quiet()
 
     @property
-    def _tells(self) -> Said | None:
-        """Return the file in which this rank says what it does; None where another has been made since."""
-        return self._said if self._made_as == MicroBatches._made else None
+    def _reporting(self) -> ReportWriter | None:
+        """Return the file in which this rank reports its shares; None where another has been made since."""
+        return self._report if self._made_as == MicroBatches._made else None
 
     # -- what all ranks agree on -------------------------------------------------------------------------------------
 
@@ -158,6 +162,8 @@ class MicroBatches:
         """Look at the start of a step for new shares, and change to those that hold from this step on."""
         if self._store is None or self._agreement is None:
             return
+        # One rank proposes, since all must change at the same step, and agents of several pods hear of an order at
+        # different times.
         wanted = self._new() if self._place.rank == 0 and not self._agreement.is_open else None
         if wanted is not None:
             self._store.set(f"shares-{self._agreement.number + 1}", json.dumps(wanted))
@@ -168,13 +174,14 @@ class MicroBatches:
         """Return the replicas' shares that Falcon wants, where they are others than those in force."""
         content = self._wanted.content() if self._wanted is not None else None
         by_rank = usable(content, self._place.generation, self._place.world_size, self._per_rank)
+        # Waiting for a rank that is late would hold all steps up; the file is there in the next step as well.
         if by_rank is None or not self._knows_replicas():
             return None
         shares = of_replicas(by_rank, self._of_ranks or [], self._replicas)
         return shares if shares != self._shares else None
 
     def _knows_replicas(self) -> bool:
-        """Read once which replicas the ranks belong to; never wait for a rank that has not said it."""
+        """Read once which replicas the ranks belong to; never wait for a rank that has not stated its own."""
         if self._of_ranks is None and self._store is not None:
             ranks = self._place.world_size
             if self._store.add("replicas", 0) == ranks:
@@ -183,8 +190,8 @@ class MicroBatches:
 
     def _change(self, shares: List[int]) -> None:
         self._shares = shares
-        if self._tells is not None:
-            self._tells.turn(shares[self._replica], all(share == self._per_rank for share in shares))
+        if self._reporting is not None:
+            self._reporting.turn(shares[self._replica], all(share == self._per_rank for share in shares))
 
 
 class Dealer:
@@ -212,6 +219,7 @@ class Dealer:
     def samples(self, step: int, index: int) -> List[int]:
         """Return the samples of micro-batch ``index`` of a step, counted from 0."""
         epoch, within = divmod(step, self._steps)
+        # A permutation is as long as the data set: it is drawn once an epoch, not once a micro-batch.
         if epoch != self._epoch:
             generator = torch.Generator("cpu").manual_seed((self._seed << 32) + epoch)
             self._epoch, self._order = epoch, torch.randperm(self._samples, generator=generator, device="cpu")
@@ -226,7 +234,7 @@ def _can_be_timed(model: torch.nn.Module, *, alone: bool) -> bool:
 
 
 def hindrance(model: torch.nn.Module, per_rank: int, ranks: int, replicas: int, *, gather_once: bool = False) -> str:
-    """Return why the model's micro-batches cannot be shared out anew; "" if they can be."""
+    """Return why the model's micro-batches cannot be shared out again; "" if they can be."""
     if ranks < 2 or not (dist.is_available() and dist.is_initialized()):
         return "there is one rank only"
     if ranks > MOST_RANKS:
@@ -235,6 +243,7 @@ def hindrance(model: torch.nn.Module, per_rank: int, ranks: int, replicas: int, 
         return "the model has one replica only"
     if per_rank <= LEAST:
         return "each rank has one micro-batch in a step, and keeps one"
+    # Each kind of parallelism makes collectives in other places, and all ranks must make the same number of them.
     if sharded.is_sharded(model):
         if reason := sharded.hindrance(model, ranks, gather_once=gather_once):
             return reason
@@ -254,6 +263,7 @@ def usable(wanted: Any, generation: int, ranks: int, per_rank: int) -> List[int]
     if not isinstance(shares, list) or wanted.get("generation") != generation or len(shares) != ranks:
         return None
     total = per_rank * ranks
+    # JSON's true is an int for isinstance, and a sum that is not the total would change the gradients' mean.
     if not all(type(share) is int and LEAST <= share <= total for share in shares) or sum(shares) != total:
         return None
     return shares

@@ -19,7 +19,7 @@ _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 class Place(NamedTuple):
-    """A rank's place in the job. ``local_rank``: among those of its pod; None where no launcher says it."""
+    """A rank's place in the job. ``local_rank``: among those of its pod; None where no launcher sets it."""
 
     rank: int
     world_size: int
@@ -47,6 +47,7 @@ def gather(value: Any) -> List[Any]:
     whole = _LENGTH.pack(len(content)) + content
     found = _gather_bytes(whole[:SMALL_BYTES].ljust(SMALL_BYTES, b"\0"))
     lengths = [_LENGTH.size + _LENGTH.unpack_from(each)[0] for each in found]
+    # Some value did not fit. All ranks have seen this, so all of them make the second call.
     if max(lengths) > SMALL_BYTES:
         found = _gather_bytes(whole.ljust(max(lengths), b"\0"))
     return [pickle.loads(each[_LENGTH.size : length]) for each, length in zip(found, lengths)]

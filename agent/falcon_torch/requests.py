@@ -1,4 +1,4 @@
-"""Checkpoints on demand: before a planned restart Falcon asks for a checkpoint, so that no step is done again.
+"""Save checkpoints on demand: before a planned restart Falcon asks for one, so that no step is done again.
 
 The pod's agent writes which checkpoint is wanted: a number that grows within a generation. When the ranks have saved
 it, they wait for the restart: what they would train until then would be done again. They do not wait for long, since
@@ -84,6 +84,7 @@ class Demand:
         began = time.monotonic()
         while self.saving and self._wanted() == self._saving:
             saved_at, now = self._saved_at, time.monotonic()
+            # A restart that does not come must not stop training: after this time it goes on as without the wish.
             if now > (began + SAVE_SECONDS if saved_at is None else saved_at + HOLD_SECONDS):
                 break
             time.sleep(0.02)
@@ -94,4 +95,5 @@ class Demand:
         if not isinstance(content, dict) or content.get("generation") != self._generation:
             return 0
         number = content.get("number")
+        # Training goes on whatever the file says: what cannot be read asks for nothing.
         return number if type(number) is int and number > 0 else 0

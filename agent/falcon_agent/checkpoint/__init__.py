@@ -1,1 +1,1 @@
-"""The pod's checkpoints in memory: the agent owns the memory, the ranks write to it."""
+"""Keep the pod's checkpoints in memory: the agent owns the memory, the ranks write to it."""

@@ -40,12 +40,14 @@ async def put(peer: Peer, buffer: Path, pace: protocol.Pace | None = None) -> bo
     file = open_regular(buffer)
     try:
         known = protocol.records(file)
+        # Nothing whole is in the buffer yet, or its checksums are still being computed.
         if known is None:
             return False
         page, parts = known
         async with _call(peer, protocol.PUT, parts.rank) as (reader, writer):
             await protocol.send(writer, page)
             answer = (await protocol.read(reader, 1))[0]
+            # The holder knows the checkpoint by its first page, so that an agent that restarts sends nothing twice.
             if answer == protocol.HAVE:
                 return True
             if answer != protocol.OK:
@@ -78,11 +80,13 @@ async def _fetch(peer: Peer, rank: int, number: int, buffer: Path) -> int:
         size = os.fstat(file).st_size
         async with _call(peer, protocol.GET, rank) as (reader, writer):
             (count,) = protocol.NUMBER.unpack(await protocol.read(reader, protocol.NUMBER.size))
+            # The peer may be hostile: everything that it sends is checked before it is used.
             if count > BUFFERS:
                 raise PeerError(f"the holder reports {count} copies of a rank")
             pages = [await protocol.read(reader, PAGE_BYTES) for _ in range(count)]
             if number >= count:
                 return -1
+            # All further sizes follow from this page, so it must fit into the buffer.
             parts = unpack_parts(pages[number], size)
             if parts is None or parts.rank != rank:
                 raise PeerError(f"the holder's copy is no checkpoint of rank {rank} that fits into {size} bytes")
@@ -106,6 +110,7 @@ async def _call(peer: Peer, what: int, rank: int) -> AsyncIterator[tuple[asyncio
     except (TimeoutError, OSError) as error:
         raise PeerError(f"{peer.host}:{peer.port} cannot be reached: {error}") from error
     try:
+        # TLS has shown a certificate of the authority; this shows that it is of the same job.
         protocol.check_peer(writer, peer.job_uid)
         await protocol.send(writer, protocol.REQUEST.pack(protocol.MAGIC, protocol.VERSION, what, rank))
         yield reader, writer

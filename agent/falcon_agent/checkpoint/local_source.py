@@ -1,4 +1,4 @@
-"""A pod's own copies as the source of its ranks' checkpoints: it kept those of the role that it has now.
+"""Restore ranks from the pod's own copies: it kept those of the role that it has now.
 
 They are compared and taken over as if a peer had sent them (``peers.receive_body``), without the way through TLS.
 """
@@ -34,6 +34,7 @@ async def _take(copy: Path, rank: int, buffer: Path) -> int:
         target = open_regular(buffer, os.O_RDWR)
         try:
             known, size = protocol.records(source), os.fstat(target).st_size
+            # The buffer has a fixed size and belongs to one rank: refuse before a byte of it is overwritten.
             if known is None or known[1].rank != rank or unpack_parts(known[0], size) is None:
                 raise PeerError(f"the copy in {copy.name} is no checkpoint of rank {rank} that fits into {size} bytes")
             page, parts = known

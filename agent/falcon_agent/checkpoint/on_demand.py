@@ -1,4 +1,4 @@
-"""Whether the checkpoint that Falcon asked for is there: it is reported at once, since the ranks stand still with it.
+"""Report at once when the pod holds the checkpoint that Falcon requested, since its ranks wait from then on.
 
 By the regular reports alone the operator would hear of it up to ``REPORT_SECONDS`` later, which is as long as the ranks
 wait for their restart (``falcon_torch.requests.HOLD_SECONDS``).

@@ -7,13 +7,13 @@ A connection carries one request. It begins with ``FALCONCP``, the version, what
     GET   <- how many copies there are, and the first page of each    -> the number of one
           <- a status, and after OK the table, the chunks, and COMMIT or ABORT
 
-Whoever receives a body compares each chunk with its checksum, and writes the first page last. A body whose buffer was
+The receiver of a body compares each chunk with its checksum, and writes the first page last. A body whose buffer was
 written to meanwhile ends with ABORT, and a receiver that reads no COMMIT keeps nothing. A transfer that is cut off is
-begun anew.
+begun again.
 
-The peer may be hostile: it is a pod of the same job, or whoever took one over. All sizes follow from a first page that
-has been checked against the buffer's size, at most ``PIECE_BYTES`` of a body are in memory, and each read has a
-deadline.
+The peer may be hostile: it is a pod of the same job, or an attacker that took one over. All sizes follow from a first
+page that has been checked against the buffer's size, at most ``PIECE_BYTES`` of a body are in memory, and each read has
+a deadline.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ NUMBER: Final = struct.Struct("<I")
 
 
 class PeerError(Exception):
-    """The error of a transfer that has come to nothing; the message says why."""
+    """The error of a transfer that failed; the message says why."""
 
 
 def server_context(ca: Path, cert: Path, key: Path) -> ssl.SSLContext:
-    """Return the context of the side that holds copies: it lets nobody in without a certificate by ``ca``."""
+    """Return the context of the side that holds copies: it refuses peers without a certificate by ``ca``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     return _loaded(context, ca, cert, key)
 
@@ -134,6 +134,7 @@ async def send_body(
             await pace.take(len(piece))
         await send(writer, piece)
         at += len(piece)
+    # The rank may have begun its next save meanwhile: then what was sent is of two checkpoints.
     same = os.pread(file, PAGE_BYTES, 0) == page
     await send(writer, COMMIT if same else ABORT)
     return same
@@ -146,6 +147,7 @@ async def receive_body(reader: Reader, file: int, page: bytes, parts: Parts) -> 
         PeerError: it did not arrive, or is damaged. The buffer then holds nothing.
         OSError: the buffer cannot be written.
     """
+    # Without its first page the buffer holds nothing, whatever happens until the end.
     _put(file, bytes(PAGE_BYTES), 0)
     table = await read(reader, parts.checks_bytes)
     sums = unpack_checks(table, parts)
@@ -162,13 +164,14 @@ async def receive_body(reader: Reader, file: int, page: bytes, parts: Parts) -> 
             at += len(piece)
         if crc != expected:
             raise PeerError(f"chunk {number + 1} of {parts.chunks} is damaged")
+    # Each chunk was right when it was sent, but only the sender knows whether all are of one checkpoint.
     if await read(reader, 1) != COMMIT:
         raise PeerError("the buffer was written to while it was copied")
     _put(file, page, 0)
 
 
 def records(file: int) -> tuple[bytes, Parts] | None:
-    """Return the first page of an open buffer, and what it says; None where there is no whole checkpoint."""
+    """Return the first page of an open buffer, and its decoded records; None where there is no whole checkpoint."""
     page = os.pread(file, PAGE_BYTES, 0)
     parts = unpack_parts(page, os.fstat(file).st_size)
     return None if parts is None else (page, parts)

@@ -1,4 +1,4 @@
-"""The copies of a pod's checkpoints: its own go to another pod, another pod's come here, and a new pod fetches its own.
+"""Replicate checkpoints: send this pod's to another pod, keep another pod's, and fetch a new pod's own.
 
 All of this runs in a thread with a loop of its own: checksums and TLS of a large state would hold up what the agent's
 loop has to see in time. Nothing here is needed for training: whatever fails is said in the report, and the ranks do
@@ -23,6 +23,7 @@ from falcon_agent.checkpoint.interface import NoAddressError, address_of
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.checkpoint.server import Copies, Holder
 from falcon_agent.checkpoint.store import Store
+from falcon_core.wire.agent_config import AgentConfig
 from falcon_core.wire.saves.checkpoint import Loaded
 from falcon_core.wire.saves.peers import MAX_REASON, CopiesReport, PeerPod, Peers
 
@@ -77,26 +78,20 @@ class Copying:
     def __init__(
         self,
         store: Store,
-        folder: Path,
-        tls: Path,
+        config: AgentConfig,
         *,
-        job_uid: str,
         pod_uid: str,
-        interface: str = "",
         on_copied: Callable[[bool, Mapping[int, int]], None],
     ) -> None:
-        """Keep copies in ``folder``, and take them over ``interface`` ("": any).
-
-        ``tls``: the job's Secret, with ``jobs-ca.crt``, ``tls.crt`` and ``tls.key``.
-        """
+        """Keep copies in ``config.copies_dir``, and take them over ``config.copies_interface``."""
         self._store = store
-        self._copies = Copies(folder, store.ranks, store.buffer_bytes)
-        self._tls = tls
-        self._job_uid, self._pod_uid = job_uid, pod_uid
+        self._copies = Copies(Path(config.copies_dir), store.ranks, store.buffer_bytes)
+        self._tls = Path(config.gateway_tls_dir)
+        self._job_uid, self._pod_uid = config.job_uid, pod_uid
         self._on_copied = on_copied
         self._peers: Peers | None = None
         self._pace = protocol.Pace()
-        self._interface = interface
+        self._interface = config.copies_interface
         self._host, self._port = "", 0
         self._why = "the copies' memory is being made"
         self._copied: dict[int, int] = {}  # by rank: the sequence of the newest checkpoint that the holder has
@@ -173,10 +168,12 @@ class Copying:
         if known is None or own is None:
             _log.warning("it is not known who has copies of this pod's checkpoints; the ranks start without")
             return
+        # A pod without a port takes no connections: its agent is starting, or has no memory for copies.
         sources = [pod for uid in own.sources if (pod := known.pod(uid)) is not None and pod.port]
         if not sources:
             return
         began = time.monotonic()
+        # Ranks that still have their own checkpoints need no copy.
         lacking = self._lacking(own.first_rank)
         self._being_fetched = frozenset(own.first_rank + local_rank for local_rank in lacking)
         try:
@@ -202,6 +199,7 @@ class Copying:
         rank, buffers = first_rank + local_rank, self._store.buffers(local_rank)
         for pod in sources:
             try:
+                # After an exchange of roles this pod itself may hold the copies of its new role.
                 if pod.uid == self._pod_uid:
                     steps = await local_source.take(self._copies.of(rank), rank, buffers)
                 else:
@@ -230,6 +228,7 @@ class Copying:
             self._host = await self._address()
             self._port = await holder.start(self._host)
             while True:
+                # The kubelet replaces the files of the Secret while the pod lives.
                 certificate.renew()
                 failure = await self._look()
                 self._say(failure)
@@ -263,9 +262,11 @@ class Copying:
             return "no other pod is there to keep them"
         if not holder.port or not holder.host:
             return f"the pod that is to keep them ({holder.uid}) does not take any yet"
+        # Another pod is to keep the copies now, and it has none of them yet.
         if holder.uid != self._holder:
             self._holder, self._copied = holder.uid, {}
         self._pace.bytes_per_second = known.bytes_per_second
+        # Together, and not one after the other: the pace is the pod's, and a rank that waits costs the others nothing.
         local_ranks = range(self._store.ranks)
         failures = await asyncio.gather(*(self._copy(holder, own.first_rank, each) for each in local_ranks))
         return next(filter(None, failures), "")

@@ -1,7 +1,7 @@
-"""The copies that this pod keeps of another pod's checkpoints, and the server that takes and gives them.
+"""Keep copies of another pod's checkpoints, and serve them to the agents of the job.
 
 The files lie in a volume that the agent alone mounts. Each rank of the other pod has two: the newest whole copy is
-never the one that is written to. Which rank a file is of stands in its records.
+never the file that is written to. Which rank a file is of stands in its records.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ class Holder:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         try:
+            # Each connection takes memory, and a peer that is taken over could open any number.
             if self._connections > MOST_CONNECTIONS:
                 raise PeerError(f"more than {MOST_CONNECTIONS} connections at a time")
             protocol.check_peer(writer, self._job_uid)
@@ -170,6 +171,7 @@ class Holder:
         page = await protocol.read(reader, PAGE_BYTES)
         parts = unpack_parts(page, self._copies.buffer_bytes)
         wards = self._wards()
+        # Only copies for which this pod is the keeper are taken, and one at a time for each rank.
         if parts is None or parts.rank != rank or rank not in wards or rank in self._writing:
             await protocol.send(writer, bytes([protocol.REFUSED]))
             return
@@ -177,6 +179,7 @@ class Holder:
         if any(copy.page == page for copy in files):
             await protocol.send(writer, bytes([protocol.HAVE]))
             return
+        # Never overwrite the newest whole copy of a rank: the transfer may break off.
         path = room(files, rank, {*wards, *self._needed()}, self._busy)
         if path is None:
             await protocol.send(writer, bytes([protocol.REFUSED]))
@@ -197,9 +200,10 @@ class Holder:
         await protocol.send(writer, bytes([protocol.OK]))
 
     async def _give(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rank: int) -> None:
-        """Give one of the copies of a rank's checkpoints to whoever of the job asks."""
+        """Give one of the copies of a rank's checkpoints to the agent that asks."""
         with contextlib.ExitStack() as open_files:
             found = []
+            # Hold the files open, so that a new copy that arrives meanwhile cannot take their place unseen.
             for path in self._copies.of(rank):
                 file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 open_files.callback(os.close, file)

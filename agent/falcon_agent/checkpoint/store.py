@@ -1,8 +1,8 @@
-"""The ranks' checkpoint buffers: files on a tmpfs volume that the agent shares with the training container.
+"""Create the ranks' checkpoint buffers: files on a tmpfs volume, shared with the training container.
 
 Pages of a tmpfs count as the memory of the container that touches them first. So the agent touches them all, within its
 own memory limit, and the trainer is never killed for what Falcon keeps. A buffer that is there already is left as it
-is: an agent that starts anew finds the checkpoints of before.
+is: an agent that starts again finds the checkpoints of before.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Store:
         return [held for path in paths if (held := unpack_held(_page(path)[0])) is not None]
 
     def loaded(self, generation: int) -> list[Loaded]:
-        """Return from what the ranks of a generation have begun, as far as they have said it."""
+        """Return from what the ranks of a generation have begun, as far as they have noted it."""
         pages = (_page(self.buffers(local_rank)[0])[0] for local_rank in range(self._ranks))
         said = [unpack_loaded(page) for page in pages]
         return [loaded for each in said if each is not None for of, loaded in [each] if of == generation]
@@ -107,6 +107,7 @@ class Store:
         path = self._folder / name
         if _is_file(path, size):
             return
+        # A rank that starts now must not map a file whose pages are not there yet.
         fresh = self._folder / f"{name}.new"
         fresh.unlink(missing_ok=True)
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _EVERYBODY)
@@ -134,7 +135,7 @@ def _page(path: Path) -> tuple[bytes, int]:
 
 
 def _clear(path: Path) -> None:
-    """Take a buffer's records away. What cannot be written is logged; nobody loads another rank's checkpoint."""
+    """Take a buffer's records away. What cannot be written is logged: no rank loads another rank's checkpoint."""
     try:
         file = open_regular(path, os.O_RDWR)
         try:

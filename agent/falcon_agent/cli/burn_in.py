@@ -29,7 +29,9 @@ def burn_in(seconds: float, folder: Path, threads: int) -> BurnInReport:
     own (OPENBLAS_NUM_THREADS=1, set before numpy is loaded).
     """
     copy_seconds = min(_COPY_SECONDS, _COPY_SHARE * seconds)
+    # Memory first and alone: matrices on all threads would take its bandwidth.
     copied = _copy_gb_per_second(copy_seconds)
+    # The counters tell a slow machine from one whose CPU time was taken by others during the test.
     before = read_counters()
     multiplied = _multiply_on_all(seconds - copy_seconds, threads)
     after = read_counters()
@@ -113,6 +115,7 @@ def _disk_error(folder: Path) -> str:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+            # A sick disk may take a write without an error and return other bytes.
             if Path(file.name).read_bytes() != content:
                 return f"a file written to {folder} reads back differently"
     except OSError as error:

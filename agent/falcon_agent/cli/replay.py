@@ -100,6 +100,7 @@ class _Rank:
         self.offset_ns = self.header.start_unix_ns - self.header.start_ns
         self.found = RankReplay(self.header.rank, len(self.records), reader.lost_records, reader.holes)
         self.chain = RankChain(detection, observe=self._observe)
+        # A record is published when its call ends, and a ring's records in their order.
         published = (self.records["t_start_ns"] + self.records["duration_ns"]).astype(np.int64) + self.offset_ns
         self.published_ns = np.maximum.accumulate(published)
         self._next = 0
@@ -135,6 +136,7 @@ class _Rank:
                 interrupted=iteration.interrupted,
             )
         )
+        # An episode lasts from its onset to its relief, and a rank has one at a time.
         current = found.episodes[-1] if found.episodes and found.episodes[-1].relieved is None else None
         if slowdown is None:
             if current is not None:
@@ -158,6 +160,7 @@ def _everything(reader: RingReader) -> list[Batch]:
     quiet, moment, seen = 0, 0.0, 0
     while quiet < 2:
         batches.append(reader.read(moment))
+        # The reader waits for a hole by its clock, so the clock jumps here instead of waiting.
         moment += 2 * HOLE_SECONDS
         got = len(batches[-1].records) + batches[-1].lost + reader.holes - seen
         seen = reader.holes
@@ -189,6 +192,7 @@ def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
     """
     settings = detection or Detection()
     ranks = sorted((_Rank(path, settings) for path in paths), key=lambda rank: rank.header.rank)
+    # Ranks of different generations never met, so comparing them would mean nothing.
     _check_one_life(ranks)
     members = communicators(ranks)
     findings: list[Finding] = []
@@ -255,10 +259,12 @@ def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tu
     def matched(begin_unix_ns: int, end_unix_ns: int) -> list[Matched]:
         return match({rank.header.rank: rank.between(begin_unix_ns, end_unix_ns) for rank in ranks}, names, members)
 
+    # What comes before the first episode is the reference for all of them.
     healthy = transfer_medians(matched(points[0].start_unix_ns, episodes[0].start_unix_ns))
     profiles = []
     for episode in episodes:
         slow = _points_of(episode, points)
+        # One iteration has no gap between two starts, by which the waits are divided.
         if len(slow) < 2:
             continue
         calls = matched(slow[0].start_unix_ns, slow[-1].start_unix_ns)
@@ -280,6 +286,7 @@ def _note(
     """Judge the ranks' present state: add a finding, or extend the last finding if the verdict is the same."""
     seen = [(rank, view) for rank in ranks if (view := _view(rank, members)) is not None]
     views = [view for _, view in seen]
+    # The operator judges with the median loss of the ranks that report a slowdown, and so does the replay.
     losses = [
         view.iteration_ns - rank.chain.slowdown.before_ns for rank, view in seen if rank.chain.slowdown is not None
     ]
@@ -287,6 +294,7 @@ def _note(
     loss = float(np.median(losses)) if losses else 0.0
     verdicts = attribute_slowdown(views, loss_ns=loss) if len(views) > 1 and loss > 0 else []
     latest = findings[-1] if findings else None
+    # A short gap between two equal verdicts is noise, so they count as one finding.
     if latest is not None and number - latest.last <= 2 and _blamed(latest.verdicts) == _blamed(verdicts):
         findings[-1] = Finding(latest.first, number, verdicts)
     elif latest is None or number > latest.last:

@@ -35,6 +35,7 @@ def draw(replayed: Replay, path: Path) -> None:
         len(ranks) + 1, 1, sharex=True, squeeze=False, height_ratios=[3.6, *[_STRIP_INCHES] * len(ranks)]
     )[:, 0]
     figure.suptitle(_title(replayed, ranks), fontsize=11)
+    # The scale leaves out the longest iterations (checkpoints, pauses), which would flatten all others.
     ceiling_ms = 1.15 * float(np.quantile([point.duration_ns for rank in ranks for point in rank.points], 0.98)) / 1e6
     _times(axes[0], replayed, ranks)
     axes[0].set_ylim(0.0, 1.25 * ceiling_ms)
@@ -65,6 +66,7 @@ def _times(axis: Any, replayed: Replay, ranks: list[RankReplay]) -> None:
         _plot(axis, rank.points, linewidth=0.7, color=str(shade), label=f"rank {rank.rank}")
         interrupted = [point for point in rank.points if point.interrupted]
         _plot(axis, interrupted, linestyle="", marker="x", color="0.5", markersize=4)
+    # All ranks of a job become slow together: one rank's episodes are enough.
     leader = max(ranks, key=lambda rank: len(rank.episodes))
     known = [(point.number, point.healthy_ns / 1e6) for point in leader.points if point.healthy_ns is not None]
     if known:

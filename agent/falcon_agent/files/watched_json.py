@@ -1,4 +1,4 @@
-"""Small files of JSON that are looked at often, in a folder where training processes may write anything."""
+"""Read small JSON files that are looked at often, in a folder where training processes may write anything."""
 
 from __future__ import annotations
 

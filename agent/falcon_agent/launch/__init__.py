@@ -1,1 +1,1 @@
-"""Speak with the launcher: its plan, its status, its output."""
+"""Exchange the plan, the status and the output with the launcher."""

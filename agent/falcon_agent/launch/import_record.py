@@ -1,4 +1,4 @@
-"""The record of what a job's ranks import: sent from a pod that trains, and kept in a pod that stands by."""
+"""Record what a job's ranks import: sent from a pod that trains, and kept in a pod that stands by."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class ImportRecord:
 
     def take(self, imports: Imports) -> bool:
         """Write a record for the launcher; return whether it is news. The record of an earlier leader is ignored."""
+        # A stalled former leader may still send its record.
         if imports.epoch < self._epoch or imports.packed == self._packed:
             return False
         try:

@@ -1,4 +1,4 @@
-"""What the launcher's newest measurements have found: of the machine and its links before a start, and beside one."""
+"""Read the launcher's newest measurements: of the machine and its links before a start, and during one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Checks:
         return self._reported is not None and self._reported != before
 
     def of(self, status: LaunchStatus | None) -> CheckReport | None:
-        """Return the measurement that is over, while no rank runs: nobody waits for it any more afterwards."""
+        """Return the measurement that is over, while no rank runs: afterwards nothing waits for it."""
         if status is None or status.check is None or status.check.running or status.state not in ("Idle", "Stopped"):
             return None
         check = status.check
@@ -43,7 +43,7 @@ class Checks:
 
 
 class Smoke:
-    """The newest smoke test, which the operator needs only for a moment: it is beside the start of the ranks."""
+    """The newest smoke test, which the operator needs only for a moment: it runs while the ranks start."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir

@@ -1,4 +1,4 @@
-"""Waits until the launcher has written something: the kernel says so, or the folder is looked at ten times a second.
+"""Wait until the launcher has written a file: by the kernel's notice, or by a look ten times a second.
 
 The launcher's files appear whole, by rename. Training processes may write in the same folder, so that the kernel's word
 is a reason to look and nothing else.
@@ -40,6 +40,7 @@ class News:
         if notify is None:
             await asyncio.sleep(min(seconds, POLL_SECONDS))
             return
+        # The launcher writes several files in a row; one look after a moment sees them all.
         await asyncio.sleep(LEAST_SECONDS)
         loop = asyncio.get_running_loop()
         written = self._waiting = asyncio.Event()
@@ -48,6 +49,7 @@ class News:
             async with asyncio.timeout(max(0.0, seconds - LEAST_SECONDS)):
                 await written.wait()
             with contextlib.suppress(BlockingIOError):
+                # Only that something was written counts, so the kernel's records are read and dropped.
                 os.read(notify.fileno(), _EVENTS_BYTES)
         except TimeoutError:
             pass
@@ -55,12 +57,12 @@ class News:
             loop.remove_reader(notify.fileno())
 
     def wake(self) -> None:
-        """Let whoever waits go on."""
+        """Wake the task that waits."""
         if self._waiting is not None:
             self._waiting.set()
 
     def _watch(self) -> INotify | None:
-        """Let the kernel watch the folder; None while it does not."""
+        """Ask the kernel to watch the folder; return None if it does not."""
         try:
             notify = INotify(nonblocking=True)
         except OSError:

@@ -1,4 +1,4 @@
-"""Reads one process's output file with ``pread``. It is never mapped, and no file makes a reader wait or take memory.
+"""Read one process's output file with ``pread``. It is never mapped, and no file makes a reader wait or take memory.
 
 A training process may put anything in its place, or write in it. What is no such file is refused.
 """
@@ -56,8 +56,9 @@ class OutputReader:
             raise
         self._fixed = raw[:FIXED_BYTES]
         self._made_unix_ns = header.made_unix_ns
-        self._total = self._old = header.total  # nobody knows when the bytes before were printed
+        self._total = self._old = header.total  # when the bytes before were printed is unknown
         self._written_unix_ns = header.written_unix_ns
+        # Older bytes have been overwritten in the file.
         self._position = max(0, self._old - READABLE)
         self._gap = self._position > 0
 
@@ -69,6 +70,7 @@ class OutputReader:
         total = self._look()
         if total == self._position:
             return Piece(b"", self._written_unix_ns, follows=True)
+        # The process has printed faster than we read.
         self._pass_over(total - READABLE)
         first = self._position
         unix_ns = self._made_unix_ns if first < self._old else self._written_unix_ns
@@ -104,6 +106,7 @@ class OutputReader:
         place = first % CAPACITY
         until_end = min(count, CAPACITY - place)
         data = os.pread(self._file, until_end, HEADER_BYTES + place)
+        # The file is a ring: what does not fit before its end goes on at its start.
         if until_end < count:
             data += os.pread(self._file, count - until_end, HEADER_BYTES)
         if len(data) < count:

@@ -14,9 +14,10 @@ def plan_for(
     """Return what this pod's launcher has to run. A pod that is no member of the generation stops its processes.
 
     ``settled``: this pod's ranks of that generation train. ``has_imports``: it is known what the job's ranks import.
-    ``probe``: the number of the executor of links beside them; 0: none.
+    ``probe``: the number of the executor of links that runs with them; 0: none.
     """
     member = next((member for member in plan.members if member.pod_uid == pod_uid), None)
+    # Every pod ends with the job, whether it has a rank or not.
     if plan.phase == "Finish":
         return LaunchPlan(generation=plan.generation, phase="Finish", exit_code=plan.exit_code)
     if pod_uid in plan.standby_pods:
@@ -29,6 +30,7 @@ def plan_for(
             standby="Imports" if makes else "None",
         )
     if member is None or plan.phase == "Stop":
+        # Only members are measured: what another pod's machine does is no question of this generation.
         wanted = member is not None
         return LaunchPlan(
             generation=plan.generation,

@@ -1,4 +1,4 @@
-"""The pod's run directory: the agent writes under ``agent/`` and reads under ``launch/`` (wire.launch)."""
+"""Write and read the pod's run directory: the agent writes under ``agent/``, and reads under ``launch/``."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ from falcon_core.wire.reporting.microbatches import MicrobatchOrder
 from falcon_core.wire.saves.directory import LaunchDirectory
 
 _T = TypeVar("_T")
-MOST_BYTES = 1 << 20  # of a file of the launcher's
-TAIL_BYTES = 1 << 16  # of a process's output
+MOST_BYTES = 1 << 20  # that are read of a file of the launcher
+TAIL_BYTES = 1 << 16  # that are read from the end of a process's output
 _MEMORY_FILE = f"{AGENT_DIR}/memory.json"
 
 
@@ -116,17 +116,17 @@ class RunDir:
         return self._read(LINKS_FILE, LinksPrinted)
 
     def ask_for_links(self, links: PodLinks) -> None:
-        """Let the executor measure these links; once."""
+        """Order the executor to measure these links, unless it has this order already."""
         if links != self._asked_links:
             self._write(LINKS_ASKED_FILE, msgspec.json.encode(links))
             self._asked_links = links
 
     def probe(self) -> LinksPrinted | None:
-        """Read how far the executor beside the ranks has come; None where nothing can be read."""
+        """Read how far the executor next to the ranks has come; None where nothing can be read."""
         return self._read(PROBE_FILE, LinksPrinted)
 
     def ask_for_probe(self, links: PodLinks) -> None:
-        """Let the executor beside the ranks measure these links now."""
+        """Order the executor next to the ranks to measure these links now."""
         self._write(PROBE_ASKED_FILE, msgspec.json.encode(links))
 
     def tail(self, local_rank: int, generation: int) -> str:
@@ -159,12 +159,12 @@ class RunDir:
         return self._of_process(pid, SAMPLE_SUFFIX)
 
     def collected_ns(self, pid: int) -> int | None:
-        """Read for how long Python's garbage collector has stopped a process; None where it does not say."""
+        """Return the time [ns] for which Python's garbage collector has stopped a process; None if it noted none."""
         noted = self._notes(pid)
         return None if noted is None else round(noted.collected_seconds * 1e9)
 
     def is_uncaught(self, pid: int) -> bool:
-        """Check whether a process has noted that its program has ended with an exception that nobody caught."""
+        """Check whether a process has noted that its program has ended with an uncaught exception."""
         noted = self._notes(pid)
         return noted is not None and noted.uncaught
 
@@ -181,20 +181,20 @@ class RunDir:
         return self._printed(f"{STACKS_DIR}/{pid}{suffix}").decode(errors="replace")
 
     def write_wanted_checkpoint(self, generation: int, number: int) -> None:
-        """Tell the ranks' client which checkpoint is wanted: it grows within a generation; 0: none."""
+        """Write for the ranks' client which checkpoint is wanted: the number grows within a generation; 0: none."""
         if (generation, number) != self._wanted_checkpoint:
             self._write(CHECKPOINT_FILE, msgspec.json.encode({"generation": generation, "number": number}))
             self._wanted_checkpoint = (generation, number)
 
     def write_copied(self, on: bool, ranks: Mapping[int, int]) -> None:
-        """Tell the ranks' client whether copies are made, and which checkpoint of each rank has one."""
+        """Write for the ranks' client whether copies are made, and which checkpoint of each rank has one."""
         content = msgspec.json.encode({"on": on, "ranks": {str(rank): sequence for rank, sequence in ranks.items()}})
         if content != self._copied:
             self._write(COPIED_FILE, content)
             self._copied = content
 
     def write_microbatches(self, order: MicrobatchOrder) -> None:
-        """Tell the client of rank 0 how many micro-batches each rank is to compute."""
+        """Write for the client of rank 0 how many micro-batches each rank is to compute."""
         content = {"generation": order.generation, "shares": order.shares}
         self._write(MICROBATCHES_FILE, msgspec.json.encode(content))
 

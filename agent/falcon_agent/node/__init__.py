@@ -1,1 +1,1 @@
-"""The node's daemon: reads a node's kernel log, links and GPUs, and writes what is wrong as Node conditions."""
+"""Run the node's daemon: read the kernel log, links and GPUs, and write what is wrong as Node conditions."""

@@ -1,4 +1,4 @@
-"""Keeps the node's conditions at what stands: written when they change, and now and then to say that they still hold.
+"""Keep the node's conditions up to date: write them when they change, and now and then to show that they still hold.
 
 Before each write the conditions are read, and while one holds they are read each minute: a person who sets a condition
 to False, or removes it, has said that the problem is over.
@@ -57,6 +57,7 @@ class Keeper:
             self._retry_seconds = FIRST_RETRY_SECONDS
         except OSError as error:
             _log.warning("the node's conditions wait", error=clip(str(error), _MOST_SHOWN), seconds=self._retry_seconds)
+            # Daemons of all nodes meet the same outage: longer pauses keep them from loading the API server.
             self._retry_at = now + self._retry_seconds
             self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
 
@@ -77,6 +78,7 @@ class Keeper:
 
     def _settle(self, now: float) -> None:
         there = {kind: _condition(found) for kind, found in self._api.conditions().items() if kind in self._kinds}
+        # After a restart the conditions in the cluster are all that is known of earlier problems.
         if self._written is None:
             for kind, condition in there.items():
                 if kind in TYPES:
@@ -86,12 +88,13 @@ class Keeper:
         self._written = there
         self._looked = now
         changed = self._changed(now)
+        # Every write costs the API server a change of the node, so unchanged conditions are written rarely.
         kinds = self._kinds if now - self._heartbeat >= HEARTBEAT_SECONDS else changed
         if kinds:
             self._write(list(kinds), there, now)
 
     def _take_back(self, written: dict[str, Condition], there: dict[str, Condition], now: float) -> None:
-        """Forget the problems that somebody else has declared to be over since the last look."""
+        """Forget the problems that a person has declared to be over since the last look."""
         for kind, condition in written.items():
             if kind in TYPES and condition.holds and not (kind in there and there[kind].holds):
                 _log.info("a person has declared it to be over", condition=kind, was=condition.reason)
@@ -102,6 +105,7 @@ class Keeper:
         bodies: list[dict[str, Any]] = []
         for kind in kinds:
             before, after = there.get(kind), wanted[kind]
+            # The time of a transition moves with the status alone, as Kubernetes defines it: a new message is none.
             same = before is not None and before.holds == after.holds
             bodies.append(_body(kind, after, since=before.since if same and before is not None else now, now=now))
             if after.differs(before):
@@ -138,7 +142,7 @@ def _rfc3339(unix_seconds: float) -> str:
 
 
 def _unix_seconds(text: str | None) -> float:
-    """Return the time that a condition names; 0 for none, and for one that nobody can read."""
+    """Return the time that a condition names; 0 for none, and for one that cannot be parsed."""
     try:
         return dt.datetime.fromisoformat(text).timestamp() if text else 0.0
     except ValueError:

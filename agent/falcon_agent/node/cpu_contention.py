@@ -1,4 +1,4 @@
-"""Whether a node has an idle core, and who uses its cores: what a rank that waits for a core is told. Pure.
+"""Determine whether a node has an idle core, and who uses its cores: the reason why a rank waits for one.
 
 A rank's own counters show that it waits for a core that its container's quota would let it have; that a neighbour takes
 the core only the node can show. The condition is no problem of the node, and nothing is done about it.
@@ -37,6 +37,7 @@ class Busy:
     def feed(self, usage: Usage) -> None:
         """Take a reading over, and change the condition where people would read something else."""
         before = self._before
+        # Counters that go back were reset, as after a move of the kubelet's groups: begin again.
         if before is None or usage.at < before.at or usage.total_ns < before.total_ns:
             self._before = usage
             return
@@ -45,6 +46,7 @@ class Busy:
             return
         self._before = usage
         used = (usage.total_ns - before.total_ns) / 1e9 / seconds
+        # The condition ends only after a calm while, so that it does not change with each burst.
         if used < BUSY_SHARE * usage.cores:
             if usage.at - self._busy_at >= CALM_SECONDS:
                 self._users, self.condition = set(), IDLE
@@ -60,12 +62,13 @@ class Busy:
             for uid, ns in usage.pods_ns.items()
         }
         users = {self._name_of(uid) or f"pod {uid}": cores for uid, cores in pods.items()}
+        # What no pod has used was used by the node's own services.
         users["processes outside pods"] = used - sum(pods.values())
         most = sorted(users.items(), key=lambda user: -user[1])[:MOST_NAMED]
         return {clip(name, _NAME_CHARACTERS): cores for name, cores in most if cores >= NAMED_SHARE * usage.cores}
 
     def _name(self, cores: dict[str, float], usage: Usage) -> None:
-        """Write the text anew where others are named, or after a while."""
+        """Write the text again when other pods are named, or after a while."""
         if set(cores) == self._users and usage.at - self._renewed_at < RENEWED_SECONDS:
             return
         self._users, self._renewed_at = set(cores), usage.at

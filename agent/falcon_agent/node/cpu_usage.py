@@ -1,4 +1,4 @@
-"""How much CPU each pod of the node has used, as the kernel's accounts of control groups say (v1 and v2). Read only.
+"""Measure how much CPU each pod of the node has used, from the kernel's accounts of control groups (v1 and v2).
 
 The kubelet gives each pod a group of its own, named after the pod's uid, below one group for all pods; where that lies
 depends on the kubelet's settings, so it is found by the daemon's own pod. All that shares the pods' cores counts as
@@ -43,7 +43,7 @@ class Accounts:
         self._look_at = float("-inf")  # for it, next
 
     def read(self, now: float) -> Usage | None:
-        """Read them all; None where the pods' groups, or the machine's times, are not to be found."""
+        """Read the CPU time of all pods [ns]; None if the pods' groups or the machine's times are not found."""
         if self._pods is None and now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             self._pods = self._found()
@@ -53,7 +53,7 @@ class Accounts:
         cores, group = self._capacity(pods)
         total_ns = self._machine_ns() if group is None else self._used_ns(self._times / group)
         if total_ns is None:
-            self._pods = None  # the kubelet may have begun anew elsewhere
+            self._pods = None  # the kubelet may have restarted with other groups
             return None
         return Usage(now, cores, total_ns, dict(self._each(self._times / pods)))
 
@@ -65,12 +65,13 @@ class Accounts:
             if any(uid in path.name for uid in wanted):
                 above = [each for each in (path, *path.parents) if _PODS in each.name and not _POD.search(each.name)]
                 return above[-1] if above else None
+            # Groups of single containers lie deeper, and a node may have thousands of them.
             if len(path.parts) >= _DEEPEST:
                 below.clear()
         return None
 
     def _each(self, pods: Path) -> Iterator[tuple[str, int]]:
-        """Read the time of each pod: of a class of service, or of none."""
+        """Yield each pod's uid and CPU time [ns], whatever its quality-of-service class."""
         for folder in (pods, *_folders(pods)):
             for pod in _folders(folder):
                 named, used_ns = _POD.search(pod.name), self._used_ns(pod)
@@ -78,7 +79,7 @@ class Accounts:
                     yield named[1].replace("_", "-"), used_ns
 
     def _capacity(self, pods: Path) -> tuple[float, Path | None]:
-        """Return the cores of all pods together, and the group whose quota says so; None: the machine has no more."""
+        """Return the cores of all pods together, and the group whose quota limits them (None: the machine)."""
         cores, group = float(os.cpu_count() or 1), None
         for each in (pods, *pods.parents):
             quota = quota_of(self._quotas / each, is_v2=self._is_v2)

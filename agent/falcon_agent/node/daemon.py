@@ -35,6 +35,7 @@ def live() -> int:
     settings = begin("falcon-agent node", load_node_settings)
     if settings is None:
         return EXIT_CONFIG
+    # The loop waits in the kernel's log: only an exception ends that at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     try:
@@ -69,6 +70,7 @@ class Daemon:
     def step(self) -> None:
         """Wait for something to read, judge it, and write what has changed."""
         if self._log.wait(LOOP_SECONDS):
+            # A fault writes several lines: read them together, and write the condition once.
             time.sleep(BATCH_SECONDS)
         self._read_log()
         now = time.time()
@@ -83,7 +85,7 @@ class Daemon:
         records = self._log.read()
         if self._log.overwritten > before:
             _log.warning("the kernel's log was overwritten before it could be read")
-        seen = (of_line(record.text, kmsg.unix_seconds(record), self._classifier) for record in records)
+        seen = (of_line(record.text, kmsg.unix_seconds(record), self._classifier, record.level) for record in records)
         self._problems.see(each for each in seen if each is not None)
 
     def _read_accounts(self, now: float) -> None:

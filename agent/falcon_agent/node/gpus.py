@@ -49,6 +49,7 @@ class Gpus:
             seen += (Seen(kind, f"GPU {gpu.name}: {text}", at) for kind, text in found)
             for kind, text in (*_suspicions(gpu), *self._links(gpu)):
                 suspected.add((gpu.name, text))
+                # A suspicion counts when two readings in a row have it.
                 if (gpu.name, text) in self._suspected:
                     seen.append(Seen(kind, f"GPU {gpu.name}: {text}", at))
             self._last[gpu.name] = gpu
@@ -63,7 +64,7 @@ class Gpus:
 
 
 def _now(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    """Judge what one reading tells."""
+    """Judge a single reading."""
     if gpu.lost:
         yield "GpuLost", "NVML: GPU is lost"
     if gpu.remap_failed:
@@ -73,7 +74,7 @@ def _now(gpu: Gpu) -> Iterator[tuple[str, str]]:
 
 
 def _since(before: Gpu, gpu: Gpu) -> Iterator[tuple[str, str]]:
-    """Judge the counters that have grown; one that has fallen begins anew."""
+    """Judge the counters that have grown; one that has fallen starts from 0."""
     if before.uncorrected is not None and gpu.uncorrected is not None and gpu.uncorrected > before.uncorrected:
         grown = gpu.uncorrected - before.uncorrected
         # With a spare row at hand the error is contained: NVIDIA's catalogue lets the other processes go on (Xid 94).
@@ -86,6 +87,7 @@ def _since(before: Gpu, gpu: Gpu) -> Iterator[tuple[str, str]]:
 
 def _suspicions(gpu: Gpu) -> Iterator[tuple[str, str]]:
     """Judge what a short moment may show without a fault."""
+    # One bit field may show several reasons; the most telling one is named.
     slowed = gpu.slowed or 0
     if slowed & HW_THERMAL:
         yield "GpuOverheated", "the hardware slows it down: too hot"
@@ -95,6 +97,7 @@ def _suspicions(gpu: Gpu) -> Iterator[tuple[str, str]]:
         yield "HardwareWarning", "the hardware slows it down"
     if gpu.lanes is not None and gpu.lanes[0] < gpu.lanes[1]:
         yield "PcieDegraded", f"{gpu.lanes[0]} of {gpu.lanes[1]} PCIe lanes are in use"
+    # An idle GPU lowers its link's generation to save power.
     busy = gpu.busy_percent is not None and gpu.busy_percent >= _BUSY_PERCENT
     if busy and gpu.generation is not None and gpu.generation[0] < gpu.generation[1]:
         yield "PcieDegraded", f"PCIe generation {gpu.generation[0]} instead of {gpu.generation[1]} under load"

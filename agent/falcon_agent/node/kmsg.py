@@ -1,4 +1,4 @@
-"""The kernel's log, from /dev/kmsg (Linux: Documentation/ABI/testing/dev-kmsg).
+"""Read the kernel's log from /dev/kmsg (Linux: Documentation/ABI/testing/dev-kmsg).
 
 A record is ``priority,sequence,microseconds,flags[,more];text``, followed by lines `` KEY=value`` about the device.
 What cannot be printed is written as ``\\xNN``. A read returns one record, and EPIPE where the next one was overwritten.
@@ -20,7 +20,7 @@ MOST_RECORDS = 20_000  # of one call; a log that is written faster is read on by
 _READ_BYTES = 16384  # the kernel's own limit for a record is 8192, and a smaller buffer is an error
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _FACILITY_SHIFT = 3
-_KERNEL = 0  # LOG_KERN; the kernel lets nobody else write records of this facility
+_KERNEL = 0  # LOG_KERN; no program can write records of this facility
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +33,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     device: dict[str, str] = {}  # what the continuation lines say: SUBSYSTEM, DEVICE
 
     @property
+    def level(self) -> int:
+        """Return the level, from 0 (emergency) to 7 (debug)."""
+        return self.priority & ((1 << _FACILITY_SHIFT) - 1)
+
+    @property
     def of_kernel(self) -> bool:
         """Check whether the kernel itself wrote it: any process that may open the device can write other records."""
         return self.priority >> _FACILITY_SHIFT == _KERNEL
@@ -42,6 +47,7 @@ def parse(data: bytes) -> list[Record]:
     """Return the records in what was read. What has no record's form is left out."""
     groups: list[list[bytes]] = []
     for line in data.split(b"\n"):
+        # A record's further lines are its dictionary, which the kernel indents by a blank.
         if line.startswith(b" ") and groups:
             groups[-1].append(line)
         elif line:
@@ -101,6 +107,7 @@ class Log:
                 continue
             if not data:
                 break
+            # Programs can write to this log as well: only the kernel's own records are evidence.
             found += (record for record in parse(data) if record.of_kernel and record.seconds >= self._since)
         return found
 

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports, from sysfs (Linux: Documentation/ABI/stable/sysfs-class-infiniband).
+"""Read InfiniBand and RoCE ports from sysfs (Linux: Documentation/ABI/stable/sysfs-class-infiniband).
 
 A port that was never up since the daemon's start is not missed: many adapters have a port without a cable. Virtual
 functions are left out, since they come and go with the pods that use them, and so is a port that a person or a network
@@ -37,7 +37,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # device/port
     state: int | None = None  # 1 down … 4 active
-    wanted: bool | None = None  # switched on by whoever runs the node
+    wanted: bool | None = None  # switched on by the node's administrator
     rate: float | None = None  # Gbit/s
     lanes: tuple[int, int] | None = None  # of PCIe: in use, and possible for both the adapter and its slot
     counters: Mapping[str, int] = {}
@@ -62,7 +62,7 @@ def _port(device: Path, port: Path) -> Port:
 
 
 def _wanted(device: Path, port: Path) -> bool | None:
-    """Return whether the port is switched on. A RoCE port is "disabled" without a carrier, too: its interface tells."""
+    """Return whether the port is switched on. RoCE: by its interface; without carrier a port reads "disabled", too."""
     if _text(port / "link_layer") == "InfiniBand":
         physical = _number(port / "phys_state")
         return None if physical is None else physical != _SWITCHED_OFF
@@ -92,6 +92,7 @@ def _lanes(device: Path) -> tuple[int, int] | None:
             (own.parent, "max_link_width"),
         )
     )
+    # A slot with fewer lanes than the adapter is how the machine was built, and no fault.
     return (used, min(most, slot)) if used and most and slot else None
 
 
@@ -118,7 +119,7 @@ def _number(path: Path) -> int | None:
 
 
 class Links:
-    """The ports over time: each reading is judged beside those before it."""
+    """The ports over time: each reading is compared with those before it."""
 
     def __init__(self) -> None:
         self._last: dict[str, Port] = {}
@@ -152,12 +153,14 @@ class Links:
         if port.state == _ACTIVE:
             self._down.pop(port.name, None)
             if port.rate is not None:
+                # sysfs does not say how fast the port should be; the best rate seen is the reference.
                 best = self._best[port.name] = max(port.rate, self._best.get(port.name, 0.0))
                 if port.rate < best:
                     yield Seen("NicDegraded", f"{port.name}: {port.rate:g} Gb/s instead of {best:g} Gb/s", at)
         elif not port.wanted:
-            self._best.pop(port.name, None)  # whoever switches it on again may want another speed
+            self._best.pop(port.name, None)  # switched on again, it may have another speed
             self._down.pop(port.name, None)
+        # Only a port that was up can be missed, and only after a while: short breaks pass by themselves.
         elif port.state is not None and port.name in self._best:
             since = self._down.setdefault(port.name, at)
             down = at - since >= DOWN_SECONDS
@@ -165,7 +168,7 @@ class Links:
 
 
 def _growth(before: Port, port: Port, at: float) -> Iterator[Seen]:
-    """Judge the counters that have grown; one that has fallen begins anew."""
+    """Judge the counters that have grown; one that has fallen starts from 0."""
     for name, value in port.counters.items():
         grown = value - before.counters.get(name, value)
         if grown >= _WARNINGS.get(name, 1):

@@ -1,7 +1,7 @@
-"""Reading GPUs through NVML. Without the Python package, the library, a driver or a GPU there is nothing to read.
+"""Read GPUs through NVML. Without the Python package, the library, a driver or a GPU there is nothing to read.
 
 NVML is opened for each reading and closed after it: a process that holds it keeps GPUs from being reset and the driver
-from being loaded anew. A call into a sick driver may never come back, so readings are taken on a thread of their own.
+from being loaded again. A call into a sick driver may never come back, so readings are taken on a thread of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of the node's pods, by uid: from the folders in which the kubelet keeps their containers' output.
+"""Find the names of the node's pods by uid, from the folders in which the kubelet keeps their containers' output.
 
 Each is called NAMESPACE_NAME_UID. So the daemon needs no right to read pods, which would be a right to read all pods.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with the node, by all that was seen of it, and for how long it stands. Pure: times are given.
+"""Track what is wrong with the node, by all that was seen of it, and how long each problem stands.
 
 A node has three conditions, by the domain of the error's class: GPU, link, and the rest of the node. Of several classes
 in a domain the gravest counts, and of equal ones the first. A class counts if its own remedy concerns the node: SEV1,
@@ -35,7 +35,15 @@ _OF_A_PROCESS = re.compile(
     r"|fatal signal",
     re.IGNORECASE,
 )
-_XID_NAME = re.compile(r"(\bXid\b.*?), *(?:pid|name)=.*")  # the number before it tells the class
+# What follows a program's name may be the name's own words. Only two things behind it count: that the driver names no
+# program, and the word by which NVIDIA's catalogue tells a link's lighter errors (Xid 144 to 150) from its grave ones.
+_XID_NAME = re.compile(r"(?P<xid>\bXid\b.*?), *(?:pid|name)=(?P<rest>.*)")
+_NO_NAME = re.compile(r"(?:'?<unknown>'?, )?(?:name=<unknown>|'?<unknown>'?)(?=, )")
+_NONFATAL = re.compile(r"[^,]*(?:, *name=[^,]*)?, .*\bnon-?fatal\b", re.IGNORECASE)
+# `dmesg -x` and syslog's number in front: facility × 8 + level (RFC 5424, 6.2.1).
+_LEVEL = re.compile(r"^\s*(?:<(?P<number>\d{1,3})>|\w+ *:(?P<name>emerg|alert|crit|err|warn|notice|info|debug) *:)")
+_LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
+_NOTICE = 5  # the first of the levels at which drivers announce what they do
 _VIRTUAL_DISK = re.compile(r"\bdev(?:ice)? (?:fd|sr|loop|ram|zram|nbd|rbd)\d")
 _BOOT = re.compile(r" \[boot ([0-9a-f]+)\]$")
 
@@ -49,7 +57,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a condition of the node says."""
+    """The content of a condition of the node."""
 
     holds: bool  # status "True"
     reason: str = NO_PROBLEM
@@ -65,7 +73,7 @@ class _Standing(msgspec.Struct):
     """A class that stands."""
 
     known: ErrorClass
-    text: str  # of what was seen first: a condition that is written anew for each line tells nobody more
+    text: str  # of what was seen first: writing the condition again for each line would say no more
     first: float
     last: float
 
@@ -76,15 +84,37 @@ def concerns_node(known: ErrorClass) -> bool:
     return known.blames_hardware and (known.severity is Severity.SEV1 or passes)
 
 
-def of_line(text: str, at: float, classifier: Classifier) -> Seen | None:
-    """Judge a line of the kernel's log; None where it tells of no problem of the node."""
+def of_line(text: str, at: float, classifier: Classifier, level: int | None = None) -> Seen | None:
+    """Judge a line of the kernel's log; None where it reports no problem of the node.
+
+    ``level``: the kernel's, 0 (emergency) to 7; None reads it from the line's start where it stands there.
+    """
+    # A program's own crash, or a disk that is only a file, says nothing about the node.
     if _OF_A_PROCESS.search(text) or _VIRTUAL_DISK.search(text):
         return None
-    line = _XID_NAME.sub(r"\1", text)
-    finding = classifier.line(line, Source.KERNEL)
+    # The message quotes the program's name, which could be any text.
+    line = _XID_NAME.sub(_xid, text, count=1)
+    known = _level_of(text) if level is None else level
+    finding = classifier.line(line, Source.KERNEL, quiet=known is not None and known >= _NOTICE)
     if finding is None or not concerns_node(finding.error_class):
         return None
     return Seen(finding.name, line, at)
+
+
+def _xid(found: re.Match[str]) -> str:
+    """Return an Xid message without what a program may have named itself: the number tells the class."""
+    rest = found["rest"]
+    no_name = _NO_NAME.match(rest)
+    if no_name is not None:
+        return found["xid"] + rest[no_name.end() :]
+    return found["xid"] + (", Nonfatal" if _NONFATAL.match(rest) is not None else "")
+
+
+def _level_of(text: str) -> int | None:
+    found = _LEVEL.match(text)
+    if found is None:
+        return None
+    return int(found["number"]) & 7 if found["number"] else _LEVELS.index(found["name"])
 
 
 class Problems:
@@ -116,7 +146,7 @@ class Problems:
             self.see([Seen(condition.reason, text, now)])
 
     def clear(self, kind: str, at: float) -> None:
-        """Forget what was seen until then: a person has said that it is over."""
+        """Forget what was seen until then: a person has declared it over."""
         self._cleared[kind] = at
         self._keep(lambda each: _type(each.known) != kind or each.last > at)
 
@@ -147,5 +177,5 @@ def _type(known: ErrorClass) -> str:
 
 
 def _lasts(known: ErrorClass) -> bool:
-    """Check whether it stands until the node boots anew, or a person says that it is over."""
+    """Check whether it stands until the node's next boot, or until a person declares it over."""
     return known.severity is Severity.SEV1 and known.name not in STATES

@@ -40,7 +40,7 @@ class Ends:
     def before(self, status: LaunchStatus | None) -> LaunchStatus | None:
         """Return how processes of the generation before failed by themselves, while they are being stopped.
 
-        An agent that was away meets their ends and the order to stop at once: whoever reads its newest report alone
+        An agent that was away meets their ends and the order to stop at once: a reader of its newest report alone
         would never see the ends. None where no process failed.
         """
         newest = self._newest
@@ -53,6 +53,7 @@ class Ends:
     def _with_words(self, status: LaunchStatus) -> LaunchStatus:
         if not any(_failed(rank) for rank in status.ranks):
             return status
+        # The words of each process are read once: its output stays as it is after its end.
         if status.generation != self._generation:
             self._generation, self._printed = status.generation, {}
         ranks = [

@@ -1,4 +1,4 @@
-"""Ranks whose programs have ended with an exception that nobody caught: their processes live on for a while.
+"""Find ranks whose programs ended with an uncaught exception: their processes live on for a while.
 
 Each process notes so by itself (``falcon_start.uncaught``) before it prints the exception.
 """
@@ -14,7 +14,7 @@ import msgspec
 from falcon_agent.launch.run_dir import RunDir
 from falcon_core.wire.launcher.printed import RankOutput
 
-LOOK_SECONDS: Final = 5.0  # after a traceback: a hook of the program's own may print before it calls the one that notes
+LOOK_SECONDS: Final = 5.0  # after a traceback: a hook of the program's own may print before ours is called
 
 
 class Uncaught:
@@ -33,6 +33,7 @@ class Uncaught:
         """
         if generation != self._generation:
             self._generation, self._noted = generation, {}
+        # Programs also print tracebacks that they have caught: only the process's own note makes it an end.
         new = {
             local_rank: printed_ns
             for local_rank, printed_ns in raised.items()

@@ -1,4 +1,4 @@
-"""Where the iterations of a pod's ranks begin, as counts of calls, and whether they stand at a cut: by their rings."""
+"""Find where the iterations of a pod's ranks begin, as counts of calls, and whether the ranks stand at a cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["Moving", "Draining", "Standing", "Passed", "Opened", "Lost"]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where a rank's iterations begin. Without ``counts`` it is not known, and ``report`` says why."""
+    """Where a rank's iterations begin. Without ``counts`` it is unknown, and ``report`` names the reason."""
 
     report: RankStart
     counts: IterationCounts | None = None
@@ -35,6 +35,7 @@ def start_of(rank: int, followed: Followed) -> Start:
     for key, calls in counts.calls.items():
         parts = parse_counter_key(key)
         shape = followed.comms.shape(parts.comm)
+        # Size and place let the operator find which ranks share the channel.
         size, place = (shape.size, shape.place) if shape is not None else (0, -1)
         start = counts.starts[key]
         channels.append(ChannelStart(parts.comm, size, place, parts.traffic, parts.peer, start, calls))
@@ -73,15 +74,17 @@ def state_of(reader: RingReader, targets: Mapping[int, int], gate: int, table: i
         table: the number of its targets.
         enqueues: whether calls return when they are enqueued.
     """
-    # Status first: whoever waited then has counted all that it has counted since.
+    # Read the status first: a rank that waited then has counted all of its calls when the counters are read.
     status, counters = reader.status(), reader.counters()
     if status is None or counters is None:
         return "Moving"
     if status.gate_opened == gate:
         return "Opened"
     entered = _entered(counters)
+    # One call beyond the cut is enough: the rank has left the iteration in which all were to stop.
     if any(entered.get(key, 0) > calls for key, calls in targets.items()):
         return "Passed"
+    # The rank waits at this pause's gate and has read its newest targets: older ones may be met by chance.
     waits = status.waiting > 0 and status.gate_waited == gate and status.table_seen == table
     there = all(entered.get(key, 0) == calls for key, calls in targets.items())
     if not (waits and there):
@@ -99,12 +102,14 @@ def _counts(followed: Followed) -> tuple[str, IterationCounts | None]:
         return "its calls are not regular now", None
     if counters is None:
         return "its calls are not counted", None
+    # The records of the newest whole iteration say which counter each of its calls advances.
     cycle = followed.comms.records(whole.calls.numbers)
     if len(cycle) < len(whole.calls.numbers):
         return "its iteration has more calls than are kept", None
     counts = iteration_counts(cycle, counters)
     if counts is None:
         return "its newest calls are not those of an iteration", None
+    # A receive from any source has no peer, so that no count says where it stands.
     if counts.calls.keys() != counts.starts.keys():
         return "it receives from anyone, in any order", None
     if len(counts.calls) > MOST_CHANNELS:
@@ -114,7 +119,7 @@ def _counts(followed: Followed) -> tuple[str, IterationCounts | None]:
 
 
 def _unknown_progress(counts: IterationCounts, counters: CounterArray) -> str:
-    """Return why nobody knows how far the device is; "" if that is known but for the newest iterations."""
+    """Return why it is unknown how far the device is; "" if that is known but for the newest iterations."""
     done = _finished(counters)
     behind = any(
         done.get(key, 0) < start - HOST_AHEAD_ITERATIONS * counts.calls[key] for key, start in counts.starts.items()

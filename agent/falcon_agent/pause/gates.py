@@ -1,6 +1,6 @@
 """Open and close the gates of a pod's ranks in the control file (``wire.launcher.control``), in place: ranks map it.
 
-A pause lasts as long as somebody beats, and until its deadline at most; the shim sees to that.
+A pause lasts as long as the agent beats, and until its deadline at most; the shim enforces both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Gates:
     def __init__(self, path: Path) -> None:
         """Take the gates over. Numbers go on where the last agent stopped.
 
-        A rank that has given a pause up waits for none with its number.
+        A rank that has given up a pause ignores further pauses with its number.
         """
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         mode, self.number, table = _BEFORE.unpack(os.pread(self._file, _BEFORE.size, 0))
@@ -46,6 +46,7 @@ class Gates:
         """
         if not self._is_armed:
             self.number += 1
+        # Another part of the agent sets these two fields in the same file: keep them.
         sampling = _SAMPLING.unpack(os.pread(self._file, _SAMPLING.size, control.SAMPLING_OFFSET))
         content = pack_control(
             self._mode,
@@ -59,6 +60,7 @@ class Gates:
             sample_every=sampling[0],
             cycle_calls=sampling[1],
         )
+        # An odd epoch says that the table is being written: ranks that read it now try again.
         self._write(control.TABLE_EPOCH_OFFSET, "<Q", self.table + 1)
         os.pwrite(self._file, content, 0)
         self.table += 2
@@ -68,7 +70,7 @@ class Gates:
             self._is_armed = True
 
     def beat(self, now_ns: int) -> None:
-        """Show the ranks that somebody looks after them."""
+        """Show the ranks that the agent is alive."""
         self._write(control.HEARTBEAT_OFFSET, "<Q", now_ns)
 
     def open(self) -> None:

@@ -1,7 +1,8 @@
 """Carry out the operator's probes in this pod: pause its ranks at a cut while machine and links are measured.
 
-What is ordered, and that everything opens by itself, is in ``wire.measurement.probe``. Here the orders become the
-gates' targets and the executor's order, and what the rings, the launcher and the executor say becomes the pod's answer.
+The orders, and the rule that every gate opens by itself, are defined in ``wire.measurement.probe``. This module turns
+orders into targets of the gates and an order for the executor. It turns what the rings, the launcher and the executor
+say into the pod's answer.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from falcon_core.wire.measurement.check_links import MAX_TEXT, LinksReport, read
 from falcon_core.wire.measurement.probe import ProbeOrder, ProbeReport
 
 LOOK_SECONDS: Final = 0.02  # while ranks are to stand still
-STABLE_LOOKS: Final = 2  # a thread may be on its way from the gate to its counter
-REPORTED_SECONDS: Final = 30.0
+STABLE_LOOKS: Final = 2  # in a row with all ranks still: a thread may be on its way from the gate to its counter
+REPORTED_SECONDS: Final = 30.0  # for which the answer is reported after a probe's end
 _PHASES: Final = ("Prepare", "Hold", "Release")
 _log = structlog.get_logger()
 
@@ -57,7 +58,7 @@ class Probing:
 
     @property
     def wanted(self) -> int:
-        """Return the number of the executor that is wanted beside the ranks; 0: none."""
+        """Return the number of the probe for which an executor is wanted next to the ranks; 0: none."""
         order = self._order
         return order.number if order is not None and order.phase != "Release" and not self._why else 0
 
@@ -67,6 +68,7 @@ class Probing:
         ``replica``: this pod's, in the plan that is in force.
         """
         known = self._order
+        # Orders come by two ways and may repeat or arrive late: only a later one counts.
         if known is not None and (order.generation, order.number, _PHASES.index(order.phase)) <= (
             known.generation,
             known.number,
@@ -80,6 +82,7 @@ class Probing:
         self._order, self._replica = order, replica
         if order.phase == "Release":
             self._open(now)
+        # The starts of iterations were found by an earlier life of this agent, and are lost.
         elif order.phase == "Hold" and not is_same:
             self._fail("its agent has restarted", now)
         elif order.phase == "Hold" and not self._why:
@@ -91,6 +94,7 @@ class Probing:
         """Let the ranks stop where the order says."""
         followed = self._tracker.followed(order.generation)
         targets: dict[int, dict[int, int]] = {}
+        # One rank that cannot stop at the cut would hang all others, so the pod refuses the whole probe.
         for rank, start in self._starts.items():
             if start.counts is None or rank not in order.stops or rank not in followed:
                 self._fail(f"it is not known where rank {rank} is to stand still", now)
@@ -119,6 +123,7 @@ class Probing:
             pass
         elif (gone := _hindrance(order, status)) or not self._measures(status):
             self._fail(gone or self._links(status).why, now)
+        # Counts are those of the rings: between two readings there is nothing new to find.
         elif order.phase == "Prepare" and reads:
             self._find_starts(order)
         elif self._targets:
@@ -140,8 +145,9 @@ class Probing:
             self._starts[rank] = now_begun(known, followed)
 
     def _watch(self, order: ProbeOrder, status: LaunchStatus | None, now: float) -> None:
-        """Look after ranks that are to stand still."""
+        """Keep the gates closed, and note whether the ranks stand still and the executor has measured."""
         assert self._gates is not None
+        # The shim opens the gates when no beat comes: ranks never stand still because this agent died.
         self._gates.beat(int(now * 1e9))
         followed, gates = self._tracker.followed(order.generation), self._gates
         states: dict[int, State] = {
@@ -153,6 +159,7 @@ class Probing:
         if why:
             self._passed = "Passed" in states.values()
             self._fail(why, now)
+        # All ranks have stood still for a few looks: the machine is quiet enough to be measured.
         elif not self._held and self._stable >= STABLE_LOOKS:
             self._held = True
             if order.links is not None:
@@ -171,6 +178,7 @@ class Probing:
         """Return what has taken too long; "" if nothing has."""
         since = now - self._armed_at
         if not self._held and since > order.arrive_ms / 1e3 and set(states.values()) != {"Standing"}:
+            # One rank is named; the lowest, so that the text does not change from look to look.
             late = min(rank for rank, state in states.items() if state != "Standing")
             if states[late] == "Draining":
                 return f"the device of rank {late} was not done with its calls in time"
@@ -193,7 +201,7 @@ class Probing:
         self._opened_at = now
 
     def _links(self, status: LaunchStatus | None) -> LinksReport:
-        """Say how far the executor is."""
+        """Return how far the executor has come."""
         order = self._order
         check = status.links if status is not None else None
         if order is None or check is None or check.number != order.number:
@@ -201,7 +209,7 @@ class Probing:
         return read_links(order.number, self._run_dir.probe(), running=check.running, error=check.error)
 
     def _machine(self, order: ProbeOrder) -> CheckReport | None:
-        """Return how fast this machine computes, once the executor says it."""
+        """Return how fast this machine computes, once the executor has reported it."""
         printed = self._run_dir.probe()
         if printed is None or printed.number != order.number or printed.machine is None:
             return None
@@ -221,7 +229,7 @@ class Probing:
         )
 
     def report(self, now: float) -> ProbeReport | None:
-        """Return the answer to the newest order, until a while after its end."""
+        """Return the answer to the newest order, until ``REPORTED_SECONDS`` after its end."""
         order = self._order
         is_over = order is None or (
             (self._why or order.phase == "Release") and now - self._opened_at > REPORTED_SECONDS
@@ -229,7 +237,7 @@ class Probing:
         return None if is_over else self._report
 
     def seconds_to_next(self) -> float:
-        """Return when to look again, while ranks are to stand still; else there is no need."""
+        """Return the seconds until the next look; infinite if no rank is to stand still."""
         return LOOK_SECONDS if self._targets else float("inf")
 
 

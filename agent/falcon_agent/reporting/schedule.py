@@ -7,7 +7,7 @@
   alone can compare the ranks with each other.
 - Each ``SLOW_SECONDS`` during a slowdown whose level still moves.
 - Each ``REPORT_SECONDS`` otherwise. All pods of a job report at the same moment, as far as their nodes' clocks agree,
-  so that whoever gathers the reports writes them once, and the operator looks at them once.
+  so that the gateway writes them once, and the operator looks at them once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def computes_slowly(rank: RankSignals, detection: Detection) -> bool:
     return min(newest) > rank.healthy_compute_ns * (1 + detection.verify_percent / 100)
 
 
-class Speaker:
+class ReportSchedule:
     """The memory of what was reported last, and when. Times are seconds."""
 
     def __init__(self, job_uid: str, report_seconds: float = REPORT_SECONDS) -> None:
@@ -43,17 +43,17 @@ class Speaker:
         self._levels: dict[int, int] = {}
         self._detailed: frozenset[int] = frozenset()
 
-    def moment_has_come(self, unix_ns: int) -> bool:
+    def is_due(self, unix_ns: int) -> bool:
         """Check whether the moment at which all pods of the job report has passed since the newest report."""
         return self._slot_at(unix_ns) != self._slot
 
-    def seconds_to_moment(self, unix_ns: int) -> float:
+    def seconds_to_due(self, unix_ns: int) -> float:
         """Return how long it is until the next of those moments."""
         return self._report_seconds - (unix_ns / 1e9 - self._offset) % self._report_seconds
 
     def is_needed(self, *, asked: Collection[int], may_matter: bool, urgent: bool, unix_ns: int) -> bool:
         """Check whether a report may be due: ``detail_due`` then looks at what it would say."""
-        return urgent or may_matter or bool(asked) or bool(self._detailed) or self.moment_has_come(unix_ns)
+        return urgent or may_matter or bool(asked) or bool(self._detailed) or self.is_due(unix_ns)
 
     def detail_due(
         self,
@@ -68,10 +68,12 @@ class Speaker:
 
         ``asked``: the ranks of the operator's request. ``now``: a monotonic time, in seconds.
         """
+        # A silent rank's detail does not change, so it is sent once; a slow rank's is sent again and again.
         silent = frozenset(rank.rank for rank in summary.ranks if _is_silent(rank, summary.unix_ns))
         detailed = silent | frozenset(
             rank.rank for rank in summary.ranks if rank.rank in asked or computes_slowly(rank, detection)
         )
+        # All pods of the job have the same slots, so their reports come together.
         slot = self._slot_at(summary.unix_ns)
         waited = now - self._reported_at
         due = (

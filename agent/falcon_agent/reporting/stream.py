@@ -1,4 +1,4 @@
-"""The agent's side of the gateway: the pod's newest report goes up, the operator's commands come down.
+"""Send the pod's newest report to the gateway, and receive the operator's commands from it.
 
 ``falcon_gateway.AgentClient`` keeps the stream, which is also the pod's sign of life, and sends the newest report to
 each gateway that it reaches. While it reaches none, a window of reports is lost and nothing else.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
 import msgspec
@@ -23,8 +24,8 @@ from falcon_core.wire.reporting.reports import encode_summary
 from falcon_core.wire.saves.peers import Peers
 from falcon_gateway import AgentClient, Command, Pod, Refused, Tls
 
-REFUSED_SECONDS: Final = 30.0  # after a refusal that lasts until somebody changes certificate, gateway or agent
-QUIET_SECONDS: Final = 5.0  # on the way from one gateway to another there is nothing to say
+REFUSED_SECONDS: Final = 30.0  # until the next try; a refusal lasts until certificate, gateway or agent is changed
+QUIET_SECONDS: Final = 5.0  # without a gateway, before it is logged: a change of gateways is no trouble
 _LOOK_SECONDS: Final = 0.5
 _log = structlog.get_logger()
 _Message = TypeVar("_Message", Plan, DetailRequest, MicrobatchOrder, Peers, Imports, ProbeOrder)
@@ -43,10 +44,11 @@ class Reporter:
         on_imports: Callable[[Imports], None],
         on_probe: Callable[[ProbeOrder], None],
     ) -> None:
-        folder = settings.gateway_tls_dir
+        config = settings.config
+        folder = Path(config.gateway_tls_dir)
         tls = Tls(ca=folder / "ca.crt", cert=folder / "tls.crt", key=folder / "tls.key")
-        pod = Pod(settings.namespace, settings.job_name, settings.pod_uid)
-        self._client = AgentClient(settings.gateways, tls, pod, self._take)
+        pod = Pod(config.namespace, config.job, settings.pod_uid)
+        self._client = AgentClient(config.gateways, tls, pod, self._take)
         self._on_plan = on_plan
         self._on_request = on_request
         self._on_peers = on_peers
@@ -58,8 +60,17 @@ class Reporter:
         """Hand over this pod's report, with the detail of some ranks. It replaces a report that has not left yet."""
         self._client.report(encode_summary(summary, detailed), urgent=urgent)
 
+    @property
+    def reads_series(self) -> bool:
+        """Return whether a service reads series at the gateway that serves this agent."""
+        return self._client.largest_series_bytes > 0
+
+    def send_series(self, chunk: bytes) -> None:
+        """Hand over a chunk of series. It leaves after the newest report, or not at all."""
+        self._client.series(chunk)
+
     async def run(self) -> NoReturn:
-        """Serve until cancelled. The agent also outlives a refusal: training is tracked on, and people read why."""
+        """Serve until cancelled. An agent that is refused goes on tracking the training, and logs why it is refused."""
         while True:
             try:
                 await self._client.run()
@@ -70,7 +81,7 @@ class Reporter:
     async def log_connection(self) -> NoReturn:
         """Log which gateway serves this agent, and why none has done so for a while."""
         known, lost_at = "", time.monotonic()
-        silent = False  # it was logged that no gateway answers
+        silent = False  # whether it has been logged that no gateway answers
         while True:
             gateway, now = self._client.gateway, time.monotonic()
             if gateway:
@@ -83,7 +94,7 @@ class Reporter:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _take(self, command: Command) -> None:
-        """Hand on a command. A name that this release does not know is of a newer operator, and not for this agent."""
+        """Hand on a command. Ignore a name that this release does not know: a newer operator sent it."""
         match command.name:
             case "plan":
                 _hand_on(command.payload, Plan, self._on_plan)

@@ -1,4 +1,4 @@
-"""One rank's communicators: their sizes, the rank's place in each, and how many calls the rank has made in them.
+"""Follow one rank's communicators: their sizes, the rank's place in each, and how many calls the rank has made.
 
 Descriptor records introduce a communicator. The ring's table of counters shows calls that are in progress, which no
 record does. Rings of earlier shims have no such table; no counts are reported for them.
@@ -73,12 +73,14 @@ class CommTable:
         kinds = records["kind"]
         for descriptor in records[kinds == Kind.DESCRIPTOR]:
             comm, size = int(descriptor["comm"]), int(descriptor["group"])
+            # Pairs and captured graphs have ids of their own and are no groups of ranks.
             if comm & (POINT_TO_POINT | GRAPH):
                 continue
             if int(descriptor["flags"]) & Flag.ENDED:
                 self._shapes.pop(comm, None)
             elif size > 0 and len(self._shapes) < _MAX_SHAPES:
                 self._shapes[comm] = Shape(comm, size, int(descriptor["peer_or_root"]))
+        # Copied, or the few records that are kept would hold the whole batch in memory.
         if len(records) > _MOST_RECORDS:
             records = records[-_MOST_RECORDS:].copy()
         self._newest.append(records)
@@ -102,6 +104,7 @@ class CommTable:
         follow in which it only sends and receives (``paired``): size and place say who its peers are. ``asked``: those
         that carry anything are reported, too. ``healthy_ns``: what their calls take in a healthy iteration.
         """
+        # Most reports carry no communicator: the calls of an iteration are looked up only where one does.
         cycle = self._cycle(period_calls) if counts or excess_ns or asked else None
         carried = self._traffic(cycle)[0] if excess_ns or asked else {}
         named = {comm for comm in (*self._shapes, *counts, *excess_ns) if not comm & (POINT_TO_POINT | GRAPH)}
@@ -109,9 +112,11 @@ class CommTable:
             (comm for comm in named if comm in excess_ns or comm in counts or comm in carried),
             key=lambda comm: (not (comm in counts and counts[comm].waiting), -sum(excess_ns.get(comm, ())), comm),
         )
+        # Those that are only sent along to name peers do not count as left out.
         left_out = max(0, len(wanted) - MAX_COMMS)
         wanted += sorted(comm for comm in paired if comm in self._shapes and comm not in wanted)
         found = []
+        # Cut only now: the order says what a report that is full does without.
         for comm in wanted[:MAX_COMMS]:
             shape, count = self._shapes.get(comm), counts.get(comm)
             op, size = _newest_call(cycle, comm, count)
@@ -172,6 +177,7 @@ def _newest_call(cycle: RecordArray | None, comm: int, count: Count | None) -> t
     """
     names = (comm, comm | EXCHANGE) if count is None else (comm,)
     mine = cycle[np.isin(cycle["comm"], names)] if cycle is not None else _NONE
+    # The call in progress has no record yet. The same call one cycle ago shows its operation and size.
     if count is not None:
         number = count.entered if count.finished is None else count.finished
         mine = mine[mine["comm_seq"] == number - len(mine)]

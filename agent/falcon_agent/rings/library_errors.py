@@ -1,4 +1,4 @@
-"""What a rank's ring tells of trouble in its communication library: set-up calls tried again, asynchronous errors."""
+"""Read trouble in the communication library from a rank's ring: repeated set-up calls, asynchronous errors."""
 
 from __future__ import annotations
 
@@ -22,5 +22,6 @@ class Troubles:
             return
         self.retries = min(_MOST, self.retries + int((rare["kind"] == Kind.RETRY).sum()))
         errors = rare["bytes"][rare["kind"] == Kind.ASYNC_ERROR]
+        # The first error is the cause; those after it are its consequences.
         if len(errors) and not self.comm_error:
             self.comm_error = min(_MOST, int(errors[0]))

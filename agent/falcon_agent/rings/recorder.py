@@ -70,6 +70,7 @@ def record(source: Path, folder: Path, go_on: Callable[[], bool]) -> dict[str, R
     recordings: dict[str, Recording | None] = {}  # None: no ring
     last = False
     while not last:
+        # The last poll comes after the end of the recording was decided, so nothing that came before it is missed.
         last = not go_on()
         for ring in _rings(source):
             if ring.name not in recordings:

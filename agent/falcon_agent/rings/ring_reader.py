@@ -1,4 +1,4 @@
-"""Drains one rank's ring with ``pread``. The file is never mapped: a truncated file must not kill the agent.
+"""Drain one rank's ring with ``pread``. The file is never mapped: a truncated file must not kill the agent.
 
 A training process may write anything there, at any time. What is no ring is refused by name, before or after it was
 opened, and no file makes a reader wait or take more memory than a ring has.
@@ -90,21 +90,27 @@ class RingReader:
         """
         head = self._head()
         capacity = self.header.capacity
+        # The writer never waits. Slots that it has overwritten since the last read are gone.
         lost = max(0, head - capacity - self._next)
         self._next += lost
         records = self._slots(self._next, head)
+        # A slot is whole if it has the expected number and its check value is right.
         expected = np.arange(self._next + 1, self._next + 1 + len(records), dtype=np.uint64)
         whole = (records["seq"] == expected) & (checks(records) == records["check"])
         overwritten = records["seq"] > expected  # lapped while we read
         usable = whole | overwritten
+        # Stop at the first slot that is not published yet: records are handed on in order.
         end = len(records) if bool(usable.all()) else int(np.argmin(usable))
         if end < len(records):
+            # A slot that stays empty belongs to a writer that died in between: waiting for ever would blind the agent
+            # to the rank.
             end = self._pass_hole(end, whole, overwritten, now_seconds)
         else:
             self._hole = None
         taken = records[:end]
         if not bool(whole[:end].all()):
             taken = taken[whole[:end]]
+        # A training process can write anything into its ring; such figures would overflow later sums.
         if any(bool((taken[name] > _MOST).any()) for name in ("t_start_ns", "duration_ns", "bytes")):
             raise RingFormatError("ring has calls at impossible times, or of impossible sizes")
         gone = lost + int(overwritten[:end].sum())
@@ -121,7 +127,7 @@ class RingReader:
         return now.head
 
     def status(self) -> RingStatus | None:
-        """Read what the ring says of its writer; None if it cannot be read."""
+        """Read the status of the ring's writer; None if it cannot be read."""
         try:
             return parse_status(os.pread(self._file, STATUS_BYTES, 0))
         except RingFormatError:
@@ -135,6 +141,7 @@ class RingReader:
         raw = os.pread(self._file, status.counters * COUNTER_BYTES, status.counters_offset)
         table = np.frombuffer(raw[: len(raw) // COUNTER_BYTES * COUNTER_BYTES], dtype=COUNTER_DTYPE)
         used = (table["key"] != 0) & (table["key"] != FREED_KEY)
+        # A training process may have written anything here: impossible counts are left out.
         counters: CounterArray = table[used & (table["entered"] <= _MOST) & (table["finished"] <= _MOST)]
         return counters
 

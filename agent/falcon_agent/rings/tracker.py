@@ -19,12 +19,12 @@ from falcon_agent.rings.blind_spots import sight
 from falcon_agent.rings.communicators import CommTable, Count, Shape, collective_counts, pairs
 from falcon_agent.rings.library_errors import Troubles
 from falcon_agent.rings.ring_reader import RingReader
-from falcon_agent.telemetry.microbatches import SaidFile
+from falcon_agent.telemetry.microbatches import MicrobatchReportFile
 from falcon_agent.telemetry.rates import Pressure
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.signals.rank.profiling import SAMPLE_EVERY, Profile
 from falcon_core.signals.rank.saved_state import RankMemory
-from falcon_core.wire.launcher.launch import RINGS_DIR, SAID_FILE, LaunchCounters
+from falcon_core.wire.launcher.launch import MICROBATCH_REPORT, RINGS_DIR, LaunchCounters
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.reporting.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Kind, RingFormatError
@@ -32,6 +32,7 @@ from falcon_core.wire.ring import Kind, RingFormatError
 MOST_RINGS = 64  # ranks of a pod that are followed
 _MOST_REFUSED, _MOST_REMEMBERED = 16, 1024  # rings that are logged as refused, and that are not opened again
 _NAME = re.compile(r"g\d{1,9}-r(-1|\d{1,9})-\d{1,9}\.ring")
+MOST_ATTRIBUTED = 4  # iterations a second of a rank whose waits are taken for series: each costs 20 µs
 SILENT_NS = 1_000_000_000  # without a call for as long, a rank's detail says how far it has come in its communicators
 SETTLED_ITERATIONS = 5  # until then a program may still import what its first steps need
 _SENSELESS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)  # what records that are noise may raise
@@ -64,8 +65,10 @@ class Followed(msgspec.Struct):
     chain: RankChain
     comms: CommTable
     troubles: Troubles
-    script: SaidFile
+    script: MicrobatchReportFile
     profile: Profile = msgspec.field(default_factory=Profile)
+    shown: int = 0  # the newest iteration that ``Tracker.newest`` has returned
+    attributed: int = 0  # likewise, among those whose computation is known
     enqueues: bool = False  # calls return before they are done: only device events show durations
 
     def read(self, now_seconds: float) -> None:
@@ -115,9 +118,9 @@ class Tracker:
         return max(periods, default=0)
 
     def sample_every(self, *, probed: bool) -> int:
-        """Return of how many cycles the device is to time one: all ranks of a pod are sampled alike.
+        """Return N, where the device is to time one cycle of N: all ranks of a pod are sampled alike.
 
-        ``probed``: ranks are to stand still soon, which shows by the device's times of all their calls.
+        ``probed``: ranks are to stand still soon, and only device times of all their calls show whether they do.
         """
         width = self.detection.consecutive_iterations
         profiled = [
@@ -131,6 +134,8 @@ class Tracker:
         """Take over the launcher's newest reading of its counters."""
         if counters is not None:
             chains = [tracked.chain for tracked in self._tracked.values()]
+            # What the counters said before the first onset is what healthy means: it must not be learned from later
+            # readings.
             onsets = [chain.slowdown.start_ns for chain in chains if chain.slowdown is not None]
             self._pressure.feed(
                 counters,
@@ -138,12 +143,13 @@ class Tracker:
                 onset_unix_ns=min(onsets) + time.time_ns() - self._monotonic_ns() if onsets else None,
             )
 
-    def signals(self, generation: int, asked: Collection[int] = ()) -> list[RankSignals]:
+    def signals(self, generation: int, asked: Collection[int] = (), ended: Collection[int] = ()) -> list[RankSignals]:
         """Return an entry for each ring of the generation, by rank.
 
         Rings of an older generation stay until the next generation starts, and are left out. ``asked``: ranks whose
-        traffic is wanted, slow or not.
+        traffic is wanted, slow or not. ``ended``: ranks whose processes have ended; what they have counted is final.
         """
+        # Rings have monotonic times, reports have unix times. One offset for all ranks, so that they stay comparable.
         now_ns = self._monotonic_ns()
         offset_ns = time.time_ns() - now_ns
 
@@ -152,8 +158,11 @@ class Tracker:
             if header.generation != generation:
                 return None
             rates = self._pressure.rank(max(0, header.local_rank))
+            silent = header.rank in ended or _is_silent(tracked, now_ns)
             return msgspec.structs.replace(
-                _with_comms(tracked.chain.signals(header.rank, offset_ns), tracked, now_ns, asked=header.rank in asked),
+                _with_comms(
+                    tracked.chain.signals(header.rank, offset_ns), tracked, asked=header.rank in asked, silent=silent
+                ),
                 cpu_fraction=rates.cpu,
                 run_delay_fraction=rates.run_delay,
                 healthy_run_delay_fraction=rates.healthy_run_delay,
@@ -195,12 +204,21 @@ class Tracker:
         headers = [tracked.reader.header for tracked in self._tracked.values()]
         return {header.local_rank: header.pid for header in headers if header.generation == self._generation}
 
+    def iterations(self) -> dict[int, int]:
+        """Return the iterations that ranks have done in this generation, by local rank."""
+        return {
+            each.reader.header.local_rank: each.chain.iterations
+            for each in self._tracked.values()
+            if each.reader.header.generation == self._generation
+        }
+
     def quiet_since(self, unix_ns: Mapping[int, int]) -> dict[int, int]:
         """Return the process ids, by rank, of those that have made no call since a time, nor for ``SILENT_NS``.
 
         ``unix_ns``: the times, by local rank.
         """
         now_ns = self._monotonic_ns()
+        # Rings have monotonic times; reports have unix times.
         offset_ns = time.time_ns() - now_ns
         found = {}
         for tracked in self._tracked.values():
@@ -217,12 +235,18 @@ class Tracker:
         found = (tracked for tracked in self._tracked.values() if tracked.reader.header.generation == generation)
         return {each.reader.header.rank: each for each in found}
 
+    def newest(self) -> dict[int, dict[str, list[float]]]:
+        """Return the times [s] of iterations that no earlier call has returned, by rank and name."""
+        made = self._of_each(_newest)
+        headers = {name: tracked.reader.header for name, tracked in self._tracked.items()}
+        return {headers[name].rank: times for name, times in made.items() if name in headers}
+
     def throttle(self) -> ThrottleSignals | None:
         """Return how much the container's CPU quota throttles it."""
         return self._pressure.throttle()
 
     def network(self) -> NetworkSignals | None:
-        """Return what the pod's network says, while a rank is slow; None while none is."""
+        """Return the pod's network figures while a rank is slow; None while none is."""
         slow = any(tracked.chain.slowdown is not None for tracked in self._tracked.values())
         return self._pressure.network() if slow else None
 
@@ -250,6 +274,7 @@ class Tracker:
 
     def _follow(self, own: Iterable[str]) -> None:
         """Open the rings that are new, and close those that are the ranks' own no more."""
+        # A training process can put any number of files with any name into this folder.
         names = sorted(name for name in set(own) if _NAME.fullmatch(name))[:MOST_RINGS]
         for name in self._tracked.keys() - names:
             self._tracked.pop(name).reader.close()
@@ -258,7 +283,7 @@ class Tracker:
                 self._open(name)
 
     def _refuse(self, name: str, error: str) -> None:
-        """Log a ring that is no ring, once, and leave it."""
+        """Stop following a ring that cannot be read, and log it once."""
         tracked = self._tracked.pop(name, None)
         if tracked is not None:
             tracked.reader.close()
@@ -275,10 +300,12 @@ class Tracker:
         except (OSError, RingFormatError) as error:
             self._refuse(name, str(error))
             return
+        # The launcher names the files. A ring whose header says something else was replaced by a training process.
         if not name.startswith(f"g{reader.header.generation}-r{reader.header.rank}-"):
             reader.close()
             self._refuse(name, f"it is of rank {reader.header.rank} in generation {reader.header.generation}")
             return
+        # Rates of an earlier generation belong to processes that have ended.
         if reader.header.generation > self._generation:
             self._generation = reader.header.generation
             self._pressure = Pressure()
@@ -287,9 +314,26 @@ class Tracker:
             RankChain(self.detection, self._memory.ranks.get(name), place=max(0, reader.header.local_rank)),
             CommTable(self._memory.comms.get(name, ())),
             Troubles(),
-            SaidFile(self._run_dir / f"{SAID_FILE}{reader.header.local_rank}", reader.header.generation),
+            MicrobatchReportFile(
+                self._run_dir / f"{MICROBATCH_REPORT}{reader.header.local_rank}", reader.header.generation
+            ),
         )
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
+
+
+def _newest(tracked: Followed) -> dict[str, list[float]]:
+    recent = tracked.chain.measured_since(tracked.shown)
+    attributed = tracked.chain.measured_since(tracked.attributed, sampled=True)
+    if recent:
+        tracked.shown = recent[-1].iteration.number
+    if attributed:
+        tracked.attributed = attributed[-1].iteration.number
+    last = attributed[-MOST_ATTRIBUTED:]
+    return {
+        "iteration": [each.iteration_ns / 1e9 for each in recent],
+        "computation": [each.compute_ns / 1e9 for each in last if each.compute_ns is not None],
+        "wait": [each.wait_ns / 1e9 for each in last if each.wait_ns is not None],
+    }
 
 
 def _turn(tracked: Followed, now_ns: int) -> _Turn:
@@ -305,14 +349,20 @@ def _turn(tracked: Followed, now_ns: int) -> _Turn:
     )
 
 
-def _with_comms(signals: RankSignals, tracked: Followed, now_ns: int, *, asked: bool) -> RankSignals:
+def _is_silent(tracked: Followed, now_ns: int) -> bool:
+    """Check whether the rank has made no call for ``SILENT_NS``."""
+    last_end_ns = tracked.chain.last_end_ns
+    return last_end_ns is None or now_ns - last_end_ns >= SILENT_NS
+
+
+def _with_comms(signals: RankSignals, tracked: Followed, *, asked: bool, silent: bool) -> RankSignals:
     """Add what is compared with the other ranks' reports: excess while the rank is slow, counts while it is silent.
 
-    What its calls carry is added while it is slow, and where it is ``asked``.
+    Add the bytes that its calls carry while it is slow, or if it is ``asked`` for.
     """
     chain = tracked.chain
     excess_ns = chain.lasting_excess() if chain.slowdown is not None else {}
-    silent = chain.last_end_ns is None or now_ns - chain.last_end_ns >= SILENT_NS
+    # Counts show where a silent rank stands; while calls go on, they would change with each report.
     counters = tracked.reader.counters() if silent else None
     counts: dict[int, Count] = {}
     told_pairs: list[PairSignals] = []
@@ -336,5 +386,5 @@ def _with_comms(signals: RankSignals, tracked: Followed, now_ns: int, *, asked: 
 def _decode(memory: bytes) -> Memory:
     try:
         return msgspec.json.decode(memory, type=Memory) if memory else Memory()
-    except msgspec.DecodeError:  # of another version: begin anew
+    except msgspec.DecodeError:  # of another version: begin from nothing
         return Memory()

@@ -1,4 +1,4 @@
-"""The Python stacks of ranks that stand still: asked for at once, and again while that lasts."""
+"""Request the Python stacks of ranks that stand still: at once, and again while that lasts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ class Stacks:
         if not silent:
             self._frames, self._asked_at, self._awaited = {}, None, False
             return False
+        # A rank that has fallen silent since the last request is asked sooner.
         again_seconds = AGAIN_SECONDS if self._asked.issuperset(silent.values()) else OTHERS_SECONDS
         if self._asked_at is None or now - self._asked_at >= again_seconds:
             self._run_dir.ask_for_stacks(time.time_ns())
             self._asked, self._asked_at, self._awaited = frozenset(silent.values()), now, True
+        # Processes need a moment to write their stacks.
         if not self._awaited or now - self._asked_at < WRITTEN_SECONDS:
             return False
         self._awaited = False

@@ -1,4 +1,4 @@
-"""Samples of the stacks of ranks that compute longer than they did: at which place of the program they are found.
+"""Sample the stacks of ranks that compute longer than before: the places of the program where they are found.
 
 A rank that is slow in its own computation is slow somewhere. A sample is the stack of its main thread at some moment,
 which that thread writes itself. The moments follow no rhythm, since iterations have one. A dozen of them cost the rank
@@ -50,11 +50,13 @@ class Samples:
             if now - self._begun < AGAIN_SECONDS:
                 return False
             self._begin(now)
+        # A sample is read at the next turn: by then the threads have written it.
         if self._asked > self._read:
             self._take()
         if self._asked < SAMPLES:
             self._run_dir.ask_for_samples(time.time_ns(), [pid for pid, _ in self._slow.values()])
             self._asked += 1
+        # A fixed pace could meet the iterations' own rhythm and always see the same place.
         self._next = now + self._pause.uniform(*PAUSE_SECONDS)
         if self._read < SAMPLES:
             return False
@@ -72,6 +74,7 @@ class Samples:
     def _changed(self, slow: Mapping[int, int], now: float) -> bool:
         """Take over who is slow. Return whether a rank has joined, or has another process."""
         joined = any(self._slow.get(rank, (0, 0.0))[0] != pid for rank, pid in slow.items())
+        # A rank that is only just no longer slow keeps its samples: it may be slow again at the next look.
         lasting = {rank: known for rank, known in self._slow.items() if now - known[1] <= FORGOTTEN_SECONDS}
         self._slow = {**lasting, **{rank: (pid, now) for rank, pid in slow.items()}}
         self._found = {rank: found for rank, found in self._found.items() if rank in self._slow}

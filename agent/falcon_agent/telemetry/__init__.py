@@ -1,1 +1,1 @@
-"""Counters that serve as evidence of a cause."""
+"""Read counters that serve as evidence of a cause."""

@@ -1,4 +1,4 @@
-"""The CPUs that this process may use, and what keeps it from using them. What cannot be read is None, not 0."""
+"""Read which CPUs this process may use, and what keeps it from using them. What cannot be read is None, not 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python's garbage collections as one more of the launcher's counters."""
+"""Add Python's garbage collections to the launcher's counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from falcon_core.wire.launcher.launch import LaunchCounters, RankCounters
 
 
 class Collected(Protocol):
-    """Whoever knows for how long a process has been stopped by its garbage collector, ns; None: not known."""
+    """A source of how long a process has been stopped by its garbage collector, ns; None: not known."""
 
     def collected_ns(self, pid: int) -> int | None: ...
 

@@ -1,4 +1,4 @@
-"""Counters of the pod's network: TCP, by the kernel, and RDMA adapters. What cannot be read is None, not 0.
+"""Read counters of the pod's network: TCP, by the kernel, and RDMA adapters. What cannot be read is None, not 0.
 
 The agent shares the pod's network. With ``hostNetwork`` the counters are the machine's. An adapter is seen where the
 pod has its device: its counters stand under /sys/class/infiniband (mlx5, and others with the same names).
@@ -7,14 +7,36 @@ pod has its device: its counters stand under /sys/class/infiniband (mlx5, and ot
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from falcon_core.wire.network import NetworkCounters
 
 SNMP: Final = Path("/proc/net/snmp")
+DEVICES: Final = Path("/proc/net/dev")
 ADAPTERS: Final = Path("/sys/class/infiniband")
 CONGESTED: Final = ("rp_cnp_handled",)
 FAULTY: Final = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
+
+
+class Traffic(NamedTuple):
+    """Bytes since the pod's network began, of all its interfaces but the loopback."""
+
+    received: int
+    sent: int
+
+
+def read_traffic(devices: Path = DEVICES) -> Traffic | None:
+    """Read the bytes now; None where they cannot be read."""
+    received = sent = 0
+    try:
+        for line in devices.read_text().splitlines()[2:]:  # two lines of headings
+            name, _, values = line.partition(":")
+            if name.strip() != "lo":
+                columns = values.split()
+                received, sent = received + int(columns[0]), sent + int(columns[8])
+    except (OSError, ValueError, IndexError):
+        return None
+    return Traffic(received, sent)
 
 
 def read_counters(snmp: Path = SNMP, adapters: Path = ADAPTERS) -> NetworkCounters:

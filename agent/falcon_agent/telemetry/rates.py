@@ -30,7 +30,7 @@ class RankRates(msgspec.Struct, frozen=True):
 class Pressure:
     """Rates computed from the totals that are fed in.
 
-    A counter that cannot be read stays unknown; a counter that falls (a restart) begins anew. While there is a
+    A counter that cannot be read stays unknown; a counter that falls (a restart) begins again. While there is a
     slowdown, the window begins no earlier than the slowdown's onset, so that the time before does not dilute it. The
     healthy rates are those before the onset, whatever was read between the onset and its discovery.
     """
@@ -63,7 +63,7 @@ class Pressure:
         )
 
     def network(self) -> NetworkSignals | None:
-        """Return what the pod's network says; None before two readings."""
+        """Return the pod's network figures; None before two readings."""
         window = self._cgroup.window()
         if window is None:
             return None
@@ -105,9 +105,11 @@ class _Readings:
     def feed(self, counters: LaunchCounters, *, training: bool, onset_unix_ns: int | None) -> None:
         """Take over a reading; see ``Pressure.feed``."""
         at = self._unix_ns(counters)
+        # A clock that was set back, or the same reading again: a rate over no time has no meaning.
         if self._samples and at <= self._unix_ns(self._samples[-1]):
             return
         self._onset_ns = onset_unix_ns
+        # Readings after the onset are not healthy, though the onset was found only later.
         if onset_unix_ns is not None:
             while self._healthy and self._unix_ns(self._healthy[-1][1]) > onset_unix_ns:
                 self._healthy.pop()
@@ -116,6 +118,7 @@ class _Readings:
             while at - self._unix_ns(self._healthy[0][0]) > (HEALTHY_SECONDS + SETTLING_SECONDS) * 1e9:
                 self._healthy.popleft()
         self._samples.append(counters)
+        # Two samples at least, however old: without them there is no rate at all.
         while at - self._unix_ns(self._samples[0]) > WINDOW_SECONDS * 1e9 and len(self._samples) > 2:
             self._samples.popleft()
 
@@ -133,6 +136,7 @@ class _Readings:
 
     def while_healthy(self, rate: Callable[[LaunchCounters, LaunchCounters], float | None]) -> float | None:
         """Return the median over the healthy readings; None while none has settled."""
+        # The newest readings may already be of a slowdown that has yet to be noticed.
         settled = self._unix_ns(self._samples[-1]) - SETTLING_SECONDS * 1e9
         values = [
             value
@@ -160,6 +164,7 @@ class _Readings:
             for rank in sample.ranks
             if rank.local_rank == local_rank and (value := getattr(rank, field)) is not None
         ]
+        # A counter that fell belongs to a new process.
         if len(values) < 2 or values[1][1] < values[0][1]:
             return None
         return float(values[1][1] - values[0][1]) / (values[1][0] - values[0][0])

@@ -1,4 +1,4 @@
-"""A rank's two buffers in the pod's memory: files on a tmpfs volume, which Falcon's agent has made (``format``).
+"""Map a rank's two buffers in the pod's memory: files on a tmpfs volume, which Falcon's agent has made (``format``).
 
 The agent has touched all their pages, so that they count as its memory and never as the training container's.
 """
@@ -103,6 +103,8 @@ class Buffer:
         ``began``: when training began to wait, by ``time.perf_counter``. ``identity``: the commit's fields but for
         places and checksums.
         """
+        # Tensors that were loaded may still be views of this buffer: they get pages of their own before it is
+        # overwritten.
         self._part_from_views()
         self.clear()
         begin, data = index_offset(self.capacity), self._data_offset(frozen)
@@ -157,6 +159,7 @@ class Buffer:
             made = mmap.mmap(file, self.capacity, access=mmap.ACCESS_COPY)
         finally:
             os.close(file)
+        # Views that are no longer used need no copy at the next save.
         self._views = [each for each in self._views if each() is not None]
         self._views.append(weakref.ref(made))
         return made
@@ -203,6 +206,7 @@ def _locked(path: str) -> Any:
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
+            # A process of the rank's earlier life may still write to the buffer: wait until it has ended.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
         except BlockingIOError:

@@ -1,7 +1,7 @@
-"""The checkpoint client: ``save`` costs training one copy, ``load`` finds the nearest state that all ranks have.
+"""Save and load checkpoints: ``save`` costs training one copy, ``load`` finds the nearest state that all ranks have.
 
 A save goes into one of the rank's two buffers in the pod's memory. Behind training, a thread adds checksums and copies
-the buffer to the folder. The next save takes the other buffer; the one after it needs the first again, and so waits
+the buffer to the folder. The next save takes the other buffer; the save after that needs the first again, and so waits
 until the thread has done with it. A state that does not fit is written to the folder at once, and so are all where
 there is no store of Falcon's.
 
@@ -106,12 +106,12 @@ class Checkpoint:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def save(self, state: Any, step: int) -> bool:
-        """Save a state: dicts, lists, tuples, tensors, and what else can be pickled. All ranks save the same steps.
+        """Save a state: dicts, lists, tuples, tensors, and all else that can be pickled. All ranks save the same steps.
 
         What the caller changes after it has returned is not in the checkpoint.
 
         Returns:
-            False for a checkpoint that was left out, since the one before the last was still being written.
+            False for a checkpoint that was left out, since the last but one was still being written.
 
         Raises:
             CheckpointError: the state cannot be pickled, or fits nowhere; or it is said to be replicated, and is not.
@@ -122,12 +122,14 @@ class Checkpoint:
         buffer = self._next_buffer()
         needed = 0 if buffer is None else buffer.needed(frozen)
         fits = buffer is not None and needed <= buffer.capacity
+        # All ranks skip, or none: a step that some ranks lack cannot be loaded.
         if self.skips and any(gather(self._is_behind(buffer))):
             self.counts.skipped += 1
             return False
         self._sequence += 1
         if self._demand is not None:
             self._demand.begin()
+        # The copy of the checkpoint before must be complete before its buffer's turn comes (``guard``).
         guard = self._guarding()
         if guard is not None:
             self.counts.waited_seconds += guard.wait()
@@ -141,6 +143,7 @@ class Checkpoint:
         else:
             self._write_through(frozen, step, buffer, needed)
         self.counts.saved += 1
+        # Falcon waits for this checkpoint with a restart, so it is complete everywhere when ``save`` returns.
         if self._demand is not None and self._demand.saving:
             self.wait()
             self._demand.end()
@@ -194,6 +197,7 @@ class Checkpoint:
         if self._store is None:
             return None
         self._sequence = max([self._sequence, *(held.sequence for held in self._held())])
+        # After a load this is what was loaded, which need not be the newest that this rank has.
         if self._anchor is not None:
             return next(buffer for buffer in self._store.buffers if buffer is not self._anchor)
         return min(self._store.buffers, key=_sequence)
@@ -243,6 +247,7 @@ class Checkpoint:
             what = f"a checkpoint of {needed} bytes does not fit into a buffer of {buffer.capacity} bytes"
             if self.folder is None:
                 raise CheckpointError(f"{what}, and no folder is given: {remedy}")
+            # Once: the size does not change from save to save, and a line each would fill the log.
             if not self._warned:
                 self._warned = True
                 _log.warning("%s and is written to %s while training waits: %s", what, self.folder, remedy)
@@ -291,6 +296,7 @@ class Checkpoint:
         if self._share is None:
             sources, read = read_newest(sources, verify=self.verify)
         while True:
+            # Each rank offers what it has; the newest step that all of them have is agreed on.
             agreed = self._agreed(offer(sources, found, read))
             key = agreed.key
             if key is None:
@@ -303,6 +309,7 @@ class Checkpoint:
                 self._begin_from(read.source)
                 self._say_loaded(here, key[0], _place_of(read.source), began)
                 return key[0], state
+            # A rank could not read this step after all: leave it out and agree again.
             sources = [source for source in sources if source.key != key]
 
     def _whole(self, agreed: Agreed, read: Read, here: Place) -> Tuple[bool, Any]:
@@ -343,7 +350,7 @@ class Checkpoint:
         """Return the newest step that every rank has, or of which some pod has each share. All ranks call it."""
         offers = gather(own)
         agreed = agree(offers, len(offers) if self._share is None else self._share.of)
-        # Whoever still has what an earlier life wrote cannot mistake it for what this one is going to write.
+        # A holder of what an earlier life wrote cannot mistake it for what this one is going to write.
         self._generation = max(self._generation, 1 + agreed.generation)
         return agreed
 

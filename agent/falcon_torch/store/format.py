@@ -1,4 +1,4 @@
-"""The bytes of a checkpoint: the same in a rank's memory buffer and in a file on a volume.
+"""Define the bytes of a checkpoint: the same in a rank's memory buffer and in a file on a volume.
 
 All numbers are little-endian::
 
@@ -103,7 +103,7 @@ def aligned(offset: int, to: int = ALIGN_BYTES) -> int:
 
 
 def chunk_count(size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """Return into how many chunks so many bytes are divided."""
+    """Return the number of chunks into which these bytes are divided."""
     return -(-size // chunk_bytes)
 
 

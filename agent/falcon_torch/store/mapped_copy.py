@@ -1,4 +1,4 @@
-"""Copying storages into mapped memory: the part of a save for which training waits.
+"""Copy storages into mapped memory: the part of a save for which training waits.
 
 On the CPU it goes past the caches, by the function that Falcon's preloaded library has for it
 (``shim/src/shim/common/copy.cc``), or by ``memmove`` where that is not loaded, in as many threads as the program allows
@@ -32,6 +32,7 @@ class Copier:
         pieces = []
         for source, target in pairs:
             if source.device.type == "cpu":
+                # Pieces of all tensors are copied together, so that all threads have work until the end.
                 pieces += _pieces(source, target)
             elif source.device.type == "cuda":
                 self._from_gpu(source, target)
@@ -47,6 +48,7 @@ class Copier:
         with torch.cuda.device(source.device):
             arrived = [torch.cuda.Event(), torch.cuda.Event()]
             starts = list(range(0, source.numel(), PINNED_BYTES))
+            # In each turn the device fills one piece, while the CPU empties the other.
             for turn in range(len(starts) + 1):
                 if turn < len(starts):
                     piece = source[starts[turn] : starts[turn] + PINNED_BYTES]

@@ -1,4 +1,4 @@
-"""A state that all ranks have alike, as in pure data parallelism: each pod keeps it once, in equal shares of its ranks.
+"""Keep a state that all ranks have alike, as in pure data parallelism, once a pod, in equal shares of its ranks.
 
 A rank's share is a range of the state's bytes: the storages' bytes in their order, cut into as many pieces of one size
 as the pod has ranks. It is an ordinary state of that rank. So memory and time of a save are divided by the pod's ranks,
@@ -35,7 +35,7 @@ class Share(NamedTuple):
 
     @classmethod
     def of_this_rank(cls, here: Place) -> Share:
-        """Return this rank's part; all of it where no launcher says how many ranks the pod has."""
+        """Return this rank's part; all of it where no launcher sets how many ranks the pod has."""
         ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
         of = int(ranks) if ranks.isdecimal() and int(ranks) > 0 else 1
         regular = here.world_size % of == 0 and here.rank % of == (here.local_rank or 0)
@@ -63,10 +63,12 @@ def compare(frozen: Frozen) -> None:
     Raises:
         CheckpointError: they are not the same.
     """
+    # Checksums are exchanged instead of states, which may be many gigabytes.
     own = [(offset, storage.numel(), _sum(storage)) for offset, storage in frozen.storages]
     for rank, sums in enumerate(gather(own)):
         if sums == own:
             continue
+        # Other tensors make every checksum differ: say that instead of counting them.
         if [each[:2] for each in sums] != [each[:2] for each in own]:
             what = "has other tensors"
         else:
@@ -98,6 +100,7 @@ class Whole:
     def state(self) -> Any:
         """Return the state, or None where a share is nowhere to be had. All ranks call it."""
         has = gather(None if self._own is None else (self._own["bytes"], bool(self._folder)))
+        # Shares of states of different sizes do not fit together.
         sizes = {each[0] for each in has if each is not None}
         sources = [self._source(has, number) for number in range(self._share.of)]
         if len(sizes) != 1 or None in sources:
@@ -107,6 +110,7 @@ class Whole:
         data = mmap.mmap(-1, max(1, size))
         target = torch.frombuffer(data, dtype=torch.uint8)
         for number, source in enumerate(sources):
+            # A share that each pod has in its own memory needs no broadcast.
             near = all(each is not None and each[1] for each in has[number :: self._share.of])
             self._fill(target, number, source, size, near=near)
         return thaw(memoryview(index), data, 0, size)
@@ -120,6 +124,7 @@ class Whole:
         own = None if self._own is None else bytes(self._own["index"])
         if None not in has:
             return own or b""
+        # Replicas have the same state, so any rank that has it can send its structure.
         first = next(rank for rank, each in enumerate(has) if each is not None)
         sent = from_rank(first, own)
         return own if own is not None else bytes(sent)
@@ -133,6 +138,7 @@ class Whole:
             for at, piece in parts if parts is not None else self._of_mate(mate, number):
                 target[at : at + piece.numel()].copy_(piece)
             return
+        # All ranks take part in the broadcast, also those that have the share already.
         content = torch.zeros(end - begin, dtype=torch.uint8, device="cpu")
         for at, piece in parts or ():
             content[at - begin : at - begin + piece.numel()].copy_(piece)

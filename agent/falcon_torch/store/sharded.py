@@ -1,4 +1,4 @@
-"""Models whose parameters are sharded over the ranks (FSDP), and gathered once a step instead of in each pass.
+"""Gather sharded parameters (FSDP) once a step instead of in each pass.
 
 Usually each pass through such a model gathers the parameters, and each backward pass scatters the gradients. Ranks with
 different numbers of micro-batches would then wait for each other for ever. Gathered once, the parameters stay with

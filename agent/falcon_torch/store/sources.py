@@ -1,4 +1,4 @@
-"""The checkpoints from which a rank can begin, and which of them all ranks can load.
+"""Find the checkpoints from which a rank can begin, and which of them all ranks can load.
 
 A rank reads its own newest checkpoint before it says what it has, and says that it could. So where all ranks have the
 same newest step, which is nearly always so, they exchange one message each, and a restart waits for nothing else.
@@ -45,10 +45,10 @@ class Read(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a rank says to all others."""
+    """The message of a rank to all others."""
 
     keys: List[Key]  # that it has
-    read: Key | None  # of them, the one that it has read
+    read: Key | None  # which of them it has read
     generation: int  # newest that wrote anything which lies here, damaged or not; -1: nothing does
 
 
@@ -61,7 +61,7 @@ class Agreed(NamedTuple):
 
 
 def offer(sources: List[Source], found: List[Source], read: Read) -> Offer:
-    """Return what a rank says of the ``sources`` that are left of all that it has ``found``."""
+    """Return a rank's message about the ``sources`` that are left of all that it has ``found``."""
     return Offer(
         [source.key for source in sources],
         read.key,
@@ -75,6 +75,7 @@ def agree(offers: List[Offer], parts: int) -> Agreed:
     Where each rank has a state of its own there are as many parts as ranks.
     """
     anywhere = [{key for each in offers[number::parts] for key in each.keys} for number in range(parts)]
+    # A step is of use only if each part of the state is somewhere: a newer step of most ranks is none.
     key = max(set.intersection(*anywhere), default=None)
     return Agreed(key, all(each.read == key for each in offers), max(each.generation for each in offers))
 
@@ -87,6 +88,7 @@ def read_newest(sources: List[Source], *, verify: bool) -> Tuple[List[Source], R
         read = read_step(left, key, verify=verify)
         if read.source is not None:
             return left, read
+        # The newest is damaged everywhere, so an older step comes next.
         left = [source for source in left if source.key != key]
     return left, Read()
 

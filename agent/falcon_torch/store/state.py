@@ -1,4 +1,4 @@
-"""A state as an index and storages, and back: dicts, lists, tuples, tensors and whatever else can be pickled.
+"""Turn a state into an index and storages, and back: dicts, lists, tuples, tensors and all else that can be pickled.
 
 Tensors are pickled by their own means, as ``torch.save`` does, so that all kinds of them work (strided, quantised,
 sparse, parameters); only the storages that hold their elements are left out and stand in the data. So tensors that
@@ -92,6 +92,7 @@ class _Pickler(pickle.Pickler):
             raise CheckpointError(
                 "a tensor on the device meta has no content that could be saved: materialise it first"
             )
+        # Several tensors may share one storage, which is saved once.
         found = self._numbers.get(storage._cdata)
         if found is None:
             found = self._numbers[storage._cdata] = len(self.contents)
@@ -129,6 +130,7 @@ def freeze(state: Any) -> Frozen:
             raise
         raise CheckpointError(f"the state cannot be saved: {error}") from error
     offset, places, storages = 0, [], []
+    # Storages follow each other in the order in which the pickle names them, each aligned.
     for content in pickler.contents:
         size = content.numel()
         places.append(_PLACE.pack(offset, size))
@@ -147,11 +149,13 @@ def thaw(index: memoryview, data: Any, data_offset: int, data_end: int) -> Any:
     """
     (count,) = _COUNT.unpack_from(index, 0)
     begin = _COUNT.size + count * _PLACE.size
+    # The file may be damaged, so each size is checked before it is used.
     if begin > len(index):
         raise CheckpointError("the index of a checkpoint is shorter than it says")
     places = [_PLACE.unpack_from(index, _COUNT.size + number * _PLACE.size) for number in range(count)]
     made: dict[int, torch.UntypedStorage] = {}
 
+    # Tensors that share a storage get the same view, so that they still share it.
     def storage(number: int) -> torch.UntypedStorage:
         if number not in made:
             offset, size = places[number]

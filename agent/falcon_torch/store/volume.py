@@ -1,4 +1,4 @@
-"""Checkpoints as files in a folder: one file a rank and step, in the layout of ``format``.
+"""Store checkpoints as files in a folder: one file a rank and step, in the layout of ``format``.
 
 A file appears under its name only when it is complete and on disk. A rank deletes its own files when two newer steps
 are there as files of all ranks; where it cannot see those of the others, it keeps four. Ranks write at their own pace,
@@ -43,7 +43,7 @@ _NAME = re.compile(r"step-(\d{12,})\.rank-(\d+)-of-(\d+)\.falcon")
 
 
 class Found(NamedTuple):
-    """A file of this rank, and what it says of itself."""
+    """A file of this rank, and its commit record."""
 
     path: str
     commit: Commit
@@ -69,6 +69,8 @@ class Volume:
             try:
                 with open(path, "rb") as file:
                     commit = unpack_commit(file.read(PAGE_BYTES), os.fstat(file.fileno()).st_size)
+            # A file may vanish or be cut at any moment. What a signal's handler raised is not of the file, and is
+            # passed on.
             except OSError as error:
                 if of_a_handler(error):
                     raise
@@ -101,6 +103,7 @@ class Volume:
         )
 
         def pieces() -> Iterator[tuple[int, memoryview]]:
+            # Checksums cover the gaps between storages as well, which the file has as zeros.
             sums, at = Sums(), begin
             for offset, piece in _contents(frozen, begin, data):
                 sums.add(memoryview(bytes(offset - at)))
@@ -111,6 +114,7 @@ class Volume:
             checks = sums.table()
             yield CHECKS_OFFSET, memoryview(checks)
             yield VERIFIED_OFFSET, memoryview(pack_verified(commit.sequence, checks))
+            # The commit record comes last: without it the file counts as incomplete.
             yield 0, memoryview(pack_commit(commit))
 
         self._put(commit.step, pieces(), commit.end)
@@ -124,6 +128,7 @@ class Volume:
                 os.ftruncate(file, size)
                 for offset, piece in pieces:
                     _write_all(file, piece, offset)
+                # On disk before the rename, or a crash could leave the name without the content.
                 os.fsync(file)
             finally:
                 os.close(file)
@@ -131,14 +136,17 @@ class Volume:
         except BaseException:
             _remove(partial)
             raise
+        # The rename itself must be on disk before older files are deleted.
         _sync_folder(self.folder)
         self._prune()
 
     def _prune(self) -> None:
         own = sorted(self._steps())
         whole = [step for step in own if all(map(os.path.exists, self._paths(step)))]
+        # A step counts as a checkpoint only if all ranks' files are there, so only whole ones may push older ones out.
         oldest = whole[-KEPT] if len(whole) >= KEPT else own[0]
         for step in own:
+            # Saves that never became whole must not fill the folder either.
             if step < oldest or step in own[:-MOST_KEPT]:
                 _remove(self._path(step))
 
@@ -180,6 +188,7 @@ def layouts(folder: str) -> list[Layout]:
         if of_a_handler(error):
             raise
         return []
+    # A set is complete when each rank of its world size has a file of the step.
     count = Counter((int(name[1]), int(name[3])) for name in names)
     return [Layout(folder, *each) for each in sorted(count, reverse=True) if count[each] == each[1]]
 
@@ -226,6 +235,7 @@ def mapped(path: str) -> mmap.mmap:
     """Return a file's bytes as memory of this process. Raises OSError or ValueError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        # A private mapping: the script may change its tensors, and the file stays as it was written.
         return mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
     finally:
         os.close(file)
@@ -235,6 +245,7 @@ def _contents(frozen: Frozen, begin: int, data: int) -> Iterator[tuple[int, memo
     """Yield where each part of a state goes, and its bytes."""
     yield begin, memoryview(frozen.raw_index)
     for offset, storage in frozen.storages:
+        # One storage at a time: a copy of the whole state would double the memory that a save takes.
         content = storage.cpu()
         yield data + offset, raw(content)
         del content
