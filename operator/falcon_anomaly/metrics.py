@@ -1,0 +1,49 @@
+"""Export the service's own metrics. None has a label of a job: their number does not grow with the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from falcon_anomaly.jobs import Figures
+
+
+class Metrics:
+    """The metrics of one process. /metrics serves the text of ``registry``."""
+
+    def __init__(self, figures: Figures, gateways: Callable[[], int], dropped: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        self._figures = figures
+        self._gateways = gateways
+        self._dropped = dropped
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics. prometheus_client calls this method at each scrape."""
+        figures = self._figures
+        gauges = {
+            "falcon_anomaly_gateways": ("Gateways whose series arrive.", float(self._gateways())),
+            "falcon_anomaly_jobs": ("Jobs whose series are held.", float(figures.jobs)),
+            "falcon_anomaly_series_bytes": ("Memory of all series that are held.", float(figures.bytes)),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(name, text, value=value)
+        for name, (text, count) in _counters(figures, self._dropped()).items():
+            yield CounterMetricFamily(name, text, value=count)
+
+
+def _counters(figures: Figures, dropped: int) -> dict[str, tuple[str, float]]:
+    return {
+        "falcon_anomaly_chunks": ("Chunks of series that gateways passed on.", figures.chunks),
+        "falcon_anomaly_chunks_dropped": ("Chunks that came faster than they were read.", dropped),
+        "falcon_anomaly_chunks_malformed": ("Chunks that could not be read.", figures.malformed),
+        "falcon_anomaly_chunks_unwanted": ("Chunks of jobs given up, or of an earlier generation.", figures.unwanted),
+        "falcon_anomaly_boards_given_up": ("Jobs whose series took too much memory.", figures.given_up),
+        "falcon_anomaly_values_refused": ("Ranks, metrics and windows out of bounds.", figures.refused),
+        "falcon_anomaly_looks": ("Looks at jobs.", figures.looks),
+        "falcon_anomaly_looks_failed": ("Looks that ended with an error.", figures.failed),
+        "falcon_anomaly_looks_postponed": ("Looks that waited for the next turn's CPU budget.", figures.postponed),
+        "falcon_anomaly_look_cpu_seconds": ("CPU time of all looks.", figures.look_seconds),
+    }

@@ -1,0 +1,129 @@
+"""Serve what the service knows: verdicts to the operator alone, health and metrics to every client.
+
+Verdicts are served by TLS to the client certificate whose common name is the operator's. Health and metrics stand on a
+port without TLS, as those of the operator and of the gateways do, and name no rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+OPERATOR: Final = "root"  # the common name of the operator's certificate, by the authority that signed ours
+FILES: Final = ("ca.crt", "tls.crt", "tls.key")
+RENEWAL_SECONDS: Final = 60.0  # between two looks at the certificate's files
+log = structlog.get_logger("falcon_anomaly")
+
+
+class Pages(NamedTuple):
+    """What is served. ``ready`` returns what is still missing, "" where nothing is."""
+
+    verdicts: Callable[[], bytes]
+    registry: CollectorRegistry
+    ready: Callable[[], str]
+
+
+class Ports(NamedTuple):
+    """The ports that are served: by TLS, and without."""
+
+    secured: int
+    plain: int
+
+
+@asynccontextmanager
+async def serving(wanted: Ports, tls_dir: Path, pages: Pages) -> AsyncIterator[Ports]:
+    """Serve on all addresses; yield the ports, which differ from those that are wanted where these are 0.
+
+    Raises OSError where a port is taken or a certificate cannot be read.
+    """
+    async with AsyncExitStack() as stack:
+        context = server_context(tls_dir)
+        secured = await stack.enter_async_context(_site(_verdict_pages(pages), wanted.secured, context))
+        renewal = asyncio.create_task(_renew(context, tls_dir), name="renewal")
+        stack.callback(renewal.cancel)
+        plain = await stack.enter_async_context(_site(_plain_pages(pages), wanted.plain, None))
+        yield Ports(secured, plain)
+
+
+def server_context(tls_dir: Path) -> ssl.SSLContext:
+    """Return a context that asks each client for a certificate by the authority in ``ca.crt``."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls_dir / FILES[0]))
+    context.verify_mode = ssl.CERT_REQUIRED
+    _load(context, tls_dir)
+    return context
+
+
+def _load(context: ssl.SSLContext, tls_dir: Path) -> None:
+    ca, cert, key = (str(tls_dir / name) for name in FILES)
+    context.load_cert_chain(cert, key)
+    context.load_verify_locations(cafile=ca)
+
+
+async def _renew(context: ssl.SSLContext, tls_dir: Path) -> None:
+    """Take up files that the operator has renewed, for the connections that begin from then on."""
+    loaded = None
+    while True:
+        try:
+            found = [(tls_dir / name).read_bytes() for name in FILES]
+            if found != loaded:
+                _load(context, tls_dir)
+                loaded = found
+        except OSError as error:  # being replaced
+            log.warning("the certificate cannot be read", error=str(error))
+        await asyncio.sleep(RENEWAL_SECONDS)
+
+
+def _verdict_pages(pages: Pages) -> web.Application:
+    async def verdicts(request: web.Request) -> web.Response:
+        if _common_name(request) != OPERATOR:
+            raise web.HTTPForbidden(text="only the operator is served here\n")
+        return web.Response(body=pages.verdicts(), content_type="application/json")
+
+    app = web.Application(client_max_size=1024)
+    app.add_routes([web.get("/v1/verdicts", verdicts)])
+    return app
+
+
+def _common_name(request: web.Request) -> str:
+    """Return the common name of the client's certificate, which the handshake has verified; "" without one."""
+    certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
+    subject = certificate.get("subject", ()) if certificate else ()
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return str(names[0]) if len(names) == 1 else ""
+
+
+def _plain_pages(pages: Pages) -> web.Application:
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        missing = pages.ready()
+        return web.Response(text=f"{missing or 'ok'}\n", status=503 if missing else 200)
+
+    async def metrics(_: web.Request) -> web.Response:
+        text = generate_latest(pages.registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    app = web.Application(client_max_size=1024)
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    return app
+
+
+@asynccontextmanager
+async def _site(app: web.Application, port: int, context: ssl.SSLContext | None) -> AsyncIterator[int]:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port, ssl_context=context).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
