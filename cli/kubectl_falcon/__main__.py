@@ -1,4 +1,4 @@
-"""The command line of the plugin: ``kubectl falcon``, that is ``kubectl-falcon``, or ``python -m kubectl_falcon``.
+"""Parse the plugin's command line: ``kubectl falcon``, that is ``kubectl-falcon``, or ``python -m kubectl_falcon``.
 
 Exit codes: 0; 1 where a command could not do its work; 2 for a wrong command line; of ``check``: 3 where something is
 slow.
@@ -65,6 +65,7 @@ def _look(kubectl: Kubectl, name: str) -> tuple[objects.Job, objects.Run | None,
 
 
 def _timeline(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    # Ask first: with --watch the picture is drawn only at the end, perhaps after hours.
     if options.png is not None and (refused := _unwritable(options.png)):
         print(refused, file=sys.stderr)
         return EXIT_TROUBLE
@@ -112,6 +113,7 @@ def _unwritable(path: Path) -> str | None:
 
 def _top(kubectl: Kubectl, options: argparse.Namespace) -> int:
     scope: Scope = "All" if options.all_namespaces else "Namespace"
+    # Output into a file or a pipe is not cut.
     width = _width() if sys.stdout.isatty() else None
 
     def look() -> str:
@@ -119,6 +121,7 @@ def _top(kubectl: Kubectl, options: argparse.Namespace) -> int:
         if not jobs:
             return "no TrainingJobs" + ("" if options.all_namespaces else f" in namespace {kubectl.namespace()}")
         found = bundle.Gathered()
+        # A user may be allowed to read jobs but not runs; then some columns stay empty.
         runs = found.attempt("the TrainingRuns", lambda: objects.items_of(kubectl.list_all(RUNS, scope=scope))) or []
         by_name = {(each["metadata"]["namespace"], each["metadata"]["name"]): objects.run_of(each) for each in runs}
         now = time.time()
@@ -213,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     story.add_argument("--last", type=_duration, metavar="TIME", help="only the newest part, such as 30m or 2h")
     story.add_argument("--png", type=Path, metavar="FILE", help="draw it there as well (needs falcon-training[plot])")
     story.add_argument("-w", "--watch", action="store_true", help="sample the iteration time until interrupted")
-    every = command("top", _top, "all jobs, the one that has lost most time first")
+    every = command("top", _top, "all jobs, those that have lost most time first")
     every.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     every.add_argument("-w", "--watch", action="store_true", help="refresh until interrupted")
     report = job_command("export", _export, "all that a bug report needs, without secrets, as one archive")

@@ -1,4 +1,4 @@
-"""``kubectl falcon export``: what a bug report needs, in one archive, without secrets.
+"""Run ``kubectl falcon export``: write what a bug report needs into one archive, without secrets.
 
 What may not be read, or is not there, is named in the archive and on stderr; the rest is written all the same.
 """
@@ -65,6 +65,7 @@ def gather(kubectl: Kubectl, name: str, falcon_namespace: str) -> Gathered:
     found.objects["events.json"] = found.attempt(
         "Events", lambda: items_of(inside.list_all("events", *events_of_job(name)))
     )
+    # Only nodes that the job uses or has used: others are no business of this report.
     nodes = {str(pod.get("spec", {}).get("nodeName", "")) for pod in listed} | {note.node for note in job.diagnoses}
     every = found.attempt("nodes", lambda: items_of(kubectl.list_all("nodes", scope="Cluster")))
     found.objects["nodes.json"] = [_node(each) for each in every or [] if each["metadata"]["name"] in nodes]
@@ -72,6 +73,7 @@ def gather(kubectl: Kubectl, name: str, falcon_namespace: str) -> Gathered:
         found.objects["warmpool.json"] = found.attempt(
             "the WarmPool", lambda: kubectl.get("warmpools.falcon.dev", job.pool, scope="Cluster")
         )
+    # Plugin, client and server may be of different releases, which explains many reports.
     versions = found.attempt("versions", kubectl.version)
     found.objects["versions.json"] = {"plugin": __version__, "kubectl": versions}
     _agent_logs(inside, job, listed, found)
@@ -107,6 +109,7 @@ def _falcon(kubectl: Kubectl, namespace: str, found: Gathered) -> None:
     """Read the operator's and the gateways' logs, and which images they run."""
     selector = "--selector=app.kubernetes.io/component in (operator,gateway)"
     pods = found.attempt("Falcon's own pods", lambda: items_of(kubectl.list_all("pods", selector)))
+    # An empty list usually means that Falcon runs in another namespace.
     if pods == []:
         found.missing.append(
             f"Falcon's own pods: none in namespace {namespace}; choose another with --falcon-namespace"

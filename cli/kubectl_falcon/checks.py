@@ -39,6 +39,7 @@ def check(kubectl: Kubectl, name: str, most_seconds: float) -> Answer:
         raise TroubleError(
             f"a check of {job.namespace}/{name} is running: kubectl describe ftj {name} shows its result"
         )
+    # The random part tells this request from one that another user makes in the same second.
     value = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
     kubectl.patch(JOBS, name, {"metadata": {"annotations": {ANNOTATION: value}}})
     until = time.monotonic() + most_seconds

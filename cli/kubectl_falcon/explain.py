@@ -1,4 +1,4 @@
-"""``kubectl falcon explain``: a job on one page, as a doctor would write it. A job that is well gets a short one."""
+"""Run ``kubectl falcon explain``: describe a job on one page, as a doctor would. A healthy job gets a short one."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def explain(
     page.raw("")
     _state(page, job, run, now)
     _places(page, job, run, now)
+    # The status has the words of each diagnosis; the run has its figures.
     incidents = {incident.id: incident for incident in run.incidents} if run else {}
     for note in job.diagnoses:
         _diagnosis(page, note, incidents.get(note.id), now)
@@ -104,7 +105,7 @@ def _began(job: Job, now: float) -> str:
 
 
 def _wanted(job: Job, type_: str, wanted: bool) -> str:
-    """Return what a condition says of a thing that the spec asks for; nothing where it does not."""
+    """Return the condition's message about something that the spec requests; nothing where it does not."""
     if not wanted:
         return ""
     found = job.condition(type_)
@@ -175,7 +176,7 @@ def _cost(incident: Incident | None, now: float) -> str:
 
 
 def matters(condition: Condition) -> bool:
-    """Check whether a condition says more than that all is well."""
+    """Check whether a condition reports more than that all is well."""
     if condition.reason in UNWANTED or condition.type in OWN_FIELDS:
         return False
     if (condition.type, condition.reason) in SHOWN_THOUGH_WELL:

@@ -1,4 +1,4 @@
-"""All calls to the cluster: the user's own kubectl, run as a child process."""
+"""Make all calls to the cluster with the user's own kubectl, run as a child process."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ class Kubectl:
         raise trouble(done.stderr, Wanted(wanted.verb, wanted.resource, wanted.name, wanted.namespace or where))
 
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        # kubectl's own time limit holds for each request, ours for the whole call.
         argv = ["kubectl", *self._flags, f"--request-timeout={REQUEST_SECONDS}s", *command]
         try:
             return subprocess.run(

@@ -1,4 +1,4 @@
-"""What the plugin reads of a TrainingJob, its TrainingRun and its Events, from their decoded JSON.
+"""Read a TrainingJob, its TrainingRun and its Events from their decoded JSON.
 
 The plugin may be older or newer than the operator. So reading never fails: what is missing or has another type counts
 as empty, what is not known is ignored, and words stay strings.
@@ -59,7 +59,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Check:
-    """A measurement of all machines and links that somebody has asked for."""
+    """A measurement of all machines and links that a user requested."""
 
     asked: str
     state: str
@@ -206,7 +206,7 @@ def job_of(body: Body) -> Job:
 
 
 def _check(body: Body) -> Check | None:
-    """Read the newest check; None where nobody has asked for one."""
+    """Read the newest check; None where no user has requested one."""
     if not body:
         return None
     slow = body.get("slow")
@@ -246,6 +246,7 @@ def run_of(body: Body) -> Run:
     """Read a TrainingRun."""
     name, spec = _text(_dict(body.get("metadata")), "name"), _dict(body.get("spec"))
     members, history = _dicts(spec.get("members")), _dicts(spec.get("history"))
+    # Open incidents are in the recovery's memory, closed ones in the history.
     found = [*_open_incidents(_dict(spec.get("recovery"))), *(_closed_incident(each) for each in history)]
     return Run(
         generation=_whole(spec, "generation"),
@@ -273,11 +274,18 @@ def _numbered(member: Body, replica: int) -> int:
 
 
 def _open_incidents(recovery: Body) -> Iterator[Incident]:
-    for kind in ("stop", "hang", "move", "slow"):
+    for kind in ("stop", "hang", "move"):
         if _dict(recovery.get(kind)):
             yield _incident(kind, _dict(recovery.get(kind)), None)
-    for beside in _dicts(recovery.get("beside")):
-        yield _incident("slow", beside, None)
+    slowdowns = _dicts(recovery.get("slowdowns"))
+    for place, slow in enumerate(slowdowns):
+        # A link that is slow at the same time as ranks has no iteration times of its own.
+        if place == 0 or _text(_dict(slow.get("subject")), "kind") == "Rank":
+            yield _incident("slow", slow, None)
+    # Layout 1 of a run, which an older operator may have stored: the leading slowdown, and those of further nodes.
+    for slow in (_dict(recovery.get("slow")), *_dicts(recovery.get("beside"))):
+        if slow:
+            yield _incident("slow", slow, None)
 
 
 def _closed_incident(closed: Body) -> Incident | None:
@@ -288,6 +296,8 @@ def _closed_incident(closed: Body) -> Incident | None:
 def _incident(kind: str, body: Body, closed: Body | None) -> Incident:
     """Read an incident; ``closed``: what is known since it is over."""
     end = None if closed is None else _number(closed, "at") or 0.0
+    if kind == "slow":
+        body = _without_parts(body)
     since = _number(body, {"slow": "onsetAt", "retry": "at"}.get(kind, "since")) or end or 0.0
     stands = _number(closed or {}, "seconds") or 0.0
     if kind == "slow":
@@ -306,6 +316,7 @@ def _incident(kind: str, body: Body, closed: Body | None) -> Incident:
             still_from=_number(body, "switchedAt"),
             still_to=trained if _number(body, "switchedAt") is not None else None,
         )
+    # A planned move stops training only from its switch on, a retry in place never.
     stands_from = {"move": _number(body, "switchedAt"), "retry": None}.get(kind, since)
     return Incident(
         id=_text(body, "id"),
@@ -316,6 +327,13 @@ def _incident(kind: str, body: Body, closed: Body | None) -> Incident:
         still_from=stands_from,
         still_to=end if stands_from is not None else None,
     )
+
+
+def _without_parts(slow: Body) -> Body:
+    """Return a slowdown with its figures as fields of its own; layout 3 of a run has them in parts."""
+    onset, times, restart = (_dict(slow.get(part)) for part in ("onset", "times", "restart"))
+    began = {"onsetAt": onset["at"]} if "at" in onset else {}
+    return {**slow, **began, **times, **restart}
 
 
 def events_of(body: Body) -> tuple[Event, ...]:

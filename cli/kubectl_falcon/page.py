@@ -1,4 +1,4 @@
-"""A page of text for a terminal: headings, and fields whose text is wrapped beside their label."""
+"""Lay out a page of text for a terminal: headings, and fields whose text is wrapped next to their label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes what may be a secret out of objects and logs before they leave the cluster in a bug report.
+"""Remove what may be a secret from objects and logs before they leave the cluster in a bug report.
 
 Three things are done. Values of environment variables, of HTTP headers, of a volume driver's attributes, and of fields
 and annotations with a secret's name are taken out wherever an object has them. Text that looks like a secret is taken
@@ -105,7 +105,7 @@ class Redaction:
         return {key: REDACTED if key == "value" else self.value(part) for key, part in each.items()}
 
     def _items(self, items: list[Any]) -> list[Any]:
-        """Redact a list; of strings, as the arguments of a command, of which one says what the next is."""
+        """Redact a list. In a list of strings, such as a command's arguments, one may name the next."""
         if all(isinstance(each, str) for each in items):
             return arguments_without_secrets([self.text(each) for each in items])
         return [self.value(each) for each in items]

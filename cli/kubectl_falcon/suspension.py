@@ -1,4 +1,4 @@
-"""``kubectl falcon suspend`` and ``resume``: spec.suspend, which Kueue uses as well, and what it does in words."""
+"""Run ``kubectl falcon suspend`` and ``resume``: set spec.suspend, which Kueue uses as well, and explain the effect."""
 
 from __future__ import annotations
 

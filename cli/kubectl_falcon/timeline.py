@@ -1,6 +1,6 @@
-"""What happened to a job over time, from what is kept of it: iteration times, incidents, actions, starts.
+"""Rebuild what happened to a job over time, from what is kept of it: iteration times, incidents, actions, starts.
 
-Nobody keeps a history of iteration times in the cluster (Prometheus may). An incident holds the iteration times around
+The cluster keeps no history of iteration times (Prometheus may). An incident holds the iteration times around
 it: healthy before its onset, slow since, and that at its end. An iteration time that rises by a tenth makes an
 incident, so between incidents the time is taken for that which was measured last; such a stretch is marked as
 *assumed*. A watch adds samples of the status.
@@ -75,6 +75,7 @@ def timeline(
     samples: Sequence[Sample] = (),
 ) -> Timeline:
     """Put a job's story together. ``now``: unix seconds; ``last_seconds``: only the newest part of it."""
+    # A job without a start has waited for nodes since it was created.
     began = job.started_at or (run.started_at if run else 0.0) or job.created_at
     end = max(job.completed_at or now, began + 1.0)
     begin = began if last_seconds is None else max(began, end - last_seconds)
@@ -116,12 +117,14 @@ def _stretches(job: Job, incidents: Sequence[Incident], begin: float, end: float
     slow = [each for each in incidents if each.kind == "slow" and each.healthy_us and each.slow_us]
     at, level = begin, job.healthy_us
     for place, each in enumerate(slow):
+        # A slowdown counts until the next one begins, even if it was closed later.
         following = slow[place + 1].begin if place + 1 < len(slow) else end
         onset, over = max(each.begin, at), min(each.end or end, following, end)
         if each.healthy_us:
             found.append(Stretch(at, onset, each.healthy_us, measured=False))
         found += _slowdown(each, onset, over)
         at, level = max(at, over), each.after_us or each.healthy_us
+    # After the last incident, the newest measured time is the best guess for the rest.
     now = job.current_us or level
     if now:
         found.append(Stretch(at, end, now, measured=False))

@@ -1,4 +1,4 @@
-"""``kubectl falcon timeline --png FILE``: the same picture by matplotlib (extra ``plot``)."""
+"""Draw ``kubectl falcon timeline --png FILE``: the same picture by matplotlib (extra ``plot``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl falcon timeline``: the picture in the terminal, in plain Unicode."""
+"""Draw ``kubectl falcon timeline`` in the terminal, in plain Unicode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl falcon top``: a line for each job, the job that has lost most time first."""
+"""Run ``kubectl falcon top``: print a line for each job, the job that has lost most time first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kubectl's refusals mean, in plain words and with a remedy."""
+"""Explain kubectl's refusals in plain words, with a remedy."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ _RULES = (
 def trouble(stderr: str, wanted: Wanted) -> TroubleError:
     """Return the error for what kubectl wrote to stderr when it was refused."""
     said = clip(" ".join(clean(stderr).split()), _MOST)
+    # kubectl has no codes for its errors: its words are all there is.
     kind = next((kind for pattern, kind in _RULES if pattern.search(stderr)), "")
     match kind:
         case "denied":

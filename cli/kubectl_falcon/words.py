@@ -1,4 +1,4 @@
-"""Times, durations and iteration times as people read them; all times are UTC."""
+"""Write times, durations and iteration times as people read them; all times are UTC."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The Falcon operator: watches TrainingJobs, renders their pods, and carries out what core's recovery decides."""
+"""Run the Falcon operator: watch TrainingJobs, make their pods, and carry out what core's recovery decides."""

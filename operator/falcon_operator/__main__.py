@@ -1,4 +1,4 @@
-"""The command line of the operator: ``falcon-operator``, or ``python -m falcon_operator``.
+"""Start the operator from the command line: ``falcon-operator``, or ``python -m falcon_operator``.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the leadership is lost or something fails, 78 for settings that cannot be
 used, a package that is missing, or a definition in the cluster that is older than the operator.

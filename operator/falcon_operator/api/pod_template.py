@@ -96,7 +96,7 @@ class Container(Shape, frozen=True, kw_only=True):
     """Never, or left out, for the container that trains; Always makes an init container a native sidecar."""
 
     env: Annotated[list[EnvironmentVariable], schema(list_type="map", keys=["name"], maxItems=512)] = []
-    """Environment of the container. In the one that trains, the torchrun variables, LD_PRELOAD and FALCON_* are
+    """Environment of the container. In the training container, the torchrun variables, LD_PRELOAD and FALCON_* are
     reserved."""
 
     volume_mounts: Mounts = []
@@ -238,7 +238,7 @@ class PodSpec(Shape, frozen=True, kw_only=True):
     falcon- are reserved."""
 
     containers: Annotated[list[Container], schema(list_type="map", keys=["name"], minItems=1, maxItems=16)]
-    """The containers of the pods; the one named by spec.container trains."""
+    """The containers of the pods; that which spec.container names trains."""
 
 
 @object_schema(keeps_unknown=True)

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from falcon_core.errors.table import MOST_JOB_RULES, JobRule
+from falcon_core.recovery.views import STRATEGY_TYPES, StrategyName
+from falcon_core.wire.reporting.anomalies import MAX_METRICS, OutputMetric
 from falcon_operator.api.common import ApiStruct
 from falcon_operator.api.markers import cel, schema
 
@@ -15,7 +17,7 @@ class DetectionSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     """The thresholds of the signals. Percentages are of healthy times."""
 
     verify_percent: Annotated[int, schema(minimum=1, maximum=1000)] = 10
-    """Percent by which the iteration time after a change must exceed the one before it to count as a slowdown; back
+    """Percent by which the iteration time after a change must exceed the time before it to count as a slowdown; back
     within the same margin of healthy counts as relief. Default 10."""
 
     median_percent: Annotated[int, schema(minimum=101, maximum=1000)] = 150
@@ -39,13 +41,7 @@ class DetectionSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class Strategy(ApiStruct, frozen=True, kw_only=True):
-    type: Literal["Ignore", "AdjustMicrobatches", "SwapNodes", "ReplaceNode"]
-    """Ignore waits. ReplaceNode moves the slow node's pod to a spare of the warm pool, or to a free node, and restarts
-    the processes, which resume from the last checkpoint that the training code wrote. AdjustMicrobatches gives a slow
-    rank fewer micro-batches and the others more, where the script uses falcon_torch.MicroBatches; nothing restarts.
-    SwapNodes lets running pods exchange their roles, so that a slow link between two nodes carries the lightest
-    traffic, and slow nodes compute the pipeline stages where they cost least; all processes restart in their pods, and
-    no pod is made."""
+    type: Annotated[StrategyName, schema(description=" ".join(facts.explanation for facts in STRATEGY_TYPES))]
 
     overhead_seconds: Annotated[int | None, schema(minimum=0, maximum=86400)] = None
     """First estimate of what the strategy costs the job, seconds. Measured values take its place. Default: Falcon's own
@@ -76,9 +72,11 @@ class MitigationSpec(ApiStruct, frozen=True, kw_only=True):
             list_type="map",
             keys=["type"],
             minItems=1,
-            maxItems=4,
+            maxItems=len(STRATEGY_TYPES),
         ),
-    ] = msgspec.field(default_factory=lambda: [Strategy(type="Ignore"), Strategy(type="ReplaceNode")])
+    ] = msgspec.field(
+        default_factory=lambda: [Strategy(type=facts.name) for facts in STRATEGY_TYPES if facts.by_default]
+    )
     """What may be done, each at most once in the list. A strategy is applied when the time lost to the incident reaches
     its overhead, so the cheaper comes first whatever the order here. Default: Ignore and ReplaceNode."""
 
@@ -90,20 +88,20 @@ class RecoverySpec(ApiStruct, frozen=True, kw_only=True):
     never. A change applies from the job's next generation on."""
 
     standby: Literal["None", "Imports", "Processes"] = "None"
-    """What waits beside each rank for the next restart. Imports: an interpreter started with the container's command,
-    which has imported the installed packages that the rank had imported, and has run no line of the program. It takes
-    their memory for each rank, and a fifth of a core while it imports. For commands that start Python itself; where
-    that is not so, or memory is short, a restart is as without, and the condition StandbyReady says why. Packages that
-    were installed from a local folder are never imported ahead. Processes: the program itself, which has run up to
+    """What waits in the pod of each rank for the next restart. Imports: an interpreter started with the container's
+    command, which has imported the installed packages that the rank had imported, and has run no line of the program.
+    It takes their memory for each rank, and a fifth of a core while it imports. For commands that start Python itself;
+    where that is not so, or memory is short, a restart is as without, and the condition StandbyReady says why. Packages
+    that were installed from a local folder are never imported ahead. Processes: the program itself, which has run up to
     where it meets the other ranks at MASTER_PORT. For programs that promise to do nothing there that a second process
-    beside the rank may not do, and to read nothing that may be older at the restart, such as the newest checkpoint.
+    next to the rank may not do, and to read nothing that may be older at the restart, such as the newest checkpoint.
     Where that is not possible, Imports takes its place."""
 
     standby_replicas: Annotated[int, schema(minimum=0, maximum=64)] = 0
-    """Pods that the job keeps beside its replicas, on spares of the warm pool (without one: on free nodes). Each has
-    its container and agent started and, unless standby is None, in place of each rank an interpreter that has imported
-    what the job's ranks import. A lost or slow node's replica goes on in such a pod at once, and another is made. They
-    are made 20 s after training has begun, and hold whatever the pod template requests. Default 0."""
+    """Pods that the job keeps in addition to its replicas, on spares of the warm pool (without one: on free nodes).
+    Each has its container and agent started and, unless standby is None, in place of each rank an interpreter that has
+    imported what the job's ranks import. A lost or slow node's replica goes on in such a pod at once, and another is
+    made. They are made 20 s after training has begun, and hold whatever the pod template requests. Default 0."""
 
     restarts: Annotated[int, schema(minimum=0, maximum=1000)] = 3
     """Restarts after failures within the window. The next failure replaces the node where it was at fault each time,
@@ -122,6 +120,28 @@ class RecoverySpec(ApiStruct, frozen=True, kw_only=True):
         ),
     ] = "1h"
     """The window over which restarts are counted: a duration such as 90s, 30m or 1h30m, from 1m to 168h. Default 1h."""
+
+    on_repeated: Literal["Fail", "Suspend"] = "Fail"
+    """What happens to the job when the same failure comes again after three restarts: with the same words and at the
+    same iteration after a resume, or on several nodes. Fail: the job has failed. Suspend: the job holds no pods, its
+    condition Suspended says what came, and it goes on when its spec changes. Default Fail."""
+
+    outage_wait: Annotated[
+        str,
+        schema(
+            cel(
+                "self.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$') && self != '' && duration(self) <= "
+                "duration('168h')",
+                "spec.recovery.outageWait must be a duration up to 168h in hours, minutes and seconds: write for "
+                "example 30m or 1h30m, or 0s not to wait",
+            ),
+            maxLength=32,
+        ),
+    ] = "30m"
+    """How long the job waits for what lies outside it and is missed by three of its nodes at once (by all, if it has
+    fewer): a shared folder, a token, storage, a hub, names. The ranks are started again after 1, 2, 4 ... 300 s, and
+    none of these starts counts against restarts. Then onRepeated decides. A duration up to 168h; 0s: it does not wait.
+    Default 30m."""
 
     rules: Annotated[
         list[
@@ -153,6 +173,12 @@ class RecoverySpec(ApiStruct, frozen=True, kw_only=True):
     Move."""
 
 
+class AnomaliesSpec(ApiStruct, frozen=True, kw_only=True):
+    metrics: Annotated[list[OutputMetric], schema(list_type="map", keys=["name"], maxItems=MAX_METRICS)] = []
+    """Numbers that the ranks print, besides those that Falcon knows. One that stays NaN or infinite is reported with
+    the line and the iteration at which it began. Nothing is done about it."""
+
+
 class PreflightSpec(ApiStruct, frozen=True, kw_only=True):
     mode: Literal["Enforce", "Report", "Off"] = "Off"
     """Before the first start, before a start with a new pod, and after a failure that points at a machine, every pod
@@ -162,6 +188,6 @@ class PreflightSpec(ApiStruct, frozen=True, kw_only=True):
     machine whose links are all more than three times slower than the others', twice in a row, is slow, too. Enforce: it
     is left for a ready spare of the warm pool before the first step; where none is ready, the job starts all the same.
     Report: the condition MachinesChecked says so. Off, the default: nothing is measured. The imports of PyTorch and the
-    measurement add seconds to such a start. Beside any other restart of the same pods, unless the program is at fault,
+    measurement add seconds to such a start. During any other restart of the same pods, unless the program is at fault,
     runs a smoke test of 0.2 s on the CPUs; the restart does not wait for it. A machine with less than half of the
     others' rate, twice in a row, is left likewise, and the failure is SEV1."""

@@ -56,12 +56,14 @@ def _paths(kind: inspect.Type, at: Path) -> Iterator[Path]:
 def _keeps(schema: Schema | None, path: Path) -> bool:
     """Check whether a schema knows a path, or keeps what it does not know on the way."""
     for step in path:
+        # A field that stands in an unknown one is dropped with it.
         if schema is None:
             return False
         if step == ITEM:
             schema = schema.get("items")
         elif step == VALUE:
             schema = schema.get("additionalProperties")
+        # From here on the definition keeps everything, whatever the rest of the path is.
         elif _is_open(schema):
             return True
         else:

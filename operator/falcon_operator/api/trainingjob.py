@@ -10,7 +10,7 @@ from falcon_operator.api.checkpoint import CheckpointSpec
 from falcon_operator.api.common import ApiStruct, Condition, ObjectMeta
 from falcon_operator.api.markers import Keywords, cel, object_schema, schema
 from falcon_operator.api.pod_template import PodTemplate
-from falcon_operator.api.policy import DetectionSpec, MitigationSpec, PreflightSpec, RecoverySpec
+from falcon_operator.api.policy import AnomaliesSpec, DetectionSpec, MitigationSpec, PreflightSpec, RecoverySpec
 
 
 def without_nulls(value: Any) -> Any:
@@ -33,7 +33,7 @@ class PausesStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The newest measurement of all machines and links that somebody has asked for (``kubectl falcon check``)."""
+    """The newest measurement of all machines and links that a user requested (``kubectl falcon check``)."""
 
     asked: Annotated[str, schema(maxLength=63)]
     """The annotation's value."""
@@ -208,6 +208,9 @@ class TrainingJobSpec(ApiStruct, frozen=True, kw_only=True):
     preflight: PreflightSpec = PreflightSpec()
     """The check of every machine before the ranks start."""
 
+    anomalies: AnomaliesSpec = AnomaliesSpec()
+    """What is found odd about the ranks one by one. May be changed while the job runs."""
+
     warm_pool_ref: WarmPoolRef | None = None
     """The WarmPool that replacement nodes are taken from. Without it a replacement goes to any free node. Where the
     pool does not exist, or does not allow the job's namespace, the job runs without spares and a condition says so."""
@@ -243,6 +246,25 @@ class DoneStep(ApiStruct, frozen=True, kw_only=True):
 
     what: Annotated[str, schema(maxLength=1024)]
     """What was done, and why."""
+
+
+class ForecastStatus(ApiStruct, frozen=True, kw_only=True):
+    """When something that a rank uses reaches its limit. Times are RFC 3339."""
+
+    resource: Annotated[str, schema(maxLength=32)]
+    """Memory, Disk, Inodes, OpenFiles or Processes."""
+
+    at: Annotated[str, schema(maxLength=64)]
+    """When the limit is reached if it goes on so."""
+
+    earliest: Annotated[str, schema(maxLength=64)]
+    """The begin of the range that the forecast allows for."""
+
+    latest: Annotated[str, schema(maxLength=64)]
+    """The end of that range."""
+
+    made_at: Annotated[str, schema(maxLength=64)]
+    """When the forecast was made; it is made again after a tenth of the time that was left."""
 
 
 class DiagnosisStatus(ApiStruct, frozen=True, kw_only=True):
@@ -296,6 +318,12 @@ class DiagnosisStatus(ApiStruct, frozen=True, kw_only=True):
 
     rank: Annotated[int | None, schema(minimum=0)] = None
     """The rank at fault, where there is one."""
+
+    metric: Annotated[str, schema(maxLength=256)] = ""
+    """The number of the output, the volume or the series that an anomaly is about."""
+
+    forecast: ForecastStatus | None = None
+    """For something that runs out: when it does."""
 
     resolved_at: Annotated[str, schema(maxLength=64)] = ""
     """When it was over, RFC 3339."""
@@ -365,7 +393,7 @@ class TrainingJobStatus(ApiStruct, frozen=True, kw_only=True):
     none."""
 
     check: CheckStatus | None = None
-    """The newest measurement of all machines and links that somebody has asked for (kubectl falcon check, or a new
+    """The newest measurement of all machines and links that a user requested (kubectl falcon check, or a new
     value of the annotation falcon.dev/check); absent if no check was requested."""
 
     diagnoses: Annotated[list[DiagnosisStatus], schema(list_type="atomic", maxItems=64)] = []

@@ -26,9 +26,9 @@ from falcon_operator.api.trainingjob import Counters
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """From what the ranks began again."""
+    """The checkpoint from which the ranks began again."""
 
-    step: int = 0  # the last that was trained before; 0: they began anew
+    step: int = 0  # the last that was trained before; 0: they began without a checkpoint
     own: int = 0  # ranks that found it in the memory of their own pod
     copied: int = 0  # ranks that got it from the memory of other pods
     keepers: list[str] = []  # the names of those pods
@@ -68,7 +68,7 @@ class NodeVerdict(ApiStruct, frozen=True, kw_only=True):
         "NoPool",
         "BreakerOpen",  # the circuit breaker did not admit the fence
         "ReadyAgain",  # the node was fenced for being NotReady, and no pool can test it
-        "LiftedByHand",  # somebody removed the fence
+        "LiftedByHand",  # a person removed the fence
         "UsableAgain",  # passed, and its probation is over
         "UsedSlow",  # used although it is slow: there was nothing better
     ]
@@ -114,10 +114,21 @@ class End(ApiStruct, frozen=True, kw_only=True):
     message: str
 
 
+class Held(ApiStruct, frozen=True, kw_only=True):
+    """A job that waits for a person after a failure that came again and again."""
+
+    at: float  # unix seconds
+    message: str
+    job_generation: int  # metadata.generation of the TrainingJob: another one lets the job go on
+    reason: str = "RepeatedFailure"  # of the condition Suspended
+
+
 class TrainingRunSpec(ApiStruct, frozen=True, kw_only=True):
     """The operator's intent for one job; only the operator writes it, before any effect is carried out."""
 
     version: int = 1  # version of this layout
+    readable_from: int = 1  # the oldest version of the layout whose operators can read this one
+    readable_from_release: str = ""  # the oldest operator release that can read this one
     generation: int = 0  # number of the present life of the job's process group; 0: none yet
     phase: str = ""  # what the operator wants of this life: Run, Stop or Finish
     phase_since: float = 0.0  # when the phase began, unix seconds; so are all times here
@@ -135,12 +146,13 @@ class TrainingRunSpec(ApiStruct, frozen=True, kw_only=True):
     gang: Gang = Gang()
     recovery: Annotated[RecoveryState, opaque()] = RecoveryState()  # the incident at hand, and what is learned
     preflight: Preflight = Preflight()  # the checks of the machines before the ranks start
-    smoke: Smoke = Smoke()  # the newest smoke test of the machines beside a restart
+    smoke: Smoke = Smoke()  # the newest smoke test of the machines during a restart
     demand: Demand = Demand()  # the checkpoint that was asked for before a planned restart
     verdicts: list[NodeVerdict] = []  # what is known of nodes that the job has left, the newest last
     history: Annotated[list[ClosedIncident], opaque()] = []  # incidents that are over, the newest first
     started_at: float = 0.0  # when the ranks ran for the first time
     end: End | None = None
+    held: Held | None = None
 
 
 class TrainingRun(ApiStruct, frozen=True, kw_only=True):
@@ -149,3 +161,4 @@ class TrainingRun(ApiStruct, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: TrainingRunSpec = TrainingRunSpec()
     problems: tuple[str, ...] = ()  # parts that could not be read and were left out
+    refusal: str = ""  # why this operator must not read the spec, which is empty then; "": it may

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for what must not wait behind the callbacks of the main loop.
+"""Run coroutines on a second event loop, so that callbacks of the main loop do not delay them.
 
 At 200 jobs a callback of the main loop waits for a tenth of a second on average, and for two seconds at worst. A call
 over HTTP takes several callbacks, so a renewal of the Lease would miss its time limit several times in a row. A thread

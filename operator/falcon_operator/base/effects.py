@@ -1,4 +1,4 @@
-"""The effects that a decision asks for. Each effect is idempotent by the name or key that it carries."""
+"""Define the effects that a decision asks for. The name or key of an effect makes it idempotent."""
 
 from __future__ import annotations
 

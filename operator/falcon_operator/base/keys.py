@@ -1,4 +1,4 @@
-"""The content of the queue: names of Falcon's objects."""
+"""Define the keys of the work queue: the names of Falcon's objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard output, also for the logs of libraries."""
+"""Write structured logs: one JSON object a line on standard output, for the logs of libraries as well."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def configure(level: LogLevel) -> None:
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # Records of libraries do not pass through structlog, so the handler adds the same fields to them.
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -32,6 +33,7 @@ def configure(level: LogLevel) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    # Debug output of libraries (HTTP, gRPC) would hide our own, so only our loggers get the lower level.
     root.setLevel(max(number, logging.WARNING))
     logging.getLogger("falcon_etcd").setLevel(number)
     logging.getLogger("falcon_operator").setLevel(number)

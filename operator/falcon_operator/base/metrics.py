@@ -1,4 +1,4 @@
-"""Prometheus metrics. Counts of jobs and pools are computed from their last known status at each scrape.
+"""Export Prometheus metrics. Each scrape counts jobs and pools by their last known status.
 
 Iteration times come from each look at a job, since the status is written only when they change. What a job's status
 counts (restarts, replacements) is durable and therefore exported from the status. What this process counts (reconciles,
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from falcon_core.model import ANOMALIES
+from falcon_core.wire.reporting.anomalies import Kind
 from falcon_operator.base.ports import BusState
+from falcon_operator.base.time_format import unix_seconds
 
 JobName = tuple[str, str]
 _AGES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
@@ -30,6 +33,12 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     replacements: int = 0
     diagnoses: tuple[tuple[str, str, str, str], ...] = ()  # id, kind, cause, class of the error
+    runs_out: tuple[tuple[str, float], ...] = ()  # resource, and when its limit is reached: unix seconds
+
+    @property
+    def anomalies(self) -> set[str]:
+        """Return the causes of its anomalies: the status has each only for as long as it is reported."""
+        return {cause for _, _, cause, _ in self.diagnoses if cause in ANOMALIES}
 
 
 def job_figures(body: Mapping[str, Any]) -> JobFigures:
@@ -52,6 +61,12 @@ def job_figures(body: Mapping[str, Any]) -> JobFigures:
             for note in (notes if isinstance(notes, list) else [])
             if isinstance(note, dict)
         ),
+        runs_out=tuple(
+            (str(forecast["resource"]), at)
+            for note in (notes if isinstance(notes, list) else [])
+            if (forecast := _dict(_dict(note).get("forecast"))).get("resource") in get_args(Kind)
+            and (at := _unix(forecast.get("at")))
+        ),
     )
 
 
@@ -68,6 +83,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     queue_depth: int
     fenced_nodes: int
     bus: BusState = BusState()
+    anomaly_service: tuple[bool, int] | None = None  # whether it answers, and questions without an answer; None: none
 
 
 class Metrics:
@@ -122,7 +138,7 @@ class Metrics:
         )
         self._interruptions = Counter(
             "falcon_watch_interruptions",
-            "Watches of pods and nodes that began anew, by resource and reason.",
+            "Watches of pods and nodes that began again, by resource and reason.",
             ["resource", "reason"],
             registry=self.registry,
         )
@@ -139,7 +155,7 @@ class Metrics:
         self._standstill.labels(cause, error_class).inc(seconds)
 
     def watch_interrupted(self, resource: str, reason: str) -> None:
-        """Count a watch that begins anew before its time."""
+        """Count a watch that begins again before its time."""
         self._interruptions.labels(resource, reason).inc()
 
     def reconciled(self, kind: str, seconds: float, success: bool) -> None:
@@ -154,12 +170,14 @@ class Metrics:
     def job(self, name: JobName, figures: JobFigures | None) -> None:
         """Take over the figures of a job whose status changed; None: the job is gone."""
         if figures is None:
+            # A label set that is kept after its job would be exported for ever.
             gone = self._jobs.pop(name, None)
             self._iterations.pop(name, None)
             self._checkpoints.pop(name, None)
             self._seen.pop(gone.uid if gone else "", None)
             return
         self._jobs[name] = figures
+        # A status repeats its diagnoses at each write; a counter counts each of them once.
         seen = self._seen.setdefault(figures.uid, set())
         for id_, *labels in figures.diagnoses:
             if id_ not in seen:
@@ -210,6 +228,7 @@ class Metrics:
         for labels, count in self._incidents.items():
             incidents.add_metric(list(labels), count)
         yield incidents
+        # A standby has no bus and no queue: zeros would look like an outage.
         if self.readings is not None:
             yield from _of_readings(self.readings())
 
@@ -225,15 +244,27 @@ class Metrics:
         )
         restarts = CounterMetricFamily("falcon_job_restarts", "Restarts of the processes.", labels=labels)
         replacements = CounterMetricFamily("falcon_job_replacements", "Nodes replaced.", labels=labels)
+        runs_out = GaugeMetricFamily(
+            "falcon_job_runs_out_timestamp_seconds",
+            "When a resource of the job's ranks reaches its limit if it grows on, unix time.",
+            labels=[*labels, "resource"],
+        )
+        anomalies = GaugeMetricFamily(
+            "falcon_job_anomalies", "1 while the job's status has an anomaly of this cause.", labels=[*labels, "cause"]
+        )
         for name, job in self._jobs.items():
+            for cause in sorted(job.anomalies):
+                anomalies.add_metric([*name, cause], 1.0)
             now, well = self._iterations.get(name, (None, None))
             if now is not None:
                 current.add_metric(name, now)
             if well is not None:
                 healthy.add_metric(name, well)
+            for resource, at in dict(job.runs_out).items():
+                runs_out.add_metric([*name, resource], at)
             restarts.add_metric(name, job.restarts)
             replacements.add_metric(name, job.replacements)
-        yield from (current, healthy, restarts, replacements)
+        yield from (current, healthy, restarts, replacements, runs_out, anomalies)
 
     def _of_checkpoints(self) -> Iterator[Metric]:
         labels = ["namespace", "job"]
@@ -284,6 +315,14 @@ def _of_readings(now: Readings) -> Iterator[Metric]:
     yield GaugeMetricFamily("falcon_queue_depth", "Objects that wait for their turn.", value=now.queue_depth)
     yield GaugeMetricFamily("falcon_fenced_nodes", "Nodes with Falcon's fence.", value=now.fenced_nodes)
     yield from _of_bus(now.bus)
+    if now.anomaly_service is not None:
+        answers, failures = now.anomaly_service
+        yield GaugeMetricFamily(
+            "falcon_anomaly_service_answers", "1 while the anomaly service answers.", value=float(answers)
+        )
+        yield CounterMetricFamily(
+            "falcon_anomaly_service_failures", "Questions to it without an answer that can be read.", value=failures
+        )
 
 
 def _of_bus(bus: BusState) -> Iterator[Metric]:
@@ -308,6 +347,14 @@ def _of_bus(bus: BusState) -> Iterator[Metric]:
 
 def _dict(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _unix(value: Any) -> float:
+    """Return an RFC 3339 time as unix seconds; 0 for anything else."""
+    try:
+        return unix_seconds(value) if isinstance(value, str) else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _whole(value: Any) -> int:

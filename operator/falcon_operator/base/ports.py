@@ -1,4 +1,4 @@
-"""The operator's edges as the deciding code sees them: observed objects as plain views, and two protocols for effects.
+"""Define the operator's edges for the code that decides: views of observed objects, and two protocols for effects.
 
 The packages that decide (``job/``, ``pool/``, ``status/``, ``intent/``, ``manifests/``) know only the views. The two
 reconcilers read through these protocols, write the intent, and then carry out the effects. ``cluster/`` (Kubernetes)
@@ -18,6 +18,7 @@ from falcon_core.wire.launcher.imports import Imports
 from falcon_core.wire.measurement.probe import ProbeOrder
 from falcon_core.wire.reporting.messages import Plan, Summary
 from falcon_core.wire.saves.peers import Peers
+from falcon_core.wire.verdicts import Verdict
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
@@ -26,7 +27,7 @@ Manifest = dict[str, Any]
 
 
 class Conflict(Exception):  # noqa: N818 - the Kubernetes word
-    """The error of a write that came too late: somebody else wrote first. Read again and decide again."""
+    """The error of a write that came too late: another client wrote first. Read again and decide again."""
 
 
 class NotFound(Exception):  # noqa: N818 - the Kubernetes word
@@ -45,7 +46,7 @@ class Rejected(Exception):  # noqa: N818 - the API server's answer
 
 
 class Foreign(Rejected):
-    """The error of a name that an object of somebody else has; the message names the object and the remedy."""
+    """The error of a name that a foreign object has; the message names the object and the remedy."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=True)
@@ -53,6 +54,10 @@ class Foreign(Rejected):
 
 class Oversize(Exception):  # noqa: N818 - like the other refusals
     """The error of a part of a TrainingRun that is too large to be stored; the message names it and the remedy."""
+
+
+class NewerLayout(Exception):  # noqa: N818 - like the other refusals
+    """The error of a TrainingRun that only a newer operator can read; the message names versions and the remedy."""
 
 
 class Unavailable(OSError):  # noqa: N818 - gRPC's and HTTP's word
@@ -140,7 +145,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     ready_changed_unix: float = 0.0
     unschedulable: bool = False
     labels: dict[str, str] = {}
-    owned: bool = True  # by the job or the pool that the labels name; False: somebody else wrote the labels
+    owned: bool = True  # by the job or the pool that the labels name; False: another actor wrote the labels
     taints: dict[str, str] = {}  # key → value, NoSchedule and NoExecute alike
     hard_taints: tuple[NodeTaint, ...] = ()  # the same, with their effects
     conditions: dict[str, str] = {}  # type → "True" | "False" | "Unknown"
@@ -167,8 +172,16 @@ class JobReports(msgspec.Struct, frozen=True, kw_only=True):
     gone_since_seconds: dict[str, float] = {}
     # Since when this operator hears etcd, or all gateways; None while it does not.
     session_healthy_since_seconds: float | None = None
-    unread: dict[str, str] = {}  # by pod uid: why its newest report cannot be read; the one before it stands
+    unread: dict[str, str] = {}  # by pod uid: why its newest report cannot be read; the report before it stands
     bus_full: bool = False  # etcd refuses every write: a report comes by a gateway's stream or not at all
+
+
+class JobFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """The anomaly service's verdicts on one job, which are about the processes of ``generation``."""
+
+    generation: int = 0
+    age_seconds: float = 0.0  # of the answer
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class Kube(Protocol):

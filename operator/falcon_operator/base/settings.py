@@ -1,4 +1,4 @@
-"""The operator's settings, from ``FALCON_*`` environment variables.
+"""Read the operator's settings from ``FALCON_*`` environment variables.
 
 All problems are found at once, each with the variable's name and the remedy.
 """
@@ -40,6 +40,11 @@ def _endpoints(raw: object) -> object:
         if not endpoint.startswith("https://") or ":" not in endpoint.removeprefix("https://"):
             raise ValueError(f"{endpoint!r} is not https://host:port: the operator's identity is its certificate")
     return endpoints
+
+
+def _addresses(raw: object) -> object:
+    """Split host:port, several separated by commas. Any other value is a default and is returned as it is."""
+    return environment.addresses(raw) if isinstance(raw, str) else raw
 
 
 def _boolean(raw: object) -> object:
@@ -85,7 +90,8 @@ class Settings(BaseSettings):
     ] = None  # None: not known
     gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]  # for agents
     gateway_selector: Text  # labels of the gateways' pods in the operator's namespace
-    gateway_secret_prefix: Text  # of `-gateway-tls` and `-jobs-ca`
+    gateway_secret_prefix: Text  # of `-gateway-tls`, `-jobs-ca` and `-anomalies-tls`
+    anomaly_service: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)] = ()  # empty: there is none
     host_network_admitted: Annotated[bool, BeforeValidator(_boolean)] = True  # False: a NetworkPolicy keeps them off
     agent_image: Text
     agent_image_pull_policy: Annotated[PullPolicy, Field(description="one of Always, IfNotPresent, Never")] = (
@@ -126,6 +132,11 @@ class Settings(BaseSettings):
             error_overrides=self.errors,
             departure_taints=self.departure_taints,
         )
+
+    @property
+    def anomaly_names(self) -> tuple[str, ...]:
+        """Return the host of the anomaly service, as its certificate has it; empty where there is no such service."""
+        return tuple(address.rpartition(":")[0] for address in self.anomaly_service[:1])
 
     @property
     def gateway_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How times are written: Kubernetes durations (``90s``, ``1h30m``), shares of time, RFC 3339 stamps, times of day."""
+"""Parse and write times: Kubernetes durations (``90s``, ``1h30m``), shares of time, RFC 3339 stamps, times of day."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The operator's side of gateways and etcd: announcements, commands, reports, certificates."""
+"""Exchange announcements, commands, reports and certificates with gateways and etcd."""

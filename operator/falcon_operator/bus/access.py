@@ -1,4 +1,6 @@
-"""Authentication in etcd, with root as its only user: operator and gateways. Every function is safe to repeat.
+"""Set up authentication in etcd, with root as its only user, for the operator and the gateways.
+
+Every function is safe to repeat.
 
 Earlier releases gave each job's agents a user of their own, named by the job's uid; what is left of them is removed.
 """

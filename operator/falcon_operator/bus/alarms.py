@@ -1,4 +1,4 @@
-"""etcd's alarms: seen, said, and healed where that is possible.
+"""Watch etcd's alarms, report them, and repair what can be repaired.
 
 An etcd whose database has reached its quota raises NoSpace and refuses every write from then on, whatever is deleted or
 compacted: it takes an administrator to make room and to take the alarm back. The leader is that administrator. It
@@ -59,14 +59,17 @@ class Alarms:
         """Look at alarms and sizes; make room where etcd is full. Raises :class:`EtcdError` when etcd cannot answer."""
         alarms = await self._client.maintenance.alarms()
         databases = await self._measure()
+        # The warning about too small a quota comes first: it is of use only before the database is full.
         self._weigh(databases)
         full = [alarm for alarm in alarms if alarm.kind == "NoSpace"]
         corrupt = [alarm for alarm in alarms if alarm.kind == "Corrupt"]
+        # Times and pauses of the attempts follow the alarm, so they are updated before any attempt.
         self._follow(bool(full), databases)
         if corrupt and not self.state.corrupt:
             log.error("bus corrupt", members=[f"{alarm.member_id:x}" for alarm in corrupt])
         self._show(databases, full=bool(full), corrupt=bool(corrupt))
         if full and not corrupt and self._clock.monotonic() >= self._attempt_at:
+            # Only without the alarm Corrupt: then etcd serves no key, and nothing here repairs that.
             await self._attempt(full)
             self._show(databases, full=True, corrupt=False)
 
@@ -98,12 +101,14 @@ class Alarms:
         quota_bytes = min(database.quota_bytes for database in databases)
         if not self._compared:
             self._compared = True
+            # Quota and retention are settings. They are compared once, so that a wrong pair is logged at the start.
             rate = capacity.lasting_bytes_per_second(quota_bytes, self._retention_seconds)
             figures = {"quota_bytes": quota_bytes, "retention_seconds": self._retention_seconds}
             if rate < capacity.LEAST_BYTES_PER_SECOND:
                 log.warning("bus small", bytes_per_second=round(rate), **figures, remedy=_MORE_ROOM)
             else:
                 log.info("bus capacity", bytes_per_second=round(rate), **figures)
+        # What is written now shows a database that will fill, though both settings were right for the planned size.
         self._history.sample(self._clock.monotonic(), self._written_bytes)
         expected_bytes = self._history.expected_bytes()
         filling = expected_bytes is not None and expected_bytes > capacity.FILLING_SHARE * quota_bytes
@@ -158,6 +163,7 @@ class Alarms:
         try:
             self._hindrance = await self._make_room()
             if not self._hindrance:
+                # etcd refuses writes until the alarm is taken back, even when there is room again.
                 for alarm in alarms:
                     await self._client.maintenance.disarm(alarm)
         except EtcdError as error:
@@ -176,10 +182,12 @@ class Alarms:
         if not databases:
             return "no member answers"
         revision = max(database.revision for database in databases)
+        # History that is gone already needs no compaction: etcd itself may have compacted meanwhile.
         with contextlib.suppress(Compacted):
             await self._client.compact(revision, physical=True, timeout_seconds=COMPACT_SECONDS)
         for database in databases:  # the figure of what is in use lags in an idle etcd: only a copy shows what is left
             await self._client.maintenance.defragment(database.endpoint, DEFRAGMENT_SECONDS)
+        # Disarming a member that is still full would raise the alarm again at its next write.
         for database in await self._measure():
             if capacity.is_full(database.size_bytes, database.quota_bytes):
                 return (

@@ -1,4 +1,4 @@
-"""``ports.Bus``: reports from the gateways, announcements and commands to them, by their streams and by etcd.
+"""Implement ``ports.Bus``: exchange reports, announcements and commands with gateways, by streams and by etcd.
 
 Either way is enough. What the jobs shall know is kept in ``Wanted``: each stream repeats it, and a task writes it into
 etcd, where gateways find it after a restart, and again after etcd has lost its data. Reports come as batches by both
@@ -158,7 +158,7 @@ class EtcdBus:
     # -- the leader --------------------------------------------------------------------------------------------------
 
     def all_announced(self, existing: Collection[str]) -> None:
-        """Say that each job that exists has been looked at: gateways forget all others.
+        """Announce that each job that exists has been looked at: gateways forget all others.
 
         ``existing`` are their uids. Those that no look could announce stay as gateways know them.
         """
@@ -275,6 +275,8 @@ class EtcdBus:
     async def _relist(self, kvs: Sequence[KeyValue]) -> None:
         self._stored.relist(kvs)
         self._unwritten.set()
+        # The list replaces all that was known of gateways: one that registered and left while the watch was broken
+        # sent no event.
         registered = {
             gateway_of(kv.key): registration
             for kv in kvs
@@ -285,6 +287,7 @@ class EtcdBus:
             if kv.key.startswith(REPORTS):
                 self._take_stored_batch(kv)
                 await asyncio.sleep(0)  # a large cluster's reports take a while to read
+        # Judge once who is heard, after the whole list: a pod may have moved to a gateway further down.
         self._listen()
 
     def _take_event(self, event: WatchEvent) -> None:
@@ -301,6 +304,7 @@ class EtcdBus:
                 self._take_stored_batch(event.kv)
         else:
             self._stored.delete(key)
+            # Jobs still need a key that is wanted. Another actor deleted it, so it is written again.
             job = job_of(key)
             if job is not None and key in self._wanted.values:
                 self._stored.delete_prefix(job.prefix)  # gateways forgot the job, if it was its announcement
@@ -369,8 +373,9 @@ class EtcdBus:
             await self._unwritten.wait()
             self._unwritten.clear()
             if not self._leader_key.value:
-                continue  # whoever takes the key asks again
+                continue  # the task that takes the key sets ``_unwritten`` again
             try:
+                # Only what etcd lacks is written, so a restart of the operator costs no write.
                 for key in self._stored.lacks(self._wanted.values):
                     await self._write(key)
                 failing = False

@@ -1,4 +1,4 @@
-"""Certificates of the bus: two authorities, server certificates, root's and each job's certificate. Pure.
+"""Issue the certificates of the bus: two authorities, server certificates, root's and one for each job.
 
 The control authority signs the server certificates of etcd and of the gateways, and the client certificate of ``root``:
 operator and gateways are that user in etcd, and the operator shows it to the gateways. etcd takes the common name as
@@ -8,7 +8,8 @@ other by that name as well, on both sides of a connection. No agent takes such a
 of the control authority.
 
 etcd's members also use the server certificate between each other, so it is a client certificate as well. It names no
-user that exists, and therefore allows nothing. Keys are ECDSA P-256.
+user that exists, and therefore allows nothing. That of the anomaly service is of the same kind: a server's towards the
+operator, and a client's towards the gateways, which know it by its common name. Keys are ECDSA P-256.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ LEAF_DAYS = 365
 RENEW_FRACTION = 1 / 3  # of a certificate's life: with no more left, it is renewed
 BACKDATE = dt.timedelta(minutes=5)  # for clocks that are behind
 ROOT_USER = "root"
+ANOMALY_SERVICE = "anomalies"  # the common name by which gateways know the anomaly service; no user of etcd has it
 CONTROL, JOBS = "falcon control authority", "falcon jobs' authority"  # names, for people
 
 
@@ -72,7 +74,7 @@ def issue_agents(authority: Pair, job_uid: str, now: dt.datetime) -> Pair:
 
 
 def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[str] = ()) -> str:
-    """Return why the pair has to be made anew; "" if it is good.
+    """Return why the pair has to be made again; "" if it is good.
 
     Reasons: the pair cannot be read, key and certificate do not belong together, another authority signed it, one of
     ``names`` is missing, or only the last third of its life is left.
@@ -83,12 +85,15 @@ def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[s
         signer = x509.load_pem_x509_certificate(authority)
     except (ValueError, TypeError) as error:
         return f"cannot be read: {error}"
+    # Each may be valid by itself: the owner of an external etcd may have replaced one of the two alone.
     if key.public_key() != cert.public_key():
         return "key and certificate do not belong together"
     try:
+        # After a change of the authority, peers no longer trust a certificate of the earlier one.
         cert.verify_directly_issued_by(signer)
     except Exception as error:  # noqa: BLE001 - the library names half a dozen
         return f"not signed by the authority: {error or type(error).__name__}"
+    # Names follow from settings (namespace, Service), and a changed setting makes the old certificate useless.
     missing = {_san(name) for name in names} - set(_sans(cert))
     if missing:
         return f"names are missing: {', '.join(sorted(str(name.value) for name in missing))}"
@@ -118,6 +123,7 @@ def _issue(
         raise ValueError("ca.key: not an elliptic-curve key; give an ECDSA authority")
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_name(common_name), signer.subject, key.public_key(), now, LEAF_DAYS)
+    # A leaf certificate of ours must not sign others.
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)

@@ -1,4 +1,4 @@
-"""The certificates of the jobs' agents: one a job, made when it is first asked for, and again before it expires."""
+"""Keep one certificate for the agents of each job: make it at the first request, and again before it expires."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from falcon_operator.bus import certs
 
 
 class BusCertificates(Protocol):
-    """The authority that signs the agents' certificates, and the one with which agents verify the gateways'."""
+    """The authority that signs the agents' certificates, and that with which agents verify the gateways'."""
 
     @property
     def jobs(self) -> certs.Pair: ...

@@ -1,7 +1,7 @@
-"""The operator's stream to each gateway that etcd or the API server names (``census``).
+"""Keep a stream to each gateway that etcd or the API server names (``census``).
 
-A gateway that neither names any more is followed for as long as it answers on its stream. The streams are made anew for
-ever.
+A gateway that neither names any more is followed for as long as it answers on its stream. A stream that
+ends is made again, for ever.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Gateways:
     """All gateways. ``on_batch`` gets every batch of every stream; ``leader`` is asked for each new stream.
 
     ``pods`` returns the gateways' pods as the API server last named them, None before it has.
-    The clock has to be the one of the streams: ``time.monotonic``.
+    The clock has to be that of the streams: ``time.monotonic``.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Gateways:
     # -- what etcd says ----------------------------------------------------------------------------------------------
 
     def relist(self, registered: Mapping[str, Registration]) -> None:
-        """Replace all that etcd has said."""
+        """Replace all gateways that etcd has named."""
         self._registered = dict(registered)
         self._incarnations |= {gateway: known.incarnation for gateway, known in registered.items()}
         self._changed.set()
@@ -139,6 +139,8 @@ class Gateways:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 addresses = census.addresses(self._registered, self._pods())
+                # Streams that are out of date end first, so that the loop below makes them again at their new
+                # address.
                 self._end_links(addresses)
                 for gateway, address in addresses.items():
                     if gateway not in self._links:
@@ -148,6 +150,7 @@ class Gateways:
                         log.info("gateway found", gateway=gateway, address=address)
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
+                    # A change of the gateways' pods does not wake this loop, so it looks at them in this rhythm.
                     async with asyncio.timeout(CHECK_SECONDS):
                         await self._changed.wait()
 
@@ -160,8 +163,10 @@ class Gateways:
         for gateway, link in list(self._links.items()):
             address = addresses.get(gateway)
             if address is None:
+                # etcd may be away, and with it the gateway's registration. A stream that answers proves more.
                 over = not link.answers(now)
             else:
+                # A stream carries the epoch under which it was opened, and gateways follow the highest epoch.
                 over = address != link.address or epoch != self._epoch
             if over:
                 assert link.task is not None  # set where the link was made

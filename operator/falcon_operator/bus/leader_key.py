@@ -1,4 +1,4 @@
-"""The leader key: who may write commands to etcd.
+"""Hold the leader key, which decides who may write commands to etcd.
 
 Every write of the operator compares the key with the value that this leader has written there, so that a leader that
 was stalled, and has a successor, changes nothing.
@@ -48,7 +48,7 @@ def _stored(value: bytes) -> _Leader:
     try:
         return msgspec.json.decode(value, type=_Leader)
     except msgspec.MsgspecError:
-        return _Leader(0, "")  # nobody's: to be replaced
+        return _Leader(0, "")  # of no leader: to be replaced
 
 
 class LeaderKey:
@@ -63,7 +63,7 @@ class LeaderKey:
     async def hold(self, prepare: Callable[[], Awaitable[None]]) -> bool:
         """Write the key once more; return whether it had to be taken first.
 
-        It is taken where it belongs to nobody or to an earlier leader. ``prepare`` is awaited before that.
+        It is taken where it belongs to no leader or to an earlier one. ``prepare`` is awaited before that.
 
         Raises:
             LeadershipLost: Another leader's key stands, and the Lease is not this operator's either.
@@ -76,6 +76,8 @@ class LeaderKey:
         return await self._take(prepare)
 
     async def _take(self, prepare: Callable[[], Awaitable[None]]) -> bool:
+        # Read before ``prepare``: a key that another process takes meanwhile has another revision, and the transaction
+        # fails.
         kv = await self._client.get(LEADER_KEY)
         await prepare()
         epoch = self._leadership.epoch
@@ -89,6 +91,7 @@ class LeaderKey:
                 # a Lease that was deleted begins at 0 again; only its present holder may raise the epoch from there
                 epoch = await self._leadership.raise_epoch(stored.epoch + 1)
             unchanged = Compare.mod_revision(LEADER_KEY, "==", kv.mod_revision)
+        # The random token tells this value from an earlier one of the same epoch and identity.
         value = msgspec.json.encode(_Leader(epoch, self._identity, secrets.token_hex(8)))
         taken = (await self._client.txn([unchanged], [Op.put(LEADER_KEY, value)])).succeeded
         if taken:
@@ -104,6 +107,7 @@ class LeaderKey:
         if not self.value:
             raise BusUnavailable("etcd has not been reached yet")
         try:
+            # A leader that was stalled and has a successor fails this comparison, and so changes nothing.
             answer = await self._client.txn([Compare.value(LEADER_KEY, "==", self.value)], operations)
         except EtcdError as error:
             raise BusUnavailable(str(error)) from error

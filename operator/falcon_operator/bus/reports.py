@@ -1,4 +1,4 @@
-"""What agents reported, from the batches that gateways send and write to etcd. Pure.
+"""Merge what agents reported, from the batches that gateways send and write to etcd.
 
 A pod is alive or gone only as far as its gateway is heard now, in the incarnation that said so. The pods of a lost
 gateway are unknown: their agents connect to another one, whose newer entries then hold. An agent that has not done so
@@ -78,8 +78,9 @@ class ReportsCache:
         self.incarnations: dict[str, int] = {}  # the newest of each gateway that has sent a batch
 
     def take(self, batch: Batch, now: float) -> JobKey | None:
-        """Take over a batch, whichever way it came. Return its job if the batch says anything new."""
+        """Take over a batch, whichever way it came. Return its job if the batch holds anything new."""
         number = (batch.gateway, batch.incarnation, batch.number)
+        # The same batch usually comes twice, by the stream and by etcd.
         if number in self._seen:
             return None
         self._remember(number)
@@ -87,10 +88,12 @@ class ReportsCache:
         if job is None:
             key = JobKey(batch.namespace, batch.job, batch.job_uid)
             job = self._jobs[batch.job_uid] = _Job(key)
+        # Merging replaces the entries, and what is new in one shows only against the entry before.
         before = {entry.pod_uid: job.entries.pods.get(entry.pod_uid) for entry in batch.entries}
         news = job.entries.merge(batch)
         for pod_uid in news:
             self._take_entry(job, pod_uid, before[pod_uid], now)
+        # A gateway may still send pods that this job no longer has.
         if job.announced is not None and not job.announced.issuperset(news):
             job.keep(job.announced)
         return job.key if news else None
@@ -107,6 +110,7 @@ class ReportsCache:
             self._hearing_since = None
         elif self._hearing_since is None:
             self._hearing_since = now
+        # Gateways seldom change, and this is called again and again.
         if heard == self._heard:
             return []
         self._heard = dict(heard)
@@ -118,8 +122,10 @@ class ReportsCache:
         if job is None:
             return JobReports(session_healthy_since_seconds=healthy_since)
         gone = {pod: since for pod, since in job.gone_since.items() if pod not in job.unknown_since}
+        # A pod whose gateway is lost counts as gone only once its agent has had the time to connect to another one.
         for pod, since in job.unknown_since.items():
             lost_at = self._rejoined_by(since)
+            # None while no gateway is heard: then the silence says nothing of the agents.
             if lost_at is not None and now >= lost_at:
                 gone[pod] = job.gone_since.get(pod, lost_at)
         return JobReports(
@@ -170,16 +176,20 @@ class ReportsCache:
         try:
             summary = decode_summary(entry.payload, pod_uid)
         except ValueError as error:
+            # A report that cannot be read must not hide the pod: the report before it stays, and the status names the
+            # pod.
             job.refused["Impossible" if isinstance(error, msgspec.ValidationError) else "Malformed"] += 1
             job.unread[pod_uid] = str(error)
             return
         job.unread.pop(pod_uid, None)
         known = job.summaries.get(pod_uid)
         if known is not None:
+            # A brief lacks the excess in each communicator: keep that of the newest full report of this slowdown.
             summary = _with_known_excess(known.summary, summary)
         # what is first seen of an agent that is gone was reported at any time before
         received_at = now if before is not None or entry.alive else OLD
         gateway_unix = entry.received_unix_ns / 1e9
+        # The least difference of several reports is nearest to the true one: delays only ever add to it.
         clocks = job.clocks.setdefault(pod_uid, deque(maxlen=_CLOCK_REPORTS))
         if received_at != OLD:
             clocks.append(received_at - summary.unix_ns / 1e9)
@@ -208,6 +218,7 @@ def _with_known_excess(before: Summary, summary: Summary) -> Summary:
     The ranks of a large job are asked for it in turns.
     """
     known = {rank.rank: rank for rank in before.ranks if rank.onset is not None and rank.comms}
+    # After a restart the ranks and their communicators are others.
     if not known or before.generation != summary.generation:
         return summary
     ranks = [_and_excess(rank, known.get(rank.rank)) for rank in summary.ranks]
@@ -217,6 +228,7 @@ def _with_known_excess(before: Summary, summary: Summary) -> Summary:
 def _and_excess(rank: RankSignals, before: RankSignals | None) -> RankSignals:
     if before is None or before.onset is None or rank.detailed or rank.onset is None:
         return rank
+    # Another onset is another slowdown, whose excess has not been reported yet.
     if rank.onset.iteration != before.onset.iteration:
         return rank
     # The counts of calls are of the moment at which they were reported, and of no other.

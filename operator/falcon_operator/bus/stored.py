@@ -1,4 +1,4 @@
-"""What etcd holds, as the watch shows it: the operator's own values, and the names of the reports' keys. Pure."""
+"""Keep what the watch shows of etcd's content: the operator's own values, and the names of the reports' keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's own certificate as files: clients read files, and read them again after a renewal."""
+"""Write the operator's own certificate to files, which clients read again after a renewal."""
 
 from __future__ import annotations
 

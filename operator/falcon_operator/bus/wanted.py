@@ -1,4 +1,4 @@
-"""What gateways and etcd shall know of the jobs: the pods of each, and its commands. Pure.
+"""Keep what gateways and etcd must know of the jobs: the pods of each job, and its commands.
 
 It reaches a gateway by two ways, by a stream and by etcd. So each announcement and each command has a revision: the
 leader's epoch in the upper half, a count in the lower half. The higher revision holds, whichever way it came.
@@ -37,6 +37,7 @@ class Wanted:
         """Announce a job's pods; return whether that is news. Commands of a job are published after this."""
         self._renumber(epoch)
         known = self._announced.get(key)
+        # The order of pods means nothing, so it must not make an announcement new.
         uids = sorted(pod_uids)
         if known is not None and (list(known.pod_uids), known.procs_per_replica) == (uids, procs_per_replica):
             return False
@@ -79,6 +80,8 @@ class Wanted:
         if epoch == self._epoch:
             return
         self._epoch = epoch
+        # Gateways follow the higher revision, so that what an earlier epoch said would lose against a stalled
+        # leader's words.
         for key, announce in list(self._announced.items()):
             fresh = Announce()
             fresh.CopyFrom(announce)

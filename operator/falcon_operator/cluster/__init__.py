@@ -1,1 +1,1 @@
-"""All Kubernetes I/O."""
+"""Make all calls to Kubernetes."""

@@ -1,4 +1,4 @@
-"""``ports.Kube`` on a real API server.
+"""Implement ``ports.Kube`` on a real API server.
 
 Answers about jobs, runs and pools are kept until an event says that they changed (``read_cache``). Pods and nodes are
 read from mirrors in memory (``inventory``), which also take over the answers to the operator's own writes.
@@ -67,6 +67,7 @@ class KubeClient:
         self._breaker = breaker
         self._instance = instance
         self._namespaces = tuple(watch_namespaces) or ("",)
+        # The operator's own namespace is always watched: its burn-in pods and the gateways are there.
         served = tuple(dict.fromkeys((*watch_namespaces, namespace))) if watch_namespaces else ()
         self._inventory = Inventory(transport, served, on_interruption)
         self._jobs: ReadCache[tuple[str, str], TrainingJob | None] = ReadCache(clock, KEPT_SECONDS, _version)
@@ -120,6 +121,7 @@ class KubeClient:
     async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         meta = job.metadata
         path = path_of(API_VERSION, JOBS, meta.namespace, meta.name, "status")
+        # Should the call fail, the server may have stored it all the same, so the earlier answer is void.
         state = self._jobs.drop((meta.namespace, meta.name))
         data = await self._http.call("PUT", path, body=views.with_status("TrainingJob", job, status))
         stored = views.custom(data, TrainingJob)
@@ -147,6 +149,7 @@ class KubeClient:
         meta = job.metadata
         name = (meta.namespace, meta.name)
         manifest = build_run(job, spec, before.metadata.resource_version if before else "")
+        # Void the cached run before the call: whatever becomes of the write, the answer before it may be wrong now.
         state = self._runs.drop(name)
         try:
             if before is None:
@@ -158,6 +161,7 @@ class KubeClient:
             self._jobs.drop(name)  # the run of a job that was deleted while no watch reported it goes with the job
             raise
         stored = read_run(msgspec.json.decode(data))
+        # The next look reads this answer instead of asking the server again.
         self._runs.keep(name, stored, state)
         return stored
 
@@ -178,6 +182,7 @@ class KubeClient:
         found: dict[str, list[Occupant]] = {}
         for pod in self._inventory.all_pods():
             role = pod.labels.get(LABEL_ROLE, "")
+            # A pod that has ended keeps its node's name, and uses nothing there.
             if pod.node and role == ROLE_TRAINER and pod.phase not in ("Succeeded", "Failed"):
                 found.setdefault(pod.node, []).append(Occupant(namespace=pod.namespace, name=pod.name, role=role))
         return found
@@ -255,6 +260,7 @@ class KubeClient:
         Raises Rejected if the circuit breaker refuses a fence (``TAINT_FENCED``), Conflict if the taints keep changing.
         """
         async with self._tainting:  # two fences at once must not both pass the breaker
+            # Kubelets and controllers write to the same node. After a conflict its taints are read again.
             for _ in range(TAINT_ATTEMPTS):
                 try:
                     found = await self._node(node)
@@ -273,6 +279,7 @@ class KubeClient:
         raise Conflict(f"node {node}: its taints changed {TAINT_ATTEMPTS} times in a row")
 
     async def untaint_node(self, node: str, key: str) -> None:
+        # Taints are one list that others write too: it is written only over the version that was read.
         for _ in range(TAINT_ATTEMPTS):
             try:
                 found = await self._node(node)
@@ -290,7 +297,7 @@ class KubeClient:
         return nodes.item(await self._http.call("GET", path_of("v1", "nodes", name=name)))
 
     async def _write_taints(self, node: Item[Node], taints: list[Taint]) -> bool:
-        """Write the node's taints. Return False if somebody else changed the node meanwhile."""
+        """Write the node's taints. Return False if another client changed the node meanwhile."""
         body = {
             "metadata": {"resourceVersion": str(node.version)},
             "spec": {"taints": msgspec.to_builtins(taints) or None},
@@ -364,6 +371,8 @@ class KubeClient:
             path, token = path_of(API_VERSION, plural, namespace), ""
             while True:
                 query = {"limit": PAGE, **({"continue": token} if token else {})}
+                # In pages: one answer with all jobs of a large cluster would be held in memory as a whole, here and at
+                # the server.
                 page = views.page(await self._http.call("GET", path, query=query))
                 for raw in page.items:
                     yield raw

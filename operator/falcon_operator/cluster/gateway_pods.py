@@ -1,4 +1,4 @@
-"""The pods of the gateways, in memory: the source that names gateways while etcd is away.
+"""Mirror the pods of the gateways in memory: they name the gateways while etcd is away.
 
 They are in the operator's own namespace, where it may list and watch pods for its burn-ins already.
 """
@@ -67,6 +67,7 @@ def _address(pod: _Pod) -> str:
     host = pod.status.pod_ip
     if not numbers or not host:
         return ""
+    # An IPv6 address needs brackets, or its last group would be read as the port.
     return f"[{host}]:{numbers[0]}" if ":" in host else f"{host}:{numbers[0]}"
 
 

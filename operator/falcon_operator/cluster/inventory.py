@@ -1,4 +1,4 @@
-"""The pods and nodes that the operator works with, in memory.
+"""Mirror the pods and nodes that the operator works with in memory.
 
 A cluster has tens of thousands of them, and each look at a job or a pool reads many. So they are listed once and
 watched from then on. One mirror holds all pods, or one for each namespace that the operator serves, its own included:
@@ -69,7 +69,7 @@ class Inventory:
     def nodes_by_name(self) -> Mapping[str, NodeView]:
         """Return the nodes' views by name. Raises :class:`Unsynced`.
 
-        The mapping is shared by all looks until a node changes: making it anew for each would cost most of a look at a
+        The mapping is shared by all looks until a node changes: making it again for each would cost most of a look at a
         job in a large cluster.
         """
         listed = self.nodes.views()

@@ -43,12 +43,14 @@ class JobSecrets:
         self._uids: dict[str, str] = {}  # by path: those that this process has written
 
     async def write(self, manifest: Manifest) -> None:
-        """Create or replace the Secret. Raises Foreign if somebody else's has the name."""
+        """Create or replace the Secret. Raises Foreign if a foreign Secret has the name."""
         meta = manifest["metadata"]
         path = path_of("v1", "secrets", meta["namespace"], meta["name"])
         reason = ""
         for _ in range(_ATTEMPTS):
             try:
+                # The uid of the last write saves the trial. It is forgotten first, so that a conflict leads to a new
+                # trial.
                 uid = self._uids.pop(path, "")
                 if not uid:
                     try:
@@ -56,6 +58,7 @@ class JobSecrets:
                         return self._keep(path, made)
                     except AlreadyExists:
                         uid = await self._own(path, manifest)
+                # With the uid the server refuses the write if another actor has replaced the Secret since the trial.
                 body = {**manifest, "metadata": {**meta, "uid": uid}}
                 return self._keep(path, await self._http.call("PUT", path, body=body))
             except (NotFound, Conflict) as error:  # deleted or made again meanwhile: look again

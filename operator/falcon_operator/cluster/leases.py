@@ -48,6 +48,7 @@ class KubeLeases:
 
     def _body(self, holder: Holder) -> dict[str, object]:
         metadata = {"name": LEASE_NAME, "namespace": self._namespace}
+        # Without the version that was read, the write would overrule a replica that took the lease meanwhile.
         if holder.resource_version:
             metadata["resourceVersion"] = holder.resource_version
         return {

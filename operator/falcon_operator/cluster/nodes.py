@@ -1,4 +1,4 @@
-"""Nodes: what the operator keeps of them, taints, and the circuit breaker for fences. Pure."""
+"""Decode nodes, edit their taints, and limit how many nodes are fenced in a window (the circuit breaker)."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def item(data: bytes | msgspec.Raw) -> Item[Node]:
 def _view(node: _Node, taints: Sequence[Taint]) -> NodeView:
     conditions = {condition.type: condition for condition in node.status.conditions or []}
     ready = conditions.get("Ready")
+    # PreferNoSchedule keeps no pod away, so it does not count.
     hard = tuple(
         NodeTaint(key=taint.key, value=taint.value or "", effect=taint.effect)
         for taint in taints
@@ -84,6 +85,8 @@ def _view(node: _Node, taints: Sequence[Taint]) -> NodeView:
         taints={taint.key: taint.value for taint in hard},
         hard_taints=hard,
         conditions={name: condition.status for name, condition in conditions.items()},
+        # The other conditions are of node problem detectors: a list of their names would never be complete, so all but
+        # Kubernetes' own are read.
         reports=tuple(
             NodeReport(
                 name,

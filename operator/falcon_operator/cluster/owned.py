@@ -1,4 +1,4 @@
-"""Write the objects that a job needs under names that are its own: never over an object of somebody else.
+"""Write the objects that a job needs under names that are its own: never over the object of another owner.
 
 An object is the job's if it has an owner reference with the job's uid. An object whose controller is an earlier
 TrainingJob of the same name is what that job has left: it is deleted. Any other object is foreign, and is left as it
@@ -16,7 +16,7 @@ from falcon_operator.api.common import GROUP
 from falcon_operator.base.ports import Conflict, Foreign, Manifest, NotFound
 from falcon_operator.cluster.transport import MERGE_PATCH, Transport, path_of
 
-_ATTEMPTS = 3  # each begins with a read; somebody else may write between it and our write
+_ATTEMPTS = 3  # each begins with a read; another actor may write between it and our write
 
 
 async def ensure(http: Transport, version: str, plural: str, wanted: Manifest) -> None:
@@ -36,7 +36,7 @@ async def ensure(http: Transport, version: str, plural: str, wanted: Manifest) -
                 return
             if await _settle(http, path, found, wanted):
                 return
-        except (NotFound, Conflict) as error:  # somebody else wrote in between
+        except (NotFound, Conflict) as error:  # another actor wrote in between
             reason = str(error)
     raise Conflict(f"{_called(wanted)} could not be written: {reason}")
 
@@ -55,14 +55,17 @@ async def _settle(http: Transport, path: str, found: Manifest, wanted: Manifest)
     standing = _standing(found, wanted)
     if standing == "Foreign":
         raise foreign(wanted, _owner_words(found))
+    # A change of an object that is being deleted is lost with it: wait until the name is free.
     if found["metadata"].get("deletionTimestamp"):
         return False
     if standing == "Left":
         await _delete(http, path, found)
         return False
+    # Patch the difference alone: what a person added to the object stays.
     change = difference(found, _brought_back(found, wanted))
     if change:
         meta = found["metadata"]
+        # Uid and version make the server refuse the patch if the object has changed since it was read.
         change.setdefault("metadata", {}).update(uid=meta["uid"], resourceVersion=meta["resourceVersion"])
         await http.call("PATCH", path, body=change, content_type=MERGE_PATCH)
     return True
@@ -91,6 +94,7 @@ def _controller(found: Manifest) -> Manifest:
 
 
 def _is_job(reference: Manifest, name: str) -> bool:
+    # Any version of Falcon's group: an earlier release may have written the object.
     is_ours = str(reference.get("apiVersion", "")).startswith(f"{GROUP}/")
     return is_ours and reference.get("kind") == "TrainingJob" and reference.get("name") == name
 
@@ -101,7 +105,7 @@ def _owner_words(found: Manifest) -> str:
 
 
 def foreign(wanted: Manifest, why: str) -> Foreign:
-    """Return the error of a name that somebody else's object has."""
+    """Return the error of a name that a foreign object has."""
     return Foreign(
         f"{_called(wanted)} exists and is not this job's ({why}), so Falcon does not change it: delete it if it is"
         " not needed, or give the job another name"
@@ -128,6 +132,7 @@ def _brought_back(found: Manifest, wanted: Manifest) -> Manifest:
 
 def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Return the merge patch (RFC 7386) that makes ``after`` of ``before``; empty if they are equal."""
+    # In a merge patch, null removes a key.
     change: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
     for key, value in after.items():
         old = before.get(key)

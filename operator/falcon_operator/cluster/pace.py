@@ -1,4 +1,4 @@
-"""The pace of the operator's writes.
+"""Limit the pace of the operator's writes.
 
 A job's turn has one write under way at a time. So among the jobs that write, first come, first served gives each of
 them the same share: a job that makes a thousand pods waits once for each pod, and a job that has to write one line

@@ -1,4 +1,4 @@
-"""Pods: what the operator keeps of them, and the mirror that holds it. Pure.
+"""Decode pods, and mirror what the operator keeps of them.
 
 A pod of the API server has 5 to 20 kB, and a cluster has tens of thousands. Only the fields of ``PodView`` are decoded,
 only Falcon's own labels are kept, and texts are cut to what a status has room for. Strings that many pods share are
@@ -152,6 +152,7 @@ def item(data: bytes | msgspec.Raw) -> Item[PodView]:
 def _view(pod: _Pod) -> PodView:
     meta, status = pod.metadata, pod.status
     conditions = {condition.type: condition for condition in status.conditions or []}
+    # Its text is the only place where Kubernetes says why a pod has no node.
     scheduled = conditions.get("PodScheduled")
     disruption = conditions.get("DisruptionTarget")
     return PodView(
@@ -167,6 +168,7 @@ def _view(pod: _Pod) -> PodView:
         message=_cut(status.message),
         deleting=meta.deletion_timestamp is not None,
         created_unix=unix(meta.creation_timestamp),
+        # The condition lags behind the binding: a pod with a node is scheduled, whatever it still says.
         unschedulable=_cut(scheduled.message or scheduled.reason or "not scheduled yet")
         if scheduled is not None and scheduled.status == "False" and not pod.spec.node_name
         else "",
@@ -193,7 +195,7 @@ def _started_unix(containers: list[_ContainerStatus]) -> float:
 
 
 def _is_owned(meta: _Metadata) -> bool:
-    """Check whether the pod belongs to the job or the pool that its labels name: anybody can write labels."""
+    """Check whether the pod belongs to the job or the pool that its labels name: every client can write labels."""
     labels = meta.labels or {}
     return any(
         owner.uid == labels.get(LABEL_JOB_UID) or (owner.kind == "WarmPool" and owner.name == labels.get(LABEL_POOL))
@@ -202,7 +204,7 @@ def _is_owned(meta: _Metadata) -> bool:
 
 
 def is_wanted(pod: PodView, metadata: dict[str, Any]) -> bool:
-    """Check whether a pod is the one of a manifest with this metadata: of the same owner, with the same labels."""
+    """Check whether a pod is of the manifest with this metadata: of the same owner, with the same labels."""
     labels = {key: value for key, value in metadata["labels"].items() if key.startswith(_OURS)}
     return labels.items() <= pod.labels.items() and (pod.owned or not metadata.get("ownerReferences"))
 

@@ -50,6 +50,7 @@ async def load_configuration() -> Configuration:
     """
     configuration = Configuration()
     try:
+        # A KUBECONFIG that is set inside a pod is meant: it wins over the pod's own account.
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
@@ -59,6 +60,7 @@ async def load_configuration() -> Configuration:
     except config.ConfigException as error:
         raise OSError(f"no way to the API server: {error}; run in a pod, or set KUBECONFIG") from error
     configuration.connection_pool_maxsize = _CONNECTIONS
+    # A repeated write could be carried out twice. Callers decide what may be repeated.
     configuration.retries = False
     return configuration
 
@@ -101,6 +103,7 @@ class Transport:
         for no turn.
         """
         if guarded and method != "GET":
+            # Wait first and check the leadership afterwards: it may have been lost during the wait.
             if self._paces is not None:
                 await asyncio.sleep(self._paces.wait_seconds(lane))
             self._may_write()
@@ -109,6 +112,7 @@ class Transport:
             data = cast(bytes, await response.read())
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
+        # From here on the server has answered, and its answer decides the type of the error.
         if 200 <= response.status <= 299:
             return data
         raise _error(method, path, response.status, data)
@@ -118,15 +122,18 @@ class Transport:
 
         Raises what ``call`` raises, :class:`Unavailable` also after ``silent_seconds`` without a byte.
         """
+        # A watch has no total time limit, only one for its silence.
         patience = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_SECONDS, sock_read=silent_seconds)
         try:
             response = (await self._send(self._apart, "GET", path, query, None, JSON, patience)).response
             try:
                 if response.status != 200:
                     raise _error("GET", path, response.status, await response.read())
+                # A server whose machine has died closes no connection, so the kernel has to ask for it.
                 _probe_the_peer(response)
                 rest = b""
                 async for chunk in response.content.iter_any():
+                    # A chunk ends anywhere: what follows its last line break is the start of the next line.
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
                         yield line
@@ -154,7 +161,7 @@ class Transport:
 
 
 def _probe_the_peer(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel find out within half a minute that the server is gone without a word, however quiet a watch is."""
+    """Let the kernel find out within half a minute that the server's machine is gone, however quiet a watch is."""
     connection = response.connection
     peer = connection.transport.get_extra_info("socket") if connection is not None and connection.transport else None
     if peer is not None:

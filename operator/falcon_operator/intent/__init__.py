@@ -1,1 +1,1 @@
-"""The durable facts about a job, what is seen of the job, and how the facts follow from what is seen."""
+"""Keep the durable facts about a job, observe the job, and derive new facts from the observation."""

@@ -20,16 +20,19 @@ from falcon_operator.manifests.pods import copy_bandwidth
 def peers(snap: Snapshot, membership: Membership, recovery: RecoveryState) -> Peers | None:
     """Return what the agents shall know of each other; None where the job never wanted copies, or no rank may start.
 
-    Nobody needs it before. While a generation gathers, each agent that reports would change it for all others.
+    No agent needs it before. While a generation gathers, each agent that reports would change it for all others.
     """
+    # While a generation gathers, each new pod would change the message for all others.
     if membership.phase != "Run":
         return None
     wanted = snap.job.spec.checkpoint.copies > 0
     reports = reported(snap, membership)
+    # After copies were switched off, agents that still hold some have to hear it.
     if not wanted and not reports:
         return None
     members = [member for member in membership.members if member.pod_uid]
     slow = _slow_links(recovery, snap.now)
+    # Under Observe roles stay where they are, so that copies must not be kept for where they would go.
     moves = _moves(recovery) if snap.job.spec.mitigation.mode == "Enforce" else {}
     keepers = _keepers(snap, members, slow, moves) if wanted else {}
     sources = _sources(reports, members, snap.job.spec.procs_per_replica, slow)
@@ -44,6 +47,7 @@ def peers(snap: Snapshot, membership: Membership, recovery: RecoveryState) -> Pe
                 uid=member.pod_uid,
                 first_rank=member.first_rank,
                 host=_host(snap, member, reports.get(member.pod_uid)),
+                # 0 says that the pod takes no copies yet: its agent has not reported where it listens.
                 port=reports[member.pod_uid].port if member.pod_uid in reports else 0,
                 holder=keepers.get(member.pod_uid, ""),
                 sources=sources.get(member.first_rank, []),
@@ -71,7 +75,7 @@ def copied(snap: Snapshot, membership: Membership) -> list[Held]:
 
 def _slow_links(recovery: RecoveryState, now: float) -> set[frozenset[str]]:
     """Return the nodes at the ends of the links that count as slow: no state goes over them if it need not."""
-    incidents = (recovery.slow, recovery.link_beside)
+    incidents = (recovery.leader, recovery.concurrent_link)
     links = [slow.link for slow in incidents if slow is not None and slow.link is not None and slow.is_incident]
     known = known_slow_links.recent(recovery, now)
     return {ends for ends in (*known, *map(end_nodes, links)) if len(ends) == 2}
@@ -79,7 +83,7 @@ def _slow_links(recovery: RecoveryState, now: float) -> set[frozenset[str]]:
 
 def _moves(recovery: RecoveryState) -> Mapping[int, int]:
     """Return by replica the role that its pod would take in the exchange that is planned; empty where none is."""
-    incidents = (slow for slow in (recovery.slow, recovery.link_beside) if slow is not None)
+    incidents = (slow for slow in (recovery.leader, recovery.concurrent_link) if slow is not None)
     outlooks = (slow.outlook for slow in incidents if slow.phase in ("Detected", "Located"))
     return next((outlook.moves for outlook in outlooks if outlook is not None and outlook.moves), {})
 
@@ -93,6 +97,7 @@ def _keepers(
     by its lowest replica: a replacement on another node then leaves all other pairs as they are. A pod that is about
     to take another role keeps the copies of that role.
     """
+    # A node without the label is a failure domain of its own, named by its lowest replica.
     lowest: dict[str, int] = {}
     for member in members:
         lowest.setdefault(member.node, member.replica)
@@ -106,8 +111,10 @@ def _keepers(
     places: defaultdict[str, list[int]] = defaultdict(list)
     for at, member in enumerate(members):
         places[member.node].append(at)
+    # Copies must not go over a slow link: every pair of pods on its two nodes is ruled out.
     apart = {frozenset(pair) for ends in slow for pair in product(*(places[node] for node in ends))}
     place = {member.replica: at for at, member in enumerate(members)}
+    # ``holders`` works with positions in the list, so replicas are turned into these.
     takes = {place[replica]: place[role] for replica, role in moves.items() if replica in place and role in place}
     held_by = holders([domain(member) for member in members], apart, takes)
     return {members[place].pod_uid: members[holder].pod_uid for place, holder in enumerate(held_by)}
@@ -126,6 +133,7 @@ def _sources(
     for uid, report in reports.items():
         for each in report.held:
             steps = newest[each.rank // procs * procs]
+            # A pod may hold several steps of a rank: what counts is the newest that it could give away.
             steps[uid] = max(steps.get(uid, 0), each.step)
 
     def ordered(rank: int, steps: Mapping[str, int]) -> list[str]:
@@ -136,7 +144,7 @@ def _sources(
 
 
 def _host(snap: Snapshot, member: Member, report: CopiesReport | None) -> str:
-    """Return where a pod takes copies: at the interface that the job names, whose address its agent says."""
+    """Return where a pod takes copies: at the interface that the job names, by the address in its agent's report."""
     pod = snap.pod(member.pod_name)
     own = pod.pod_ip if pod is not None else ""
     if not snap.job.spec.checkpoint.interface or report is None or not report.host:

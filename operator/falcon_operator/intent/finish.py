@@ -1,4 +1,4 @@
-"""Whether a job is over: its ranks have ended well by themselves, and what they saved in memory is durable.
+"""Decide whether a job is over: its ranks ended well by themselves, and what they saved in memory is durable.
 
 A program that gets SIGTERM may save a checkpoint and exit with 0, and has yet to finish its work. So an end counts if
 it came before any signal to the launcher. The launcher knows that order: its state is then ``Exited``, and stays so
@@ -30,6 +30,7 @@ def remember_done(snap: Snapshot, intent: Intent) -> Intent:
     membership = intent.membership
     if membership.phase != "Run":
         return intent
+    # Once done, always done: the pod and its reports may be gone by the next look.
     done = [
         member.replica
         for member in membership.members
@@ -55,7 +56,7 @@ def ranks_done(snap: Snapshot, membership: Membership) -> bool:
 
 
 def directory(snap: Snapshot, pod_uid: str) -> DirectoryReport | None:
-    """Return what the pod says of its folder in memory that is copied behind; None: nothing yet."""
+    """Return the pod's report of its folder in memory that is copied behind; None: no report yet."""
     summary = snap.summary(pod_uid)
     return summary.directory if summary else None
 

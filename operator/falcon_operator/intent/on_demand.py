@@ -35,15 +35,18 @@ def recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) ->
     decided as ever.
     """
     step = machine.step(intent.recovery, Look(obs, policy))
+    # Only a planned restart can wait. After a failure the ranks can save nothing any more.
     restarts = any(isinstance(command, Switch | Swap) for command in step.commands)
     if not obs.running or step.state.stop is not None or not restarts:
         return intent, step
+    # A node that ends soon leaves no time to wait for a checkpoint.
     urgent = any(member.notice is not None and member.notice.urgent for member in obs.members)
     swaps = [command for command in step.commands if isinstance(command, Swap)]
     moving = sum(role != of for swap in swaps for role, of in enumerate(swap.pods_of))
     intent, waits = before_restart(snap, intent, urgent=urgent, leaving=len(obs.prepared), moving=moving)
     if not waits:
         return intent, step
+    # Decide again as if no pod were ready: then no ladder restarts the ranks while they save.
     prepared = {
         replica: replace(seen, ready=False, message=WAITING) if seen.ready else seen
         for replica, seen in obs.prepared.items()
@@ -63,6 +66,7 @@ def with_checkpoints(obs: Observation, snap: Snapshot, membership: Membership) -
     procs = snap.job.spec.procs_per_replica
     ranks = len(membership.members) * procs
     copied = copies.copied(snap, membership)
+    # What survives a lost pod: copies on other pods, and the folder.
     outlasting = [each for each in _outliving(_with_replicas(snap, membership, 1), copied) if each.in_folder]
     return replace(
         obs,
@@ -81,7 +85,7 @@ def _saved_at(found: list[Held], ranks: int, procs: int) -> float | None:
 def newest_figures(snap: Snapshot, membership: Membership) -> tuple[int, float, float] | None:
     """Return the newest step that all ranks can have, when it was saved, and the seconds that training waited for it.
 
-    None where there is none; 0 seconds where no rank says it.
+    None where there is none; 0 seconds where no rank reports it.
     """
     own, procs = held(snap, membership), snap.job.spec.procs_per_replica
     ranks = len(membership.members) * procs
@@ -98,6 +102,7 @@ def before_restart(
     they hold of their ranks, and copies alone are theirs again.
     """
     membership = intent.membership
+    # Ranks that failed or hang answer no request.
     if membership.phase != "Run" or intent.recovery.stop is not None or intent.recovery.hang is not None:
         return intent, False
     ranks = len(membership.members) * snap.job.spec.procs_per_replica
@@ -124,6 +129,7 @@ def _with_replicas(snap: Snapshot, membership: Membership, losing: int | None) -
     for each in own:
         if each.replicated:
             alike[each.rank % procs, each.step, each.generation].append(each)
+    # If every pod leaves, no number of holders is enough, and only a folder is safe.
     enough = len(membership.members) if losing is None else losing
     safe = {key for key, of in alike.items() if len(of) > enough or any(each.in_folder for each in of)}
     return [
@@ -146,8 +152,9 @@ def held(snap: Snapshot, membership: Membership) -> list[Held]:
 
 
 def _of(snap: Snapshot, member: Member) -> list[Held]:
-    """Return what a pod says that its own ranks hold. Of others' ranks it has nothing to say."""
+    """Return the checkpoints that a pod reports of its own ranks; those of other ranks are left out."""
     received = snap.reports.summaries.get(member.pod_uid)
+    # The operator may have started since, or the pod may never have reported.
     if received is None:
         return []
     own = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
@@ -155,6 +162,6 @@ def _of(snap: Snapshot, member: Member) -> list[Held]:
 
 
 def longest_save(held: Iterable[Held], of: Held) -> float:
-    """Return the longest that a rank waited for the save of a step, seconds; 0 where no rank says it."""
+    """Return the longest that a rank waited for the save of a step, seconds; 0 where no rank reports it."""
     alike = (each.saving_us for each in held if (each.step, each.generation) == (of.step, of.generation))
     return max(alike, default=0) / 1e6

@@ -21,10 +21,12 @@ from falcon_operator.intent.model.snapshot import Snapshot
 def rebuild(snap: Snapshot) -> Intent | None:
     """Return an intent that fits what runs; None while too little is known because launchers have not reported."""
     job = snap.job
+    # A job that had ended must not start again.
     if job.status.completion_time:
         return _ended(job)
     if not snap.pods:
         return Intent()
+    # After an exchange of roles a pod's label no longer says which ranks it runs; its launcher does.
     pods = _by_role(snap, _newest_by_number(snap.pods))
     first = pods.get(0)
     launches = [summary.launch for pod in pods.values() if (summary := snap.summary(pod.uid)) and summary.launch]
@@ -32,10 +34,11 @@ def rebuild(snap: Snapshot) -> Intent | None:
     complete = len(pods) == job.spec.replicas and first is not None and bool(first.pod_ip)
     if complete and len(launches) < len(pods) and not _heard_out(snap):
         return None
+    # Ranks train on only if every pod runs the same generation; else all are stopped and gathered again.
     running = complete and generation > 0 and all(launch.generation == generation for launch in launches)
     members = [_member(job, replica, pods.get(replica)) for replica in range(job.spec.replicas)]
     if not all(member.pod_name for member in members):
-        # Some replica has no pod: begin anew with a number that no launcher has seen; the pods that are left end.
+        # Some replica has no pod: begin again with a number that no launcher has seen; the pods that are left end.
         return Intent(membership=Membership(generation=generation, pods_made=_unused_number(snap.now)))
     membership = Membership(
         generation=max(1, generation),

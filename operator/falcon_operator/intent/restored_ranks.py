@@ -1,4 +1,4 @@
-"""From what the ranks of a generation have begun, by what their pods report. Pure."""
+"""Determine from which checkpoint the ranks of a generation began, from the reports of their pods."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from falcon_operator.intent.model.snapshot import Snapshot
 
 
 def restored(snap: Snapshot, membership: Membership) -> Restore | None:
-    """Return from what the ranks have begun; None while not all of them have said it, or they name different steps."""
+    """Return from what the ranks have begun; None until all of them have reported it, or if their steps differ."""
     loaded = _loaded(snap, membership)
     ranks = len(membership.members) * snap.job.spec.procs_per_replica
+    # Until all ranks agree the answer could name a step that is not the job's.
     if len({each.rank for each in loaded}) < ranks or len({each.step for each in loaded}) != 1:
         return None
     names = {member.pod_uid: member.pod_name for member in membership.members}

@@ -1,1 +1,1 @@
-"""One job: what is decided about it, and the shell that observes, writes and acts."""
+"""Decide what to do about one job, and do it: observe, decide, write, act."""

@@ -1,4 +1,4 @@
-"""Carries out what a look at a job has decided: first what the agents are waiting for, then the rest.
+"""Carry out what a look at a job has decided: first what the agents are waiting for, then the rest.
 
 An effect that is refused or fails holds up no other, and is wanted again by the next look. So are those that are left
 when something urgent calls for a look: making a thousand pods must not hold up the decision about the next lost node.
@@ -88,11 +88,13 @@ class EffectRunner:
         memory.refused_fences.clear()  # the decision has taken them over
         for effect in self._until_urgent(decision.effects, memory, is_urgent):
             if isinstance(effect, fx.CreatePod):
+                # Making many pods takes a while, and the job may be deleted meanwhile: ask before each pod.
                 turn.makes_pods = turn.makes_pods and await self._is_still_wanted(snap.job)
                 if not turn.makes_pods:
                     continue
             error = await self._attempt(snap, effect, memory)
             if error is not None:
+                # An effect that failed holds up no other; the next look wants it again.
                 turn.note(effect, error, is_first=not snap.pods)
         if memory.ended_early:  # what was refused before was not tried again
             turn.refused, turn.broken = turn.refused or memory.refused, turn.broken or memory.broken
@@ -128,6 +130,7 @@ class EffectRunner:
         except Rejected as error:
             if isinstance(effect, fx.TaintNode):
                 memory.refused_fences[effect.node] = str(error)
+            # The same refusal comes at each look: log it once.
             if str(error) != memory.refused:
                 log.warning("refused", job=name, effect=type(effect).__name__, error=str(error))
             return error
@@ -180,10 +183,12 @@ class EffectRunner:
                 await self._bus.order_probe(key, order)
             case fx.ChangeClaims():
                 assert snap.pool is not None  # its status says which spares are ready, and who holds them
+                # All claims in one write: several jobs write this status, and each further write could lose to one of
+                # them.
                 status = claims.changed(snap.pool, effect, job.metadata.namespace, now=snap.now)
                 await self._write_pool(snap.pool, status)
             case fx.BurnIn(node=node, since=since):
-                assert snap.pool is not None  # burn-ins are wanted only beside a pool
+                assert snap.pool is not None  # burn-ins are wanted only where there is a pool
                 await self._burn_ins.start(node, since, snap.pool, snap.settings)
             case fx.TaintNode(node=node, key=taint, value=value):
                 await self._kube.taint_node(node, taint, value)
@@ -201,13 +206,14 @@ class EffectRunner:
             await self._kube.write_pool_status(read, status)
 
     async def groundwork(self, job: TrainingJob, memory: Memory) -> None:
-        """Make what stands under the job's own names. Raises Foreign if somebody else's object has one of them."""
+        """Create the objects with the job's own names. Raises Foreign if a foreign object has one of them."""
         if job.spec.recovery.on_drain == "Move":
             await self._budget(job, build_budget(job, holds=True), memory)
         await self._groundwork(job, build_service(job), memory)
 
     async def _groundwork(self, job: TrainingJob, service: dict[str, Any], memory: Memory) -> None:
         now = self._clock.monotonic()
+        # Another actor may have deleted or changed them, so they are written again from time to time.
         if now - memory.groundwork_at >= GROUNDWORK_SECONDS:
             await self._kube.apply_service(service)
             await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
@@ -248,6 +254,7 @@ def _described(effect: fx.Effect) -> str:
 
 def _again_seconds(memory: Memory) -> float | None:
     """Return in how many seconds to look again; None: no need."""
+    # What was left out is due at once, whatever else was refused.
     if memory.ended_early:
         return 0.0
     if memory.broken:

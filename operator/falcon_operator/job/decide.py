@@ -1,4 +1,4 @@
-"""One look at one job: snapshot → the intent to store, the status to show, the effects to carry out, the Events.
+"""Decide about one job in one look: snapshot → intent to store, status to show, effects to carry out, Events.
 
 There is one sequence: recover → exclude → gather → check → render → effects. Each result is computed once and passed
 on. The intent is written first, since each effect is derived from it: an operator that dies after that write derives
@@ -37,7 +37,7 @@ from falcon_core.recovery.views import assess_liveness, next_step, probe_control
 from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
 from falcon_core.wire.measurement.probe import ProbeOrder
 from falcon_operator.api.trainingjob import TrainingJobStatus
-from falcon_operator.api.trainingrun import ClosedIncident
+from falcon_operator.api.trainingrun import ClosedIncident, Held
 from falcon_operator.base.effects import (
     AskDetail,
     ChangeClaims,
@@ -99,26 +99,46 @@ def decide(snap: Snapshot) -> Decision:
     job = snap.job
     if job.metadata.deletion_timestamp:
         return Decision(intent=None, status=job.status)  # owner references do the rest
+    # Without a stored intent there may still be pods that train: derive the intent from them instead of starting
+    # from nothing.
     intent = snap.intent if snap.intent is not None else rebuild(snap)
     if intent is None:
         return Decision(intent=None, status=job.status, again_seconds=GATHER_SECONDS)
-    if intent.end is not None:
-        return _conclude(snap, intent, inactive.after(snap, intent))
+    # A job that waits for a person waits until its spec changes.
+    if intent.held is not None and intent.held.job_generation != job.metadata.generation:
+        intent = replace(intent, held=None)
+    rest = _without_pods(snap, intent)
+    if rest is not None:
+        return _conclude(snap, intent, rest)
     if job.spec.suspend:
+        # A suspension is planned, so the ranks get the time to save first.
         asked, waits = on_demand.before_restart(snap, intent)
         return _live(snap, asked) if waits else _conclude(snap, intent, inactive.suspended(snap, asked))
-    if snap.problems and not intent.membership.members:
-        return _conclude(snap, intent, inactive.invalid(snap, intent))
-    if snap.hindrance and not intent.membership.members:
-        return _conclude(snap, intent, inactive.hindered(snap, intent))
+    # The deadline holds for running jobs only, so it comes after all states without pods.
     deadline = inactive.deadline(snap, intent)
     if deadline is not None and deadline <= 0:
         message = f"spec.activeDeadlineSeconds ({job.spec.active_deadline_seconds} s) has passed"
         return _conclude(snap, intent, inactive.failed(snap, intent, "DeadlineExceeded", message))
     decision = _live(snap, intent)
     if deadline is not None and decision.again_seconds is not None:
+        # No event marks the deadline, so the next look must not come later than it.
         decision = replace(decision, again_seconds=min(decision.again_seconds, deadline))
     return decision
+
+
+def _without_pods(snap: Snapshot, intent: Intent) -> inactive.Inactive | None:
+    """Return what becomes of a job that has ended, waits for a person, or cannot begin; None where it may run."""
+    # A job that has ended stays so, whatever its spec or its pods are now.
+    if intent.end is not None:
+        return inactive.after(snap, intent)
+    if intent.held is not None:
+        return inactive.held(snap, intent, intent.held)
+    # A spec that cannot run stops no job that runs already: its pods have the older template.
+    if snap.job.spec.suspend or intent.membership.members:
+        return None
+    if snap.problems:
+        return inactive.invalid(snap, intent)
+    return inactive.hindered(snap, intent) if snap.hindrance else None
 
 
 def _conclude(snap: Snapshot, before: Intent, rest: inactive.Inactive, commands: Sequence[Command] = ()) -> Decision:
@@ -135,27 +155,41 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
     """Decide about a job that is to run."""
     intent = before
     if not intent.membership.members:
+        # A gang that found no room gives its nodes back and waits before it tries again.
         if snap.now < intent.gang.retry_at:
             return _conclude(snap, before, inactive.released(snap, intent))
         intent = begin(snap.job, intent, snap.now)
+        snap = replace(snap, phase_seen_at=snap.monotonic)  # what was seen so far is the pause before this generation
     intent = standby_pods.look(snap, adopt(intent, snap.pods_by_name, snap.pool))
     intent = finish.remember_done(snap, intent)  # first: the end of a pod whose ranks are done is no failure
     policy = policy_of(snap.job, snap.settings)
+    # From here on everything is decided from one observation of the pods and reports.
     obs = on_demand.with_checkpoints(job_observation.observe(snap, intent.membership), snap, intent.membership)
     intent, commands = _recover(snap, intent, obs, policy)
+    # Giving up ends the job, so nothing that the other commands prepare is needed any more.
     given_up = next((command for command in commands if isinstance(command, GiveUp)), None)
+    if given_up is not None and given_up.waits:
+        held = Held(
+            at=snap.now,
+            message=given_up.message,
+            job_generation=snap.job.metadata.generation,
+            reason=given_up.reason,
+        )
+        return _conclude(snap, before, inactive.held(snap, replace(intent, held=held), held), commands)
     if given_up is not None:
-        rest = inactive.failed(snap, intent, "RecoveryExhausted", given_up.message)
-        return _conclude(snap, before, rest, commands)
+        return _conclude(snap, before, inactive.failed(snap, intent, given_up.reason, given_up.message), commands)
+    # The recovery has evicted nodes: exclude them before new pods choose their nodes.
     intent = _exclude(snap, intent, policy)
     if finish.finished(intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), commands)
     gathering = gang.gather(snap, intent)
+    # A check may exchange a node, and a start must know that: so both checks come before ``advance``.
     intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)
     intent, gathering = smoke_test.check(snap, intent, gathering, obs.spares, policy.judge)
     intent = gang.advance(snap, intent, gathering)
     if not intent.membership.members:
         return _conclude(snap, before, inactive.released(snap, intent), commands)
+    # What people read describes the members after this look, not before it.
     obs = _after(obs, intent)
     view = View(
         snap=snap,
@@ -185,6 +219,7 @@ def _again_seconds(intent: Intent, obs: Observation) -> float:
         return GATHER_SECONDS
     if intent.recovery.probe is not None:
         return PROBE_SECONDS
+    # A node whose agent fell silent just now is lost or not within seconds: the kubelet's word is awaited.
     if any(member.alive is False and member.silent_seconds < KUBELET_SECONDS for member in obs.members):
         return KUBELET_SECONDS / 3
     is_settled = not intent.membership.exclusions and not intent.membership.replacements
@@ -197,14 +232,17 @@ def _again_seconds(intent: Intent, obs: Observation) -> float:
 def _recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -> tuple[Intent, list[Command]]:
     """Run one step of the recovery's ladders, and apply their commands to the intent."""
     intent, step = on_demand.recover(snap, intent, obs, policy)
+    # A closed incident leaves the recovery's state. It is kept in the history, with how the ranks were restored.
     closed = [incident for event in step.events if (incident := _closed(event, snap.now)) is not None]
     restore = restored_ranks.restored(snap, intent.membership)
     closed = [
         replace(each, restore=restore) if each.outcome == "Resumed" and each.retry is None else each for each in closed
     ]
     intent = remember(replace(intent, recovery=step.state), closed)
+    # The nodes as they were before the commands: a fence belongs to the node that the member had.
     seats = intent.membership.members
     membership = apply_actions(intent.membership, step.commands, JobNames(snap.job), snap.now)
+    # A new generation needs a rendezvous of its own: processes of the old one may still hold the port.
     if membership.generation != intent.membership.generation:
         intent = replace(intent, master_addr="", master_port=0)
     intent = replace(intent, membership=membership)
@@ -310,7 +348,7 @@ def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:
 
 
 def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
-    """Claim the spares that replacements and standby pods have named; give back those that nobody holds any more."""
+    """Claim the spares that replacements and standby pods have named; give back those that are no longer needed."""
     membership = intent.membership
     holders: list[Replacement | StandbyPod] = [*membership.replacements, *membership.standbys]
     take = [holder.claim_key for holder in holders if holder.claim_key and not holder.node]
@@ -337,12 +375,14 @@ def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
 
 def _seats(membership: Membership) -> list[tuple[Member, Replacement | StandbyPod | None]]:
     """Return the pods that the job wants and of which no uid is known, with what names their node."""
+    # A member that takes over a replacement's pod has its name: then the replacement says which node is meant.
     moves = {move.pod_name: move for move in membership.replacements}
     seats: list[tuple[Member, Replacement | StandbyPod | None]] = [
         (member, moves.get(member.pod_name)) for member in membership.members if not member.pod_uid
     ]
     for move in membership.replacements:
         if move.prepared:
+            # The pod of a prepared move exists besides the member's own pod, until the ranks change over.
             before = membership.members[move.replica]
             seats.append((replace(before, pod_name=move.pod_name, pod_uid="", node=move.node), move))
     for standby in membership.standbys:

@@ -1,4 +1,4 @@
-"""The states of a job without training: not accepted, not admitted, suspended, released, succeeded, failed, ended."""
+"""Handle a job without training: not accepted, not admitted, suspended, released, succeeded, failed, ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from falcon_core.times import FINISH_SECONDS
 from falcon_operator.api.trainingjob import TrainingJobStatus
-from falcon_operator.api.trainingrun import End
+from falcon_operator.api.trainingrun import End, Held
 from falcon_operator.base.effects import ChangeClaims, DeleteJob, DeletePod, Effect, PublishPlan
 from falcon_operator.base.ports import PodView
 from falcon_operator.base.time_format import timestamp
@@ -104,19 +104,37 @@ def hindered(snap: Snapshot, intent: Intent) -> Inactive:
 
 def suspended(snap: Snapshot, intent: Intent) -> Inactive:
     """Run no pods while ``spec.suspend`` is true; the job goes on with a new generation afterwards."""
+    message = "spec.suspend is true: no pods; the job goes on from its last checkpoint when it is false"
+    return _without_pods(snap, intent, "Suspended", "suspended (spec.suspend)", message)
+
+
+def held(snap: Snapshot, intent: Intent, why: Held) -> Inactive:
+    """Run no pods until a person has changed the spec of a job whose failure came again or lies outside it."""
+    message = (
+        f"{why.message} spec.recovery.onRepeated is Suspend: no pods. Set spec.suspend to true, mend the job, and set"
+        " it to false: the job goes on from its last checkpoint"
+    )
+    return _without_pods(snap, intent, why.reason, f"waits for a person: {why.message}", message)
+
+
+def _without_pods(snap: Snapshot, intent: Intent, reason: str, brief: str, message: str) -> Inactive:
     if intent.membership.members or intent.started_at:
         intent = give_up_pods(close_open_incidents(intent, "Suspended", snap.now), snap.now)
         # What was measured and counted belongs to the shape and the template that may now change.
-        recovery = replace(intent.recovery, healthy_ns=None, level=None, attempts=[])
+        levels = replace(intent.recovery.levels, healthy_ns=None, settled=None)
+        recovery = replace(
+            intent.recovery, levels=levels, habits=replace(intent.recovery.habits, repeats=[], outage=None), attempts=[]
+        )
         intent = replace(intent, recovery=recovery, started_at=0.0)
+    # Processes may save for as long as their grace period lasts, so the state says that they are still ending.
     left = [pod for pod in snap.pods if not _is_terminal(pod)]
-    summary = f"suspended; {len(left)} pods are still ending" if left else "suspended (spec.suspend)"
-    message = "spec.suspend is true: no pods; the job goes on from its last checkpoint when it is false"
+    summary = f"suspended; {len(left)} pods are still ending" if left else brief
     findings = [
-        Finding("Suspended", True, "Suspended", message),
+        Finding("Suspended", True, reason, message),
         *_all_false("Suspended", message, "Ready", "Degraded", "Recovering", "AgentLost"),
     ]
     effects: list[Effect] = [DeletePod(pod) for pod in snap.pods if not pod.deleting]
+    # A job without pods needs no spares: other jobs may claim them.
     effects += _give_back(snap, None)
     return Inactive(
         intent=intent,
@@ -195,12 +213,13 @@ def _ended(snap: Snapshot, intent: Intent, end: End, status: TrainingJobStatus) 
 
 
 def _endings(snap: Snapshot, intent: Intent, end: End, left: list[PodView]) -> list[Effect]:
-    """Tell the launchers to end the pods that are left, and delete the pods that do not end."""
+    """Order the launchers to end the pods that are left, and delete the pods that do not end."""
     members = {member.pod_name for member in intent.membership.members}
     plan: list[Effect] = []
     if members and left:
         plan = [PublishPlan(gang.plan(snap, intent, 0 if end.succeeded else FAILED_EXIT_CODE))]
     late = snap.now - end.at > FINISH_SECONDS
+    # A launcher gets time to end its ranks by itself. In a pod without one no process reads the order.
     deletions = [
         DeletePod(pod)
         for pod in left

@@ -1,4 +1,4 @@
-"""The facts that one process remembers of a job between two looks."""
+"""Hold the facts about a job that one process remembers between two looks."""
 
 from __future__ import annotations
 

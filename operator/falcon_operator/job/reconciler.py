@@ -1,10 +1,10 @@
-"""The shell around ``decide``: observe → decide → store the intent → publish the plan → show the status → the effects.
+"""Run one look: observe → ``decide`` → store the intent → publish the plan → show the status → carry out the effects.
 
 The intent is written to the job's TrainingRun under the resourceVersion that was read, before any effect is carried
-out. The plan follows it at once, since ranks stand still until they have it, and nobody waits for what is shown (ADR
-83). If somebody wrote in between, this look is void, and the next look starts afresh. The status is a projection of the
-intent. Effects are idempotent, so an effect that fails is simply wanted again. Decisions run in a thread: a job of ten
-thousand ranks must not hold up the election or another job's events.
+out. The plan follows it at once: ranks stand still until they have it, but no rank waits for what is shown (ADR
+83). If another actor wrote in between, this look is void, and the next look starts afresh. The status is a projection
+of the intent. Effects are idempotent, so an effect that fails is simply wanted again. Decisions run in a thread: a job
+of ten thousand ranks must not hold up the election or another job's events.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from falcon_operator.base.ports import (
     Clock,
     Conflict,
     Foreign,
+    JobFindings,
     Kube,
     LeadershipLost,
+    NewerLayout,
     NotFound,
     Oversize,
     PodSettings,
@@ -108,12 +110,21 @@ class Settings(Protocol):
 class JobReconciler:
     """A worker that brings one job at a time closer to its spec. Calls for different jobs may run at the same time."""
 
-    def __init__(self, kube: Kube, bus: Bus, settings: Settings, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        bus: Bus,
+        settings: Settings,
+        metrics: Metrics,
+        clock: Clock,
+        findings: Callable[[str], JobFindings | None] = lambda _: JobFindings(),
+    ) -> None:
         self._kube = kube
         self._bus = bus
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
+        self._findings = findings  # the anomaly service's, by the job's uid
         self._burn_ins = BurnIns(kube, settings.namespace, clock)
         self._runner = EffectRunner(kube, bus, self._burn_ins, clock)
         self._memory: dict[tuple[str, str], Memory] = {}
@@ -127,6 +138,7 @@ class JobReconciler:
         """
         job = await self._kube.get_job(namespace, name)
         memory = self._memory.get((namespace, name))
+        # A job of the same name with another uid is another job: what is known of the earlier one is void.
         if memory is not None and (job is None or job.metadata.uid != memory.uid):
             await self._bus.forget(JobKey(namespace, name, memory.uid))
             del self._memory[(namespace, name)]
@@ -135,6 +147,7 @@ class JobReconciler:
             return None
         if memory is None:
             memory = self._memory[(namespace, name)] = Memory(uid=job.metadata.uid)
+        # Each look begins without a failure, so that one that has passed is no longer shown.
         before, memory.failure = memory.failure, None
         try:
             again = await self._look(job, memory, is_urgent)
@@ -152,20 +165,22 @@ class JobReconciler:
         """Look, decide and act. What could not be carried out stands in ``memory.failure`` or is raised."""
         try:
             again = await self._decide_and_act(job, memory, is_urgent)
-        except (Foreign, Oversize) as error:
+        except (Foreign, NewerLayout, Oversize) as error:
             memory.failure = failure_of(error)
             again = REFUSED_SECONDS
-        except (Conflict, NotFound) as error:  # somebody else wrote first, or deleted: look again
+        except (Conflict, NotFound) as error:  # another actor wrote first, or deleted: look again
             if isinstance(error, Conflict):
                 memory.intent = None
             memory.failure = memory.failure or failure_of(error)
             memory.conflicts += 1
+            # A second writer may write at each look. Longer pauses keep the two from loading the API server.
             return min(LONGEST_CONFLICT_SECONDS, CONFLICT_SECONDS * 2.0 ** min(memory.conflicts - 1, 16))
         memory.conflicts = 0
         return again
 
     async def _decide_and_act(self, job: TrainingJob, memory: Memory, is_urgent: Callable[[], bool]) -> float | None:
         snap = await self._observe(job, memory)
+        # In a thread: the decision about ten thousand ranks would hold up every other job's events.
         decision, newest = await asyncio.to_thread(_decided, snap)
         self._count_reports(snap, memory)
         if decision.intent is None:
@@ -174,14 +189,18 @@ class JobReconciler:
         times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
         self._metrics.iterations(name, *times)
         self._metrics.checkpoint(name, newest)
-        self._elsewhere.take(job.metadata.uid, decision.intent.recovery.durations)
+        self._elsewhere.take(job.metadata.uid, decision.intent.recovery.habits.durations)
+        # Agents may connect before the plan is out, and a gateway refuses pods that were not announced.
         self._announce(snap, decision.intent)
+        # The intent is durable before anything follows from it (docs/architecture.md §11).
         postponed = [await self._write_run(job, decision.intent, memory)]
+        # Ranks stand still until they have the plan; only then comes what people read.
         broken = await self._runner.pass_on(snap, decision, memory)
         postponed.append(await self._write_status(job, decision, memory))
         self._count_standstills(snap.intent, decision.intent)
         await self._record(job, decision.events, memory)
         again = await self._runner.carry_out(snap, decision, memory, is_urgent, broken=broken)
+        # The next look serves all who wait: the decision, failed effects and postponed writes.
         due = [decision.again_seconds, again, *postponed]
         return min((seconds for seconds in due if seconds is not None), default=None)
 
@@ -202,6 +221,7 @@ class JobReconciler:
         if paused > 0:
             self._metrics.stood_still("Validation", "", paused)
         for closed in after.history:
+            # The history keeps old incidents, and only those that this look has closed count.
             if closed in known or closed.seconds is None:
                 continue
             if closed.restore is not None and closed.restore.seconds:
@@ -214,6 +234,7 @@ class JobReconciler:
     # -- observe -----------------------------------------------------------------------------------------------------
 
     async def _observe(self, job: TrainingJob, memory: Memory) -> Snapshot:
+        # Read side by side, so that the parts of the snapshot are of nearly the same moment.
         pods, nodes, pools, run = await asyncio.gather(
             self._kube.list_pods(job.metadata.namespace, {LABEL_JOB_UID: job.metadata.uid}),
             self._kube.nodes(),
@@ -223,7 +244,8 @@ class JobReconciler:
         intent = await self._intent(job, run, memory)
         reference = job.spec.warm_pool_ref
         named = next((pool for pool in pools if reference is not None and pool.metadata.name == reference.name), None)
-        is_slow = intent is not None and intent.recovery.slow is not None
+        is_slow = intent is not None and bool(intent.recovery.slowdowns)
+        # A member's pod counts even if its owner reference was removed; its ranks still train.
         known = {member.pod_uid for member in intent.membership.members} if intent is not None else set()
         snap = Snapshot(
             job=job,
@@ -234,6 +256,7 @@ class JobReconciler:
             nodes=nodes,
             pool=named,
             reports=self._bus.reports(job.metadata.uid),
+            findings=self._findings(job.metadata.uid),
             problems=[str(problem) for problem in problems(job, self._settings.pods.error_overrides)],
             refused=memory.refused,
             refused_fences=dict(memory.refused_fences),
@@ -243,10 +266,12 @@ class JobReconciler:
             monotonic=self._clock.monotonic(),
             phase_seen_at=self._phase_seen_at(intent, memory),
         )
+        # Only excluded nodes are tested, so other jobs cost no further request.
         if named is not None and intent is not None and intent.membership.exclusions:
             namespace = job.metadata.namespace
             looked = await self._burn_ins.look(intent.membership.exclusions, named, namespace, snap.nodes)
             snap = replace(snap, burn_ins=looked)
+        # A dry run shows quotas and admission policies before the first pod; later it would tell nothing new.
         if not snap.problems and _about_to_begin(snap):
             snap = await self._prepare(snap, memory)
         return snap
@@ -261,6 +286,10 @@ class JobReconciler:
         if run is not None and run.metadata.owner_uid != job.metadata.uid:
             await self._kube.delete_run(run)  # of a namesake that is gone
             run = None
+        if run is not None and run.refusal:
+            # Neither decide from a part of it nor write: what the newer operator remembers would be lost.
+            raise NewerLayout(run.refusal)
+        # An unchanged run holds no more than memory does, and memory has the figures whose write was postponed.
         known = memory.run is not None and run is not None
         if known and memory.intent is not None and _version(memory.run) == _version(run):
             return memory.intent
@@ -280,10 +309,12 @@ class JobReconciler:
 
         Return the snapshot with the objection, if there is any.
         """
+        # The API server cannot be asked about a template of which no pod can be built.
         if wrong := misfits(snap.job):
             return replace(snap, problems=[str(problem) for problem in wrong])
         try:
             snap = await self._dry_run(snap)
+            # What is made for pods that will be refused would only be left behind.
             if not snap.problems:
                 await self._runner.groundwork(snap.job, memory)
         except Foreign as error:
@@ -329,6 +360,7 @@ class JobReconciler:
             return None
         now = self._clock.monotonic()
         due = memory.run_at + (WELL_RUN_SECONDS if intent.recovery.is_well else FIGURES_SECONDS) - now
+        # Figures can be measured again after a crash, so their write may wait. All else may not.
         if before is not None and due > 0 and lasting(spec) == lasting(before.spec):
             return due
         try:
@@ -349,7 +381,9 @@ class JobReconciler:
         now = self._clock.monotonic()
         least = DISPLAY_SECONDS if have_moved(job.status, decision.status) else FIGURES_SECONDS
         due = memory.status_at + least - now
+        # A status that the server has refused is not sent again until its content changes.
         unwritten = memory.refused_status is not None and essence(decision.status) == essence(memory.refused_status)
+        # An Event points to the status, so the status must not come later than the Event.
         unchanged = not decision.events and essence(decision.status) == essence(job.status)
         if due > 0 and (unwritten or unchanged):
             return due
@@ -361,6 +395,7 @@ class JobReconciler:
         except Rejected as error:
             memory.refused_status = decision.status
             log.error("status refused", job=job.metadata.name, namespace=job.metadata.namespace, error=str(error))
+            # A refused status must not leave the old one standing without a word: write the least that says so.
             await self._kube.write_job_status(job, minimal(job.status, decision.status, str(error), self._clock.unix()))
         return None
 

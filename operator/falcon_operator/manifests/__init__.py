@@ -1,1 +1,1 @@
-"""Kubernetes objects as the operator makes them: ``build_*`` functions from values to manifests."""
+"""Build the Kubernetes objects that the operator makes: ``build_*`` functions from values to manifests."""

@@ -1,13 +1,13 @@
-"""The burn-in pod: a test of a node from outside any job, run by the operator in its own namespace.
+"""Build the burn-in pod: the operator's test of a node, in its own namespace and outside any job.
 
-The pod is pinned to its node. It tolerates Falcon's own taints and those that the pool names, no others: whoever set
-another taint decides about it. The container writes its report (``falcon_core.wire.measurement.burn_in``) as its
+The pod is pinned to its node. It tolerates Falcon's own taints and those that the pool names, no others: the actor that
+set another taint decides about it. The container writes its report (``falcon_core.wire.measurement.burn_in``) as its
 termination message, which the kubelet carries into the pod's status. The pod may also pull images ahead. Each image
 becomes an init container that runs Falcon's static launcher with the argument ``version``, so the image needs no
 program of its own. Where the pool names an image, the agent's own test becomes an init container, and the pod's
 container runs ``falcon_start.bench`` in that image with the pool's devices, for as long as ``spec.burnIn.seconds``
 says. All of it passes Pod Security "restricted". Requests equal limits unless the pool says otherwise: the test gets
-the CPU that it uses, also beside other pods, and uses no more than it asks for.
+the CPU that it uses, also with other pods on the node, and uses no more than it asks for.
 """
 
 from __future__ import annotations
@@ -78,8 +78,10 @@ def build_burn_in_pod(
         },
         "spec": {
             "restartPolicy": "Never",
+            # The test calls no API, and a pool's image may come from another owner.
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            # A test that hangs must end, or its node would stay in testing for ever.
             "activeDeadlineSeconds": START_SECONDS + longest_seconds(pool),
             **({"runtimeClassName": wanted.runtime_class_name} if wanted.runtime_class_name else {}),
             "terminationGracePeriodSeconds": 1,
@@ -89,6 +91,7 @@ def build_burn_in_pod(
                 "runAsGroup": restricted()["runAsGroup"],
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
+            # By affinity and not by ``spec.nodeName``: the scheduler then checks that the node has room.
             "affinity": _only(node),
             "tolerations": msgspec.to_builtins(tolerations(pool)),
             "imagePullSecrets": msgspec.to_builtins(wanted.image_pull_secrets),
@@ -128,7 +131,7 @@ def _only(node: str) -> Manifest:
 def tolerations(pool: WarmPool) -> list[Toleration]:
     """Return the taints that the pool's test tolerates: Falcon's own, those that the pool names, those of its devices.
 
-    A node with devices often has a taint of the device's name. Whoever asks for the device is meant to tolerate it, as
+    A node with devices often has a taint of the device's name. A pod that requests the device has to tolerate it, as
     the admission plugin ExtendedResourceToleration does.
     """
     wanted = pool.spec.burn_in
@@ -218,6 +221,7 @@ def _pulls(agent: _Agent, images: Sequence[str], *, install: bool) -> list[Manif
     installs = {
         "name": "falcon-install",
         "image": agent.image,
+        # The images may lack a shell, so each of them runs this program, which ends at once.
         "command": ["/falcon/dist/falcon-launch", "install", BIN_DIR],
         "volumeMounts": [mount],
         **common,

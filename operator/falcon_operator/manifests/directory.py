@@ -1,4 +1,4 @@
-"""A folder in each pod's memory that is filled from a durable one and copied there behind (docs/adr/0078).
+"""Add a folder in each pod's memory that is filled from a durable folder and copied back to it (docs/adr/0078).
 
 The trainer writes its pages, and so they count as the trainer's memory: its request and its limit are raised by the
 folder's size. The launcher keeps both folders alike, since it alone has the trainer's volumes and rights.
@@ -21,7 +21,7 @@ VOLUME = "falcon-directory"
 LEAST_BYTES = 1 << 20
 RESERVED_PATH = "/falcon"
 _FIELD = "spec.checkpoint.directory"
-# Volumes that end with the pod, or that nobody can write to.
+# Volumes that end with the pod, or that are read-only.
 _NOT_DURABLE = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
 
 
@@ -47,6 +47,7 @@ def add(spec: Manifest, trainer: Manifest, directory: Directory) -> None:
         {"name": VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": str(directory.size_bytes)}},
     )
     trainer["volumeMounts"].append({"name": VOLUME, "mountPath": directory.path})
+    # Pages of a volume in memory count as those of the container that writes them.
     for kind in ("requests", "limits"):
         amounts = (trainer.get("resources") or {}).get(kind) or {}
         if "memory" in amounts:
@@ -80,6 +81,7 @@ def problems(
     yield from _memory(spec, pod)
     if not _is_plain(spec.path):
         yield _FIELD + ".path", f"{spec.path} is no plain absolute path", "write one, such as /checkpoints"
+    # A folder above or below ours would hide what the launcher and the agent share.
     elif _overlap(spec.path, RESERVED_PATH):
         yield _FIELD + ".path", f"{RESERVED_PATH} and what lies below it are Falcon's", "name another folder"
     else:
@@ -118,12 +120,14 @@ def _copy_to(spec: DirectorySpec, pod: dict[str, Any], mounts: list[Any]) -> Ite
         message = f"{spec.copy_to} is on no volume that the container mounts, and so would be lost with the pod"
         yield field, message, "mount a volume that all nodes can reach, and name a folder on it"
         return
+    # Mounts may lie in each other: the deepest one holds the folder.
     mount = max(below, key=lambda each: len(str(each.get("mountPath", ""))))
     if mount.get("readOnly"):
         yield field, f"{spec.copy_to} is on a volume that is mounted read-only", "mount it writable"
     for volume in pod.get("volumes") or []:
         if not isinstance(volume, dict) or volume.get("name") != mount.get("name"):
             continue
+        # Such a volume is lost with the pod or with its node, and copies are for the time after both.
         for kind in sorted(_NOT_DURABLE & volume.keys()):
             message = f"{spec.copy_to} is on the volume {mount.get('name')} of kind {kind}, which outlives no pod"
             yield field, message, "use a volume that all nodes can reach, such as a persistentVolumeClaim"

@@ -1,4 +1,4 @@
-"""PodSpec → PodSpec: what Falcon adds to a training pod, and nothing else (docs/architecture.md §3).
+"""Add to a training pod what Falcon needs, and nothing else: PodSpec → PodSpec (docs/architecture.md §3).
 
 This module knows a pod and the job's identity on the bus, not ``TrainingJob``: it can instrument pods of other
 controllers as well.
@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from falcon_core.wire.agent_config import VARIABLE, AgentConfig, encode_config
 from falcon_core.wire.launcher.launch import AGENT_DIR, LAUNCH_DIR
-from falcon_core.wire.saves.checkpoint import CHECKPOINT_DIR, COPIES_DIR
 from falcon_operator.base.ports import Manifest, PodSettings
 from falcon_operator.manifests import directory, qos
 
@@ -51,17 +51,11 @@ GUARANTEED_CPU = "250m"  # request and limit of each of our containers in a Guar
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The job on the bus, and how its processes are started."""
 
-    namespace: str
-    job: str
-    uid: str
+    agent: AgentConfig
     secret: str  # with ca.crt, jobs-ca.crt, tls.crt, tls.key
     container: str  # name of the container that trains
-    procs: int
     launcher: Literal["Falcon", "Own"] = "Falcon"
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
-    checkpoint_bytes: int = 0  # memory of a pod for checkpoints; 0: none
-    copies_bytes: int = 0  # likewise, for copies of another pod's
-    copies_interface: str = ""  # over which these are sent; "": the pod's own
     directory: directory.Directory | None = None  # in the trainer's memory, copied behind
 
 
@@ -85,15 +79,17 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     if trainer is None:
         raise KeyError(f"no container named {identity.container!r} in the pod's spec")
     _wrap(trainer, identity, grace_seconds(spec))
+    # Ours come first: the agent then runs while the user's init containers do their work.
     result["initContainers"] = [
         {**_install(settings), "resources": _install_resources(spec)},
         {
-            **_agent(identity, settings),
-            "resources": _agent_resources(spec, identity.checkpoint_bytes + identity.copies_bytes),
+            **_agent(identity.agent, settings),
+            "resources": _agent_resources(spec, identity.agent.checkpoint_bytes + identity.agent.copies_bytes),
         },
         *result.get("initContainers", []),
     ]
-    launch_dir_mib = LAUNCH_DIR_MIB + (RING_MIB + OUTPUT_MIB) * identity.procs
+    # Each rank has a ring and an output file in this folder.
+    launch_dir_mib = LAUNCH_DIR_MIB + (RING_MIB + OUTPUT_MIB) * identity.agent.procs
     for each in result["initContainers"]:
         each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")  # why one failed, as for the trainer
     result["volumes"] = [
@@ -103,32 +99,26 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
         {"name": VOLUME_LAUNCH, "emptyDir": {"medium": "Memory", "sizeLimit": f"{launch_dir_mib}Mi"}},
         {"name": VOLUME_TLS, "secret": {"secretName": identity.secret, "defaultMode": 0o444}},
     ]
-    if identity.checkpoint_bytes:
-        _add_checkpoints(result, trainer, identity)
+    if identity.agent.checkpoint_bytes:
+        _add_checkpoints(result, trainer, identity.agent)
     if identity.directory is not None:
         directory.add(result, trainer, identity.directory)
     return result
 
 
-def _add_checkpoints(spec: Manifest, trainer: Manifest, identity: Identity) -> None:
-    """Add the volume for checkpoints in memory, and tell trainer and agent of it."""
-    size = str(identity.checkpoint_bytes)
+def _add_checkpoints(spec: Manifest, trainer: Manifest, config: AgentConfig) -> None:
+    """Add the volume for checkpoints in memory to trainer and agent, and its path to the trainer's environment."""
+    size = str(config.checkpoint_bytes)
     spec["volumes"].append({"name": VOLUME_CHECKPOINT, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
     agent = next(item for item in spec["initContainers"] if item["name"] == AGENT_CONTAINER)
+    # Both map the same buffers: ranks write them, the agent keeps and copies them.
     for container in (trainer, agent):
-        container["volumeMounts"].append({"name": VOLUME_CHECKPOINT, "mountPath": CHECKPOINT_DIR})
-    agent["env"] += [
-        {"name": "FALCON_CHECKPOINT_BYTES", "value": size},
-        {"name": "FALCON_CHECKPOINT_RANKS", "value": str(identity.procs)},
-    ]
-    trainer["env"] = [*trainer.get("env", []), {"name": "FALCON_CHECKPOINT_DIR", "value": CHECKPOINT_DIR}]
-    if identity.copies_bytes:
-        limit = str(identity.copies_bytes)
+        container["volumeMounts"].append({"name": VOLUME_CHECKPOINT, "mountPath": config.checkpoint_dir})
+    trainer["env"] = [*trainer.get("env", []), {"name": "FALCON_CHECKPOINT_DIR", "value": config.checkpoint_dir}]
+    if config.copies_bytes:
+        limit = str(config.copies_bytes)
         spec["volumes"].append({"name": VOLUME_COPIES, "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
-        agent["volumeMounts"].append({"name": VOLUME_COPIES, "mountPath": COPIES_DIR})
-        agent["env"].append({"name": "FALCON_COPIES_BYTES", "value": limit})
-        if identity.copies_interface:
-            agent["env"].append({"name": "FALCON_COPIES_INTERFACE", "value": identity.copies_interface})
+        agent["volumeMounts"].append({"name": VOLUME_COPIES, "mountPath": config.copies_dir})
         trainer["env"].append({"name": "FALCON_CHECKPOINT_COPIES", "value": "1"})
 
 
@@ -143,11 +133,11 @@ def _wrap(trainer: Manifest, identity: Identity, grace_seconds: int) -> None:
         LAUNCHER,
         "run",
         "--procs",
-        str(identity.procs),
+        str(identity.agent.procs),
         "--launcher",
         identity.launcher.lower(),
         *(["--python", PYTHON_DIR] if identity.track else ["--shim", "off"]),
-        *directory.options(identity.directory, identity.uid),
+        *directory.options(identity.directory, identity.agent.job_uid),
         *([] if grace_seconds == DEFAULT_GRACE_SECONDS else ["--restart-grace-seconds", str(grace_seconds)]),
         "--",
         *command,
@@ -194,10 +184,7 @@ def _install(settings: PodSettings) -> Manifest:
     }
 
 
-def _agent(identity: Identity, settings: PodSettings) -> Manifest:
-    def plain(name: str, value: str) -> dict[str, Any]:
-        return {"name": name, "value": value}
-
+def _agent(config: AgentConfig, settings: PodSettings) -> Manifest:
     def downward(name: str, path: str) -> dict[str, Any]:
         return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
@@ -205,17 +192,13 @@ def _agent(identity: Identity, settings: PodSettings) -> Manifest:
         "name": AGENT_CONTAINER,
         "image": settings.agent_image,
         "imagePullPolicy": settings.image_pull_policy,
+        # This makes an init container a sidecar, which runs with the trainer and does not keep the pod from ending.
         "restartPolicy": "Always",
         "env": [
-            plain("FALCON_NAMESPACE", identity.namespace),
-            plain("FALCON_JOB", identity.job),
-            plain("FALCON_JOB_UID", identity.uid),
+            {"name": VARIABLE, "value": encode_config(config)},
             downward("FALCON_POD", "metadata.name"),
             downward("FALCON_POD_UID", "metadata.uid"),
             downward("FALCON_NODE", "spec.nodeName"),
-            plain("FALCON_RUN_DIR", RUN_DIR),
-            plain("FALCON_GATEWAYS", settings.gateways),
-            plain("FALCON_GATEWAY_TLS_DIR", TLS_DIR),
         ],
         "volumeMounts": [
             {"name": VOLUME_AGENT, "mountPath": f"{RUN_DIR}/{AGENT_DIR}"},

@@ -1,4 +1,4 @@
-"""The pods of a job: their names, their manifests, where they may run.
+"""Build the pods of a job: their names, their manifests, and where they may run.
 
 A name derives from the intent that asks for the pod: from the job's uid, the replica and a counter in the intent. So
 creating the same pod twice makes one pod, and a Terminating pod on a dead node does not block its successor's name.
@@ -11,6 +11,7 @@ import hashlib
 import json
 
 from falcon_core.recovery import Member, Replacement, StandbyPod
+from falcon_core.wire.agent_config import AgentConfig
 from falcon_operator.api.common import (
     ANNOTATION_TEMPLATE_HASH,
     API_VERSION,
@@ -25,7 +26,7 @@ from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.ports import Manifest, PodSettings
 from falcon_operator.manifests.amounts import amount
 from falcon_operator.manifests.directory import directory_of
-from falcon_operator.manifests.instrument import Identity, instrument
+from falcon_operator.manifests.instrument import RUN_DIR, TLS_DIR, Identity, instrument
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels and no look-alikes, like Kubernetes' own suffixes
 _SUFFIX_LENGTH = 5
@@ -93,6 +94,22 @@ def template_hash(job: TrainingJob) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def agent_config(job: TrainingJob, settings: PodSettings) -> AgentConfig:
+    """Return what the agents of the job's pods have to know from their start."""
+    return AgentConfig(
+        namespace=job.metadata.namespace,
+        job=job.metadata.name,
+        job_uid=job.metadata.uid,
+        procs=job.spec.procs_per_replica,
+        gateways=tuple(settings.gateways.split(",")),
+        gateway_tls_dir=TLS_DIR,
+        run_dir=RUN_DIR,
+        checkpoint_bytes=checkpoint_bytes(job),
+        copies_bytes=copies_bytes(job),
+        copies_interface=job.spec.checkpoint.interface or "",
+    )
+
+
 def build_pod(
     job: TrainingJob,
     member: Member,
@@ -102,28 +119,26 @@ def build_pod(
     replacement: Replacement | StandbyPod | None = None,
 ) -> Manifest:
     """Build the manifest of one pod; ``replacement`` pins it to a claimed spare or to the node it had."""
+    # The template belongs to the cached job: instrumenting it in place would change the next pod's as well.
     template = copy.deepcopy(job.spec.template)
     metadata = template.get("metadata") or {}
     identity = Identity(
-        namespace=job.metadata.namespace,
-        job=job.metadata.name,
-        uid=job.metadata.uid,
+        agent=agent_config(job, settings),
         secret=secret_name(job),
         container=trainer_container(job),
-        procs=job.spec.procs_per_replica,
         launcher=job.spec.launcher,
         track=job.spec.mitigation.mode != "Off",
-        checkpoint_bytes=checkpoint_bytes(job),
-        copies_bytes=copies_bytes(job),
-        copies_interface=job.spec.checkpoint.interface or "",
         directory=directory_of(job.spec.checkpoint.directory),
     )
     spec = instrument(template["spec"], identity, settings)
+    # The operator decides about restarts. One by the kubelet would start ranks of an old generation.
     spec["restartPolicy"] = "Never"
+    # With these two the pod has a stable name in the headless Service: ranks find the first one by it.
     spec["hostname"] = f"{job.metadata.name}-{member.number}"
     spec["subdomain"] = job.metadata.name
     pin = replacement.node if replacement else ""
     _place(spec, job, pin, excluded)
+    # Only the pod that has claimed the spare may tolerate the pool's taint.
     if replacement and replacement.pool and pin:
         spec["tolerations"] = [
             *spec.get("tolerations", []),
@@ -154,6 +169,7 @@ def _place(spec: Manifest, job: TrainingJob, pin: str, avoid: list[str]) -> None
     affinity = spec.setdefault("affinity", {}) or {}
     spec["affinity"] = affinity
     anti = affinity.setdefault("podAntiAffinity", {})
+    # Two pods on one node would compete for its devices, and be lost together.
     anti["requiredDuringSchedulingIgnoredDuringExecution"] = [
         *anti.get("requiredDuringSchedulingIgnoredDuringExecution", []),
         {
@@ -167,4 +183,5 @@ def _place(spec: Manifest, job: TrainingJob, pin: str, avoid: list[str]) -> None
         return
     required = affinity.setdefault("nodeAffinity", {}).setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
     terms = required.get("nodeSelectorTerms") or [{}]
+    # Terms are alternatives, so what is required has to stand in each of them.
     required["nodeSelectorTerms"] = [{**term, "matchFields": [*term.get("matchFields", []), *wanted]} for term in terms]

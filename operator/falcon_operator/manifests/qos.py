@@ -1,4 +1,4 @@
-"""The quality-of-service class of a pod, as Kubernetes works it out, and what Falcon's containers may ask for in each.
+"""Compute a pod's quality-of-service class as Kubernetes does, and what Falcon's containers may request in each.
 
 Only Guaranteed pods get exclusive CPUs and the memory of one NUMA node (the kubelet's static policies). A pod is
 Guaranteed when all its containers, init containers included, limit CPU and memory and request what they limit. So a

@@ -1,4 +1,4 @@
-"""What a job needs besides its pods.
+"""Build what a job needs besides its pods.
 
 A headless Service (stable names for people), a Secret with its agents' credentials, a PodDisruptionBudget.
 """

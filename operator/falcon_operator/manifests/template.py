@@ -73,6 +73,7 @@ def _misfits(value: Any, shape: Any, path: str) -> Iterator[tuple[str, str, str]
     if value is None:  # absent, or named by ``null_items``
         return
     found: type = type(value)
+    # A shape is a type, or a dict or list that shows what is inside.
     wanted: type = shape if isinstance(shape, type) else type(shape)
     if found is not wanted:  # by the exact type: true is no integer
         message = f"this is {_WORDS.get(found, found.__name__)} where Kubernetes wants {_WORDS[wanted]}"

@@ -1,4 +1,4 @@
-"""What is wrong with a spec that the API server accepted, in words for a condition: the field, why, and the remedy.
+"""Find what is wrong with a spec that the API server accepted, and name the field, the reason and the remedy.
 
 The CRD's schema and CEL rules refuse what they can see when a job is applied. This module checks what they cannot see:
 the words of a command, paths that have to be normalised, fields of the pod that pass through untyped, and the pool that
@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
+from falcon_core.anomalies.output_numbers import MetricError, check_metrics
 from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
-from falcon_core.recovery.strategies import swap_for_link
+from falcon_core.recovery.views import strategy_type
 from falcon_core.wire.saves.checkpoint import least_memory_bytes
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
@@ -61,6 +62,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
         *_copies(job),
         *_checkpoint_directory(job),
         *_error_rules(job, error_overrides),
+        *_metrics(job),
     ]
 
 
@@ -134,6 +136,16 @@ def _error_rules(job: TrainingJob, overrides: str) -> Iterator[Problem]:
     try:
         job_judge(ErrorRules(overrides, tuple(job.spec.recovery.rules)))
     except TableError as error:
+        field, _, said = str(error).partition(": ")
+        message, _, remedy = said.rpartition("; ")
+        yield Problem(field=field, message=message, remedy=remedy)
+
+
+def _metrics(job: TrainingJob) -> Iterator[Problem]:
+    """Yield the first problem of the numbers that the job names in its ranks' output."""
+    try:
+        check_metrics(job.spec.anomalies.metrics)
+    except MetricError as error:
         field, _, said = str(error).partition(": ")
         message, _, remedy = said.rpartition("; ")
         yield Problem(field=field, message=message, remedy=remedy)
@@ -237,6 +249,7 @@ def _checkpoint_memory(job: TrainingJob) -> Iterator[Problem]:
         )
     copies = job.spec.checkpoint.copies
     words = f"{memory} and as much for copies" if copies else memory
+    # Copies of other pods' checkpoints take as much memory as the pod's own.
     if misfit := does_not_fit(_pod(job), asked * (1 + copies), words):
         yield Problem(field=field, message=misfit, remedy=MISFIT_REMEDY)
 
@@ -270,18 +283,19 @@ def _checkpoint_directory(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _strategies(job: TrainingJob) -> Iterator[Problem]:
-    strategies = job.spec.mitigation.strategies
-    for index, strategy in enumerate(strategies):
-        if strategy.type == swap_for_link.TYPE and job.spec.replicas < swap_for_link.LEAST_PODS:
+    types = [strategy_type(strategy.type) for strategy in job.spec.mitigation.strategies]
+    for index, facts in enumerate(types):
+        if job.spec.replicas < facts.least_pods:
             yield Problem(
                 field=f"spec.mitigation.strategies[{index}].type",
-                message=f"{strategy.type} finds no lighter link in a job of {job.spec.replicas} pods",
-                remedy=f"remove it, or set spec.replicas to {swap_for_link.LEAST_PODS} or more",
+                message=f"{facts.name} {facts.does_nothing} in a job of {job.spec.replicas} pods",
+                remedy=f"remove it, or set spec.replicas to {facts.least_pods} or more",
             )
-    if job.spec.warm_pool_ref is None and any(strategy.type == "ReplaceNode" for strategy in strategies):
+    taking = next((facts.name for facts in types if facts.takes_spare), "")
+    if job.spec.warm_pool_ref is None and taking:
         yield Problem(
             field="spec.warmPoolRef",
-            message="without a warm pool ReplaceNode finds only nodes that happen to be free, untested",
+            message=f"without a warm pool {taking} finds only nodes that happen to be free, untested",
             remedy="set spec.warmPoolRef to a WarmPool, or accept to wait for a node",
         )
 

@@ -1,1 +1,1 @@
-"""The warm pool and the burn-in of nodes: which nodes are tested, ready, and taken."""
+"""Manage warm pools and the burn-in of nodes: which nodes are tested, ready, and taken."""

@@ -1,6 +1,6 @@
 """Read the results of burn-in pods, and compare a node's scores with those of its peers.
 
-A test is slow beside its peers for two reasons: the node is slow, or others used its CPUs during the test. A test that
+A test is slower than its peers for two reasons: the node is slow, or others used its CPUs during the test. A test that
 others slowed says nothing about the node (``Disturbed``). A node is called slow only after ``SLOW_TESTS`` slow tests,
 since a fence takes the node from everybody.
 """
@@ -31,7 +31,7 @@ def ratio(gflops: float, peers_gflops: float) -> float:
 
 
 def is_slow(gflops: float, peers_gflops: float) -> bool:
-    """Check whether a node with this score is too slow beside the median of its peers."""
+    """Check whether a node with this score is too slow, compared with the median of its peers."""
     return ratio(gflops, peers_gflops) > JUDGEMENT.median_factor
 
 
@@ -53,12 +53,13 @@ def weigh(pod: PodView, reference: Reference, tenants: Sequence[str], accusers: 
     Args:
         reference: what its scores are compared with.
         tenants: names of other workloads' pods on the node.
-        accusers: names of pods on the node that belong to whoever calls the node slow. Beside these no slow test
+        accusers: names of pods on the node, of the namespace that calls the node slow. While they run, no slow test
             counts: they could slow it by means that no counter shows (the caches, the other half of a core).
     """
     container, bench = pod.containers.get(BURN_IN_CONTAINER), pod.containers.get(BENCH_CONTAINER)
     if container is not None and container.exit_code is not None:
         result = _weigh_end(container, container.exit_code, reference, (tenants, accusers))
+        # A test that failed needs no second opinion of the pool's image.
         if bench is None or result.outcome == "Failed":
             return result
         if bench.exit_code is not None:
@@ -70,9 +71,10 @@ def weigh(pod: PodView, reference: Reference, tenants: Sequence[str], accusers: 
 
 
 def _weigh_end(
-    container: ContainerView, exit_code: int, reference: Reference, beside: tuple[Sequence[str], Sequence[str]]
+    container: ContainerView, exit_code: int, reference: Reference, others: tuple[Sequence[str], Sequence[str]]
 ) -> BurnInResult:
     try:
+        # The report counts more than the exit code: it says what is wrong.
         report = decode_report(container.exit_message)
     except ValueError as error:
         if exit_code == 0:
@@ -84,10 +86,11 @@ def _weigh_end(
     if exit_code != 0 or report.gflops <= 0:
         said = f"the test measured {report.gflops} GFLOP/s and ended with exit code {exit_code}"
         return BurnInResult(outcome="Failed", message=said)
+    # Without peers there is nothing to compare with: a test that ends well then passes.
     score = _score(report)
     if reference.gflops is None:
         return BurnInResult(outcome="Passed", gflops=score)
-    return _compare(report, score, reference, *beside)
+    return _compare(report, score, reference, *others)
 
 
 def _with_bench(
@@ -107,10 +110,12 @@ def _with_bench(
     except ValueError as error:
         return BurnInResult(outcome="Failed", message=f"the result of the pool's image cannot be read: {error}")
     result = replace(result, scores=scores)
+    # Only kinds of work that the peers have measured as well can be compared.
     slower, name = max(
         ((ratio(rate, reference.scores[name]), name) for name, rate in scores.items() if name in reference.scores),
         default=(0.0, ""),
     )
+    # A node that did not pass the agent's own test keeps that outcome: the fault that it names is more basic.
     if result.outcome != "Passed" or slower <= JUDGEMENT.median_factor:
         return result
     message = f"its {name} is {slower:.1f}x slower than the median of its peers ({reference.scores[name]:.4g})"
@@ -140,6 +145,8 @@ def _compare(
     if accusers:
         message += f", but pods of the namespace that calls it slow run on it: {listed(accusers)}"
         return BurnInResult(outcome="Disturbed", gflops=score, ratio=slower, message=message)
+    # Correct the score by the CPU time that others took. If the node is as fast as its peers then, the others were
+    # why.
     left = _share_left(report, shared=bool(tenants), own=reference.own)
     if left == 0 or not is_slow(score / left, reference.gflops):
         message += f", but others used its CPUs meanwhile: {_disturbance(report, tenants)}"
@@ -157,6 +164,7 @@ def _share_left(report: BurnInReport, *, shared: bool, own: bool) -> float:
     """
     if not shared and not own:
         return 1.0
+    # The kernel counts no waits here: on a shared node they may explain any score.
     if report.run_delay is None:
         return 0.0 if shared else 1.0
     return max(0.0, 1.0 - max(0.0, report.run_delay - (report.throttled or 0.0)))

@@ -1,12 +1,12 @@
-"""The operator's own tests of nodes that jobs have left: burn-in pods on these nodes, and their common result.
+"""Test nodes that jobs have left: run burn-in pods on these nodes, and combine their results.
 
 A pod's name derives from the exclusion that asks for it and from how many tests went before, so that nothing about the
 tests is remembered outside the pods. Scores are compared with those of the pool's spares on the same kind of machine,
 which passed the same test. The pods of a node stay until its outcome stands in the job's record.
 
-A slow test fences the node for everybody, so the job that calls it slow must have no hand in it. Who is on the node is
-read anew at each look while a test runs, and once after it has ended: whoever leaves later was there all the same. Pods
-of the job's own namespace make a slow test worthless, whatever they request and whoever owns them.
+A slow test fences the node for everybody, so the job that calls it slow must have no hand in it. The pods on the node
+are read again at each look while a test runs, and once after it has ended: a pod that leaves later was there all the
+same. Pods of the job's own namespace make a slow test worthless, whatever they request and whatever owns them.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ class BurnIns:
     async def start(self, node: str, since: float, pool: WarmPool, pods: PodSettings) -> None:
         """Start the next test of an excluded node, unless a test is running or it is too early for another test."""
         tests = _tests(await self._pods(pool), node, since, pool)
+        # The names of a node's tests are used up: more tests would not settle what these have not.
         if len(tests) == _NAMES:
             return
         if tests:
             last = tests[-1]
             ended = weigh(last, Reference(), []).outcome != "Running"
+            # Apart in time, so that one disturbance does not spoil two tests in a row.
             if not ended or self._clock.unix() < last.created_unix + longest_seconds(pool) + APART_SECONDS:
                 return
         await self._kube.create_pod(
@@ -80,6 +82,7 @@ class BurnIns:
         done: list[PodView] = []
         for entry in excluded:
             tests = _tests(pods, entry.node, entry.test_since, pool)
+            # The outcome stands in the job's record, so the pods have no further use.
             if entry.test != "Pending":
                 done += [pod for pod in tests if not pod.deleting]
             elif tests:
@@ -97,6 +100,7 @@ class BurnIns:
     ) -> BurnInResult:
         node, uid = tested
         beside_which = reference(pool, node, uid, among=among, least=1)
+        # Read again: a pod that came and went between two kept answers could slow a test unseen.
         present = await self._kube.list_occupants(node, fresh=True)
         results = []
         for pod in tests:
@@ -104,6 +108,7 @@ class BurnIns:
             results.append(weigh(pod, beside_which, neighbours(beside, self._namespace), pods_of(beside, namespace)))
         last = results[-1]
         spares = pool.status.spares
+        # Nothing was compared yet. While a spare is being tested its score will come, so the verdict waits for it.
         if last.outcome == "Passed" and last.ratio is None and any(spare.state == "Testing" for spare in spares):
             return msgspec.structs.replace(last, outcome="Running", message="it waits for the score of a spare")
         if is_settled(results):
@@ -111,7 +116,7 @@ class BurnIns:
         return msgspec.structs.replace(last, outcome="Running", message=f"{last.message}; it is tested again")
 
     def _note(self, test: PodView, present: Sequence[Occupant]) -> list[Occupant]:
-        """Add those who are present to those seen beside the test, unless it has ended before; return all."""
+        """Add the present pods to those seen on the node during the test, unless it has ended before; return all."""
         beside = self._beside.setdefault(test.uid, set())
         if test.uid not in self._ended:
             beside.update(present)

@@ -35,6 +35,7 @@ def claim(
     spare is ready, all ready spares stand in ``avoid``, the namespace may not take from this pool, or a limit of
     ``spec.claims`` is reached.
     """
+    # A claim may be repeated after a crash: the same key gets no second spare.
     if held(pool, claim_key) is not None:
         return pool.status
     allowed = pool.spec.allowed_namespaces
@@ -43,6 +44,7 @@ def claim(
     ready = [spare for spare in pool.status.spares if spare.state == "Ready" and spare.node not in avoid]
     if not ready or not allowance(pool, job_prefix(claim_key), now).spares:
         return None
+    # The node's name decides between equal scores, so that two looks choose the same spare.
     chosen = max(ready, key=lambda spare: (gflops(spare) or 0.0, spare.node))
     taken = msgspec.structs.replace(chosen, state="Claimed", claimed_by=claim_key, message="", since=timestamp(now))
     status = summed_up(pool, with_spare(pool.status.spares, taken), now)
@@ -55,7 +57,7 @@ def job_prefix(claim_key: str) -> str:
 
 
 def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:
-    """Return the pool's status without the claim: its spare is tested anew. Unchanged where the key holds no spare."""
+    """Return the pool's status without the claim: its spare is tested again. Unchanged where the key holds no spare."""
     spare = held(pool, claim_key)
     if spare is None:
         return pool.status

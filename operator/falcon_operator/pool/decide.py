@@ -6,7 +6,7 @@ A spare's life::
                   └────→ Failed ──(a while, or another spec)──┘
     any but Claimed → Unavailable while its node cannot take a pod, or others use it → Testing
 
-A test that is slow beside the spare's peers is repeated first (``pool.burn_in_result``).
+A test that is slower than the spare's peers is repeated first (``pool.burn_in_result``).
 
 The status is written before any effect is carried out, and every effect derives from the status. So an effect that is
 carried out twice changes nothing the second time. The jobs' side makes the claims (``pool.claims``) under the pool's
@@ -59,8 +59,11 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
     """Decide what one look at the pool leads to."""
     tests = {pod.name: pod for pod in snap.burn_ins if pod.labels.get(LABEL_PURPOSE) == PURPOSE_SPARE}
     spares = [moved for spare in snap.pool.status.spares if (moved := _step(snap, spare, tests)) is not None]
+    # After all have moved: a verdict compares a spare with the newest scores of the others.
     spares = [_again_beside_peers(snap, spare, spares) for spare in spares]
+    # Last, since a spare that has just failed or left makes room for another node.
     spares = _resized(snap, spares)
+    # Tests end without an event of the pool's, so the next look is timed by them.
     waits = [max(LOOK_SECONDS, _wait_seconds(spare, snap.now)) for spare in spares if spare.state == "Testing"]
     if fences.running(snap):
         waits.append(LOOK_SECONDS)
@@ -88,13 +91,17 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
     """Return the spare as observed now; None when it leaves the pool."""
     node = snap.nodes.get(spare.node)
     if spare.state == "Claimed":
+        # A claim is ended by its job alone, as long as the job lives.
         if job_uid(spare.claimed_by) in snap.live_jobs:
             return spare
+        # Processes that are still ending would disturb the test.
         if _trainers(snap, spare.node):
             return replace(spare, message="its job is over; pods of it are still ending")
+        # The job may have left the node in any state.
         spare = begin_test(spare, snap.now)
     if node is None or not is_selected(snap.pool, node):
         return None
+    # What stands against any use of the node comes before its test's result.
     hindrance = obstacle(snap.pool, node) or _trouble(snap, spare.node) or _users(snap, spare)
     if hindrance:
         if spare.state == "Unavailable":
@@ -120,7 +127,7 @@ def _left_for_trouble(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> dict
 
 
 def _users(snap: PoolSnapshot, spare: SpareStatus) -> str:
-    """Return who uses the node although no job has claimed it, in words; "" for nobody.
+    """Return who uses the node although no job has claimed it, in words; "" if it is free.
 
     Training pods on a spare that is being tested belong to the job that has just released the spare. They end by
     themselves.
@@ -238,6 +245,7 @@ def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]
     if size == 0:
         return [spare for spare in spares if spare.state == "Claimed"]
     free = [spare for spare in spares if spare.state in ("Testing", "Ready")]
+    # The spares that stay are those that a job could take at once, the fastest first.
     by_worth = sorted(free, key=lambda spare: (spare.state != "Ready", -(gflops(spare) or 0.0), spare.node))
     surplus = {spare.node for spare in by_worth[size:]}
     kept = [spare for spare in spares if spare.node not in surplus]
@@ -247,7 +255,7 @@ def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]
 
 
 def is_free(occupants: Sequence[Occupant] | None) -> bool:
-    """Check whether a node may join. ``occupants`` None: nobody has looked yet who is on the node."""
+    """Check whether a node may join. ``occupants`` None: not yet known who is on the node."""
     return occupants is not None and not tenants(occupants) and not trainers(occupants)
 
 
@@ -267,6 +275,7 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
         for spare in spares
         if spare.state == "Testing" and not _trainers(snap, spare.node) and _wait_seconds(spare, snap.now) == 0
     }
+    # A test's pod stays only while its test is due: its name says which test it is of.
     over = [pod for test, pod in tests.items() if test not in due]
     deletions: list[Effect] = [DeletePod(pod) for pod in (*over, *_left_behind(snap)) if not pod.deleting]
     creations: list[Effect] = [

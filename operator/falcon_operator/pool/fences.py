@@ -1,10 +1,10 @@
-"""Fences that outlive their job: the pool tests these nodes, and lifts the fence of a node that passes. Pure.
+"""Test nodes whose fence outlives its job, and lift the fence of a node that passes.
 
 While a job lives, it tests the nodes that it left (``intent.placement.exclusion``). Once it is over, the pool that
 selects a node tests that node once an hour, and compares its score with the spares' scores. A test's name derives from
 the fence and the hour, so that nothing is remembered outside the node's taint and the test's pod.
 
-A fence that no job of Falcon set (its value ends in no uid) belongs to whoever set it, and stays.
+A fence that no job of Falcon set (its value ends in no uid) belongs to the actor that set it, and stays.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def effects(snap: PoolSnapshot) -> list[Effect]:
             wanted.append(snap.start_test(name, node.name, PURPOSE_FENCED))
         elif _has_passed(snap, node, pod):
             wanted.append(UntaintNode(node.name, TAINT_FENCED))
+    # A test that is due no more holds its node's cores.
     wanted += [DeletePod(pod) for name, pod in pods.items() if name not in due and not pod.deleting]
     return wanted
 
@@ -85,5 +86,6 @@ def _reference(snap: PoolSnapshot, node: NodeView) -> Reference:
 
 
 def _test_name(snap: PoolSnapshot, node: NodeView) -> str:
+    # The next hour's name is new, so the node is tested again then, and the old test is removed.
     hour = int(snap.now // RETEST_SECONDS)
     return burn_in_name(snap.pool.metadata.uid, node.name, f"{node.taints[TAINT_FENCED]}/{hour}")

@@ -43,11 +43,13 @@ def recorded(history: Sequence[NodeChecks], node: str, uid: str, result: BurnInR
     )
     known = next((entry.checks for entry in history if (entry.node, entry.uid) == (node, uid)), [])
     newest = [*known, check][-MOST_CHECKS:]
+    # A series of failed tests must not push out the score that the node is compared with.
     passed = next((old for old in reversed(known) if old.outcome == "Passed"), None)
     if passed is not None and all(old.outcome != "Passed" for old in newest):
         newest = [passed, *newest]
     last = next((old for old in reversed(newest) if old.outcome == "Passed"), None)
     newest = [check if check is last else replace(check, scores={}) for check in newest]  # only these are compared with
+    # An entry of the same name and another uid is of an earlier machine: it goes.
     others = [entry for entry in history if entry.node != node]
     return [*others, NodeChecks(node=node, uid=uid, checks=newest)][-MOST_NODES:]
 
@@ -72,6 +74,7 @@ def reference(
     known = [entry for entry in _newest(pool) if entry.node != node and entry.node not in unlike]
     peers = [entry for entry in known if among is None or entry.node in among]
     measured = [peer.gflops for peer in peers if peer.gflops is not None]
+    # Of too few peers the median may itself be slow.
     median = statistics.median(measured) if len(measured) >= least else None
     rates = _medians([peer.scores for peer in peers], least)
     own = _own_best(pool, node, uid)

@@ -114,7 +114,7 @@ def _tolerates(toleration: Toleration, taint: NodeTaint) -> bool:
 
 
 def candidates(pool: WarmPool, nodes: Iterable[NodeView], exclude: Collection[str]) -> list[str]:
-    """Return the nodes that may join if nobody else uses them. Those that have the pool's taint already come first."""
+    """Return the nodes that may join if no other pods use them. Those that have the pool's taint already come first."""
     name = pool.metadata.name
     fit = [
         node

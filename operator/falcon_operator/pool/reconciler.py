@@ -1,4 +1,4 @@
-"""The shell around ``pool/decide.py``: observe → decide → write the status → carry out its effects.
+"""Run one look at a pool: observe → ``pool/decide.py`` → write the status → carry out its effects.
 
 The operator asks node by node who uses a node: always for the pool's spares, and for further nodes only while spares
 are missing, until enough free nodes are found. It knows by itself on which nodes training pods run. Each answer holds
@@ -118,6 +118,7 @@ class PoolReconciler:
         if pool is None or pool.metadata.deletion_timestamp:
             self._refused.pop(name, None)
             self._spells.pop(name, None)
+            # A deleted pool must not leave its taints on nodes.
             for effect in abandoned(name, (await self._kube.nodes()).values()):
                 await self._do(effect)
             return None
@@ -129,6 +130,7 @@ class PoolReconciler:
             raise
         except Rejected as error:
             log.warning("refused", pool=name, error=str(error))
+            # The status of the next look says what was refused.
             self._refused[name] = str(error)
             failure, again = failure_of(error), REFUSED_SECONDS
         except (Conflict, NotFound) as error:
@@ -143,10 +145,12 @@ class PoolReconciler:
         """Look, decide and act. Return when to look again (seconds)."""
         name = pool.metadata.name
         decision = await asyncio.to_thread(decide_pool, await self._observe(pool))
+        # The status comes before the effects, which derive from it.
         await self._write(pool, decision)
         for effect in decision.effects:
             await self._do(effect)
             if isinstance(effect, CreatePod):
+                # Where pods are accepted again, the refusal that the status shows is over.
                 self._refused.pop(name, None)
             if isinstance(effect, UntaintNode) and effect.key == TAINT_FENCED:
                 note = f"{effect.node} passed its test next to the spares, and the job that fenced it is over"
@@ -168,6 +172,7 @@ class PoolReconciler:
             settings=self._settings,
             now=self._clock.unix(),
         )
+        # Fenced nodes are outside the spares, and their tests need to know who else is there.
         fenced = [node.name for node in left_fenced(snap) if node.name not in snap.occupants]
         return msgspec.structs.replace(snap, occupants={**snap.occupants, **await self._occupants(fenced)})
 
@@ -176,12 +181,14 @@ class PoolReconciler:
         spares = pool.status.spares
         known = [spare.node for spare in spares if spare.node in nodes]
         found = await self._occupants(known)
+        # Further nodes are asked about only while spares are missing: each costs a request.
         wanted = pool.spec.size - sum(spare.state in ("Ready", "Testing") for spare in spares)
         if wanted <= 0:
             return found
         troubled = grave_troubles(nodes, platform_judge(self._settings.error_overrides))
         others = candidates(pool, nodes.values(), exclude={*known, *troubled})
         trainers = self._kube.list_trainers()
+        # Of training pods the operator knows without asking.
         found |= {node: trainers[node] for node in others if node in trainers}
         others = [node for node in others if node not in trainers]
         while wanted > 0 and others:

@@ -1,4 +1,4 @@
-"""What one look at a pool sees, and what it decides. Pure."""
+"""Define what one look at a pool sees, and what it decides."""
 
 from __future__ import annotations
 

@@ -68,6 +68,7 @@ def _missing(
     ]
     if len(waiting) > MOST_SPARES:
         parts.append(f"{len(waiting) - MOST_SPARES} more are not ready")
+    # Spares under test will fill their places. Only what lacks beyond them needs another node, or a person.
     missing = pool.spec.size - sum(spare.state in ("Ready", "Testing") for spare in spares)
     if missing <= 0:
         return parts

@@ -1,4 +1,4 @@
-"""Leader election by a ``coordination.k8s.io`` Lease.
+"""Elect the leader by a ``coordination.k8s.io`` Lease.
 
 The client library's own election is not used, because it trusts the wall clock, may hang past its deadline in a call
 without a time limit, and never gives the Lease back. Here, the renewals of other candidates are timed by this process's
@@ -100,7 +100,7 @@ class Election:
             try:
                 seen = await self._attempt(seen)
             except (Conflict, NotFound):
-                seen = None  # somebody was quicker
+                seen = None  # another operator was quicker
             except (OSError, TimeoutError) as error:
                 log.warning("lease cannot be read", error=str(error) or type(error).__name__)
             if self._held is None:
@@ -117,6 +117,7 @@ class Election:
             fresh = self._mine(Holder(transitions=0))
             self._hold(await _in_time(self._leases.create(fresh)), started)
             return None
+        # The holder's renewals are timed by this process's clock: clocks of machines are never compared.
         seen = observe(before, holder, self._clock.monotonic())
         if not may_take(seen, self._identity, self._clock.monotonic()):
             if before is None or before.holder.identity != holder.identity:
@@ -153,6 +154,7 @@ class Election:
             try:
                 await self._replace()
             except (Conflict, NotFound):
+                # The write may have been stored though its answer was lost: only a read can tell.
                 await self._lost_or_renewed()
             except (OSError, TimeoutError) as error:
                 log.warning("lease not renewed", error=str(error) or type(error).__name__)
@@ -167,9 +169,10 @@ class Election:
             holder = await _in_time(self._leases.read())
         except (NotFound, OSError, TimeoutError) as error:
             raise LeadershipLost(f"the Lease {LEASE_NAME} is gone or cannot be read: {error}") from error
+        # The same epoch under this identity is this leadership's own write, whose answer was lost.
         if self._held is None or (holder.identity, holder.transitions) != (self._identity, self._held.transitions):
             self._held = None
-            raise LeadershipLost(f"{holder.identity or 'nobody'} holds the Lease {LEASE_NAME}")
+            raise LeadershipLost(f"{holder.identity or 'no operator'} holds the Lease {LEASE_NAME}")
         self._held = holder
 
     async def raise_epoch(self, least: int) -> int:

@@ -1,4 +1,4 @@
-"""Python's collector of cyclic garbage, set for a process that keeps millions of objects and makes hardly any cycles.
+"""Set Python's collector of cyclic garbage for a process with millions of objects and hardly any cycles.
 
 Reports, pods and plans are freed by their reference counts. The collector's search is what they cost: with Python's own
 thresholds, 9 600 agents took 18 % of the operator's time for 868 objects that were found in 20 full searches, each of

@@ -1,4 +1,4 @@
-"""Events put keys into the queue and void what was read before. Nothing is decided here.
+"""Turn events into keys of the queue, and void what was read before. Nothing is decided here.
 
 kopf watches jobs, runs and pools, of which there are hundreds; ``cluster.inventory`` watches pods and nodes, of which
 there are tens of thousands. Only kopf's ``on.event`` handlers are used: so kopf needs no finalizer, no annotation, no
@@ -46,7 +46,7 @@ class Router:
     """The way from an event to the keys that it concerns.
 
     The router remembers which jobs run on which nodes and name which pool. A watch of kopf's that was interrupted for
-    long lists anew and never reports what was deleted meanwhile. ``may_have_missed`` is set then, and ``listed`` finds
+    long lists again and never reports what was deleted meanwhile. ``may_have_missed`` is set then, and ``listed`` finds
     out what is gone.
     """
 
@@ -63,6 +63,7 @@ class Router:
         """Take over a job; ``listed``: from a list, which kopf makes at its start and after each gap."""
         job = sketch(body)
         name = (job.namespace, job.name)
+        # A list of known jobs means that the watch had a gap, in which a deletion may have gone unseen.
         self.may_have_missed |= listed and name in self._jobs
         if deleted:
             self._jobs.pop(name, None)
@@ -94,6 +95,7 @@ class Router:
     def pool(self, body: Body, *, deleted: bool, listed: bool = False) -> None:
         """Take over a pool; ``listed`` as with a job."""
         name = body["metadata"]["name"]
+        # A listing of a pool that is known already means that the watch began again, and may have missed changes.
         self.may_have_missed |= listed and name in self._pools
         (self._pools.discard if deleted else self._pools.add)(name)
         spares = (body.get("status") or {}).get("spares") or []
@@ -125,6 +127,7 @@ class Router:
     def listed(self, before: Known, *, jobs: Set[tuple[str, str]], pools: Set[str]) -> None:
         """Forget the jobs and pools that were known before a listing, are not in it, and have not been named since."""
         for name, job in before.jobs.items():
+            # An object that was replaced since the listing began is newer than the list.
             if name not in jobs and self._jobs.get(name) is job:
                 del self._jobs[name]
                 self._nodes.pop(name, None)
@@ -230,6 +233,7 @@ async def watch(
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
+        # Without its watches the operator would look alive and do nothing: let the process end and start again.
         raise RuntimeError("the watches ended by themselves")
     finally:
         for task in tasks:

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics on one port.
+"""Serve /healthz, /readyz and /metrics on one port.
 
 The event loop that does the work answers the requests: if the loop hangs, there is no answer, and the kubelet restarts
 the operator. A standby is ready, since it does what a standby has to do. The state of etcd decides no answer: a restart

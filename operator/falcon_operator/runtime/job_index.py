@@ -1,6 +1,6 @@
-"""Which of some jobs still exist, answered without listing all jobs each time.
+"""Find which of some jobs still exist, without listing all jobs each time.
 
-Whoever asks is about to take something away from a job that is gone: a spare, a fence, its keys on the bus. A job that
+The caller is about to take something away from a job that is gone: a spare, a fence, its keys on the bus. A job that
 the watch knows exists. About any other uid the API server is asked, once: a uid whose job is gone never comes back.
 """
 
@@ -35,6 +35,7 @@ class LiveJobs:
     async def _found(self, uids: Uids) -> dict[str, JobSketch]:
         found = _of(self._known(), uids)
         doubtful = uids - found.keys() - self._gone
+        # The watch may lag behind, so only a list can prove that a job is gone.
         if doubtful:
             listed = _of(await self._list_jobs(), doubtful)
             if len(self._gone) > _MOST_GONE:

@@ -1,4 +1,4 @@
-"""The leading replica's tasks: certificates, bus, watches, workers, resync. They run until one of them fails."""
+"""Run the leading replica's tasks until one of them fails: certificates, bus, watches, workers, resync."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from falcon_gateway import Tls as GatewayTls
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.base.keys import Key, job_key, pool_key
 from falcon_operator.base.metrics import Metrics, Readings
-from falcon_operator.base.ports import Clock, Conflict, LeadershipLost, NotFound, Rejected, lost_leadership
+from falcon_operator.base.ports import Clock, Conflict, JobFindings, LeadershipLost, NotFound, Rejected, lost_leadership
 from falcon_operator.base.settings import Settings
 from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import EtcdBus
@@ -35,13 +35,14 @@ from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.pool.reconciler import PoolReconciler
 from falcon_operator.pool.snapshot import PoolSettings
 from falcon_operator.runtime import handlers
+from falcon_operator.runtime.anomaly_verdicts import AnomalyVerdicts
 from falcon_operator.runtime.job_index import LiveJobs
 from falcon_operator.runtime.startup_tracker import FirstLooks
 from falcon_operator.runtime.workqueue import KeyedQueue, work
 
 SWITCH_SECONDS = 0.0005  # that a decision keeps the interpreter while the event loop waits for it; Python's own is 5 ms
 TURNS = 256  # jobs and pools that are looked at at the same time: most of a turn is waiting for answers
-DECISIONS = 4  # of them computing at the same time, beside the event loops
+DECISIONS = 4  # of them computing at the same time, in threads besides the event loops
 PAUSE_SECONDS = 0.2  # between two looks at one object, after a long one
 RESYNC_SECONDS = 30.0  # between two looks at everything, from memory
 RELIST_SECONDS = 600.0  # between two lists of all jobs and pools, as long as no watch may have missed anything
@@ -98,8 +99,10 @@ class Leader:
 
         Raises an exception group with the failures; ``LeadershipLost`` may be among them.
         """
+        # Threads that decide compute without a pause; a shorter interval lets the event loop answer in between.
         sys.setswitchinterval(SWITCH_SECONDS)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(DECISIONS, "decide"))
+        # Nothing of the bus works without its certificates, so they come first.
         certificates = await self._insist("certificates", self._certificates)
         etcd_tls, gateway_tls = self._write_files(certificates)
         async with Client(self._settings.etcd_endpoints, etcd_tls, CALL_SECONDS) as client:
@@ -116,8 +119,16 @@ class Leader:
                 gateway_pods=self._gateway_pods.known,
                 retention_seconds=self._settings.etcd_retention_seconds,
             )
-            jobs = JobReconciler(self._kube, bus, self._settings, self._metrics, self._clock)
-            self._metrics.readings = lambda: self._read(bus)
+            verdicts = self._anomaly_verdicts(gateway_tls)
+            jobs = JobReconciler(
+                self._kube,
+                bus,
+                self._settings,
+                self._metrics,
+                self._clock,
+                verdicts.of if verdicts is not None else lambda _: JobFindings(),
+            )
+            self._metrics.readings = lambda: self._read(bus, verdicts)
             async with asyncio.TaskGroup() as tasks:
 
                 def begin(name: str, part: Awaitable[None]) -> None:
@@ -125,18 +136,23 @@ class Leader:
 
                 begin("bus", bus.run())
                 begin("gateways' pods", self._gateway_pods.run())
+                if verdicts is not None:
+                    begin("anomaly verdicts", verdicts.run())
                 begin("renewal", self._renew(certificates))
+                # Begins before the jobs are listed: both lists of a large cluster take long, and so they overlap.
                 begin("pods and nodes", self._kube.watch(self._router.pod, self._router.node))
                 existing = await self._insist("the API's definitions", self._relist)
                 begin(
                     "watch",
                     handlers.watch(self._router, self._configuration, self._settings.watch_namespaces, handle_signals),
                 )
+                # No job is looked at before all pods are known: a pod that is not listed yet would count as gone.
                 await self._kube.synced()
                 log.info("pods and nodes listed")
                 self._look_again(set())
                 self._first = FirstLooks(existing)  # kopf may not have named all of them yet
                 self._say_if_all_tried(bus)
+                # Work starts last, when everything that a look reads is there.
                 begin("resync", self._resync_always())
                 begin(
                     "work",
@@ -191,6 +207,7 @@ class Leader:
                 else:
                     self._look_again(self._router.all_keys())
             except (OSError, NotFound, Rejected) as error:
+                # The next turn lists everything, since this one may have ended halfway.
                 self._router.may_have_missed = True
                 log.warning("resync failed", error=str(error))
 
@@ -258,7 +275,16 @@ class Leader:
             await asyncio.sleep(RETRY_SECONDS)
         raise AssertionError("unreachable")
 
-    def _read(self, bus: EtcdBus) -> Readings:
+    def _anomaly_verdicts(self, tls: GatewayTls) -> AnomalyVerdicts | None:
+        """Return who asks the anomaly service; None where there is no such service."""
+        address = next(iter(self._settings.anomaly_service), None)
+        if address is None:
+            return None
+        return AnomalyVerdicts(
+            address, tls, self._clock, lambda namespace, name: self._queue.add(job_key(namespace, name))
+        )
+
+    def _read(self, bus: EtcdBus, verdicts: AnomalyVerdicts | None) -> Readings:
         return Readings(
             etcd_healthy=bus.etcd_healthy,
             bus_healthy=bus.healthy,
@@ -270,6 +296,7 @@ class Leader:
             gateways=len(bus.gateways),
             gateways_known=len(bus.awaited_gateways),
             gateway_streams=len(bus.streams),
+            anomaly_service=None if verdicts is None else (verdicts.answers, verdicts.failures),
         )
 
 
@@ -278,6 +305,6 @@ async def _until_it_fails(name: str, part: Awaitable[None]) -> None:
     try:
         await part
     except Exception as error:
-        lost = lost_leadership(error)  # whoever notices first: the bus, or the election itself
+        lost = lost_leadership(error)  # from the bus or the election, whichever notices first
         log.error("the leader ends", part=name, error=str(lost or error) or type(error).__name__)
         raise

@@ -1,4 +1,4 @@
-"""One life of the operator's process: settings, logs, the election, and then either waiting or leading."""
+"""Live one life of the operator's process: settings, logs, the election, and then either waiting or leading."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ async def operate(settings: Settings) -> None:
             loop.add_signal_handler(number, stop.set)
 
     handle_signals()
+    # A connection belongs to one event loop, and the election has a loop of its own.
     renewals = Transport(configuration, lambda: election.assert_leading())  # of the election's own event loop
     election = Election(KubeLeases(renewals, settings.namespace), settings.identity, clock)
     transport = Transport(configuration, election.assert_leading, Paces(clock))
@@ -65,7 +66,11 @@ async def operate(settings: Settings) -> None:
         await aside.run(election.acquire())
         metrics.leading = True
         store = CertificateStore(
-            transport, settings.namespace, settings.etcd_secret_prefix, settings.gateway_secret_prefix
+            transport,
+            settings.namespace,
+            settings.etcd_secret_prefix,
+            settings.gateway_secret_prefix,
+            settings.anomaly_names,
         )
         gateway_pods = GatewayPods(transport, settings.namespace, settings.gateway_selector, metrics.watch_interrupted)
         leadership = _Leadership(election, aside)
@@ -87,12 +92,14 @@ async def operate(settings: Settings) -> None:
             try:
                 await asyncio.wait({life, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 if life.done():
+                    # Raise what ended the life; at a signal there is nothing to raise.
                     life.result()
                 log.info("stopping")
             finally:
                 stopped.cancel()
                 life.cancel()
                 await asyncio.wait({life})
+                # Give the Lease back after the last task has ended: the next leader may begin at once.
                 await aside.run(election.release())
                 await aside.run(renewals.close())
                 await transport.close()
@@ -134,6 +141,7 @@ def live() -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
     logs.configure(settings.log_level)
+    # After all imports, so that the modules' objects are left out of later searches.
     garbage_collector.settle()
     try:
         asyncio.run(operate(settings))

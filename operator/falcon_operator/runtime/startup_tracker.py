@@ -1,4 +1,4 @@
-"""Which jobs a new leader has not tried to look at yet. Pure.
+"""Track which jobs a new leader has not tried to look at yet.
 
 A look announces its job to the gateways, which forget all jobs that are not announced once the leader says so. It says
 so when every job was tried once. A look that fails is tried, too: otherwise a job whose looks always fail would keep

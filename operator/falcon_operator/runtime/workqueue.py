@@ -1,4 +1,4 @@
-"""A keyed work queue. A key names what changed without describing the change, so that many changes cause one look.
+"""Queue keys. A key names what changed without describing the change, so that many changes cause one look.
 
 Turns of different keys run side by side, so that a job whose turn takes long (it makes a thousand pods) keeps no other
 job waiting. A key is never worked on twice at the same time. A key that is added while it is being worked on gets one
@@ -55,21 +55,24 @@ class KeyedQueue(Generic[K]):
         """Put ``key`` into the queue, due after the delay.
 
         Of several calls for the same key, the earliest time counts. ``urgent``: skip the pause, unless the key skipped
-        the one before, or has failed.
+        the last pause, or has failed.
         """
         due = self._clock.monotonic() + delay_seconds
         if key in self._working:
+            # The key is being worked on: note when it is due again, and let the turn's end queue it.
             before = self._working[key]
             self._working[key] = due if before is None else min(before, due)
             if urgent:
                 self._urgent.add(key)
             return
+        # The pause bounds how often one busy key takes a turn.
         not_before = self._not_before.get(key, due)
         if due < not_before:
             if urgent and key not in self._hurried and key not in self._failures:
                 self._hurried.add(key)
             else:
                 due = not_before
+        # An entry of the heap cannot be moved: a new one is added, and ``take`` skips the outdated one.
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
             heapq.heappush(self._heap, (due, next(self._order), key))
@@ -80,6 +83,7 @@ class KeyedQueue(Generic[K]):
         now = self._clock.monotonic()
         while self._heap:
             due, _, key = self._heap[0]
+            # The key has been taken or moved since this entry was added.
             if self._due.get(key) != due:
                 heapq.heappop(self._heap)
                 continue
@@ -107,6 +111,7 @@ class KeyedQueue(Generic[K]):
     async def get(self) -> K:
         """Wait for the next key that is due, and return it."""
         while True:
+            # Before the look: a key that is added between the look and the wait then ends the wait at once.
             self._changed.clear()
             key = self.take()
             if key is not None:
@@ -134,15 +139,18 @@ class KeyedQueue(Generic[K]):
     def _end(self, key: K, again_seconds: float | None) -> None:
         now = self._clock.monotonic()
         added = self._working.pop(key)
+        # The pause is as long as the turn took, within bounds: what is quick to look at is looked at again sooner.
         took = now - self._begun.pop(key)
         urgent = key in self._urgent
         self._urgent.discard(key)
         failing = key in self._failures
+        # A failed turn has set a longer pause already (``failed``).
         if not failing:
             self._not_before[key] = now + min(self._pause, max(LEAST_SHARE * self._pause, took))
         wishes = [wish for wish in (added, None if again_seconds is None else now + again_seconds) if wish is not None]
         if wishes:
             self.add(key, min(wishes) - now, urgent=urgent)
+        # Without a pause nothing is to be remembered of a key that is done.
         elif not self._pause:
             self._not_before.pop(key, None)
         self._forget_idle(now)
@@ -178,6 +186,7 @@ async def work(
 
     async with asyncio.TaskGroup() as turns:
         while True:
+            # Wait for a free turn before taking a key: while a key is in the queue, its time can still change.
             await free.acquire()
             key = await queue.get()
             turns.create_task(turn(key), name=str(key))

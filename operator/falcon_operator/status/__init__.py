@@ -1,1 +1,1 @@
-"""What people read: status, conditions, diagnoses, Events. Everything here can be made anew from the intent."""
+"""Write what people read: status, conditions, diagnoses, Events. All of it can be made again from the intent."""

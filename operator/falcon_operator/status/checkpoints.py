@@ -32,10 +32,12 @@ def checkpoint_in_memory(view: View) -> Finding:
         cost = f"; training waited {short(waited)} for the save" if waited else ""
         message = f"all {view.total} ranks hold step {newest.step} in memory, saved at {saved}{cost}"
         return Finding(TYPE, True, "Held", message)
+    # Ranks with the same state may hold it for each other.
     among = newest_of_all(spread(held, view.total, view.snap.job.spec.procs_per_replica), view.total)
     if among is not None:
         message = f"step {among.step} is in memory; pods without it get it from pods that hold the same state"
         return Finding(TYPE, True, "HeldByReplicas", message)
+    # No step is common to all: say which ranks keep it from being so.
     having = {each.rank for each in held}
     without = [str(rank) for rank in range(view.total) if rank not in having]
     if not having:
@@ -54,6 +56,7 @@ def degraded_protection(view: View) -> Finding:
     newest = newest_of_all(on_demand.held(view.snap, membership), view.total)
     if newest is None:
         return Finding(PROTECTION, False, "NothingToCopy", "no step is held by all ranks", quiet=True)
+    # Copies follow each save, so a short lag behind the newest step is normal.
     safe = newest_of_all(copies.copied(view.snap, membership), view.total)
     if safe is not None and (safe.step, safe.generation) == (newest.step, newest.generation):
         message = f"step {safe.step} of all {view.total} ranks also has a copy in the memory of another pod"
@@ -65,6 +68,7 @@ def degraded_protection(view: View) -> Finding:
     if max(behind, now - newest.unix_ms / 1000) <= LAG_SECONDS:
         return Finding(PROTECTION, False, "Copying", message, quiet=True)
     reports = copies.reported(view.snap, membership)
+    # Agents report why a copy failed; the usual reason is the network, so name that remedy.
     failing = [pod for pod in membership.members if pod.pod_uid in reports and reports[pod.pod_uid].why]
     if failing:
         reasons = listed([f"{pod.pod_name}: {reports[pod.pod_uid].why}" for pod in failing])

@@ -22,6 +22,7 @@ def machines_checked(view: View) -> Finding:
     count = state.checked
     bad = [each for each in state.found if each.is_certain]
     if bad:
+        # A bad machine that stays is a risk for the job, so the sentence says what follows for it.
         left = {exclusion.node for exclusion in view.intent.membership.exclusions}
         stay = [each for each in bad if each.node not in left]
         words = listed([f"node {each.node} ({each.pod_name}): {reason(each)}" for each in bad])

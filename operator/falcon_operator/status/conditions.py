@@ -1,4 +1,4 @@
-"""The job's conditions, one function each, by the API conventions: the transition time changes only with the status.
+"""Build the job's conditions, one function each, by the API conventions: the transition time changes with the status.
 
 ``Ready``: all ranks of the present generation train. ``Accepted``: the spec can run. ``Failed`` and ``Succeeded`` are
 final.
@@ -17,7 +17,9 @@ from falcon_operator.api.warmpool import WarmPoolStatus
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.observation import job_observation, pod_starts
 from falcon_operator.intent.placement import last_resort, standby_pods
+from falcon_operator.status.text.common_cause import common_words
 from falcon_operator.status.text.format import change_words, link_where, listed
+from falcon_operator.status.text.outage import open_outage, outage_words
 from falcon_operator.status.text.planned_move import moving_words
 from falcon_operator.status.view import State, View
 
@@ -58,10 +60,12 @@ def put(
     result = list(conditions)
     for finding in findings:
         at = next((at for at, condition in enumerate(result) if condition.type == finding.type), None)
+        # A condition that was never true or unknown would only lengthen the list.
         news = finding.value is not False or finding.shown or finding.type in ALWAYS_SHOWN
         if at is None and (finding.quiet or not news):
             continue
         word = _word(finding.value)
+        # The time of the transition stays while only the message changes (the API's conventions).
         moved = at is None or result[at].status != word
         after = Condition(
             type=finding.type,
@@ -92,7 +96,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
     findings = [
         ready(view, state),
         degraded(view),
-        job_changed(view.intent.recovery.change),
+        job_changed(view.intent.recovery.levels.change),
         recovering(view, state),
         agent_lost(view),
         agents_cut_off(view),
@@ -123,6 +127,7 @@ def ready(view: View, state: State) -> Finding:
             " cannot watch it; look at the gateways, at etcd and at the containers falcon-agent"
         )
         return Finding("Ready", None, "Blind", message)
+    # Reports arrive, so from here on the ranks' own progress decides.
     if view.stalled_since is not None:
         since, awaited = clock_time(view.stalled_since), f"; {view.awaited}" if view.awaited else ""
         hang = ": a hang" if view.intent.recovery.hang else ""
@@ -137,17 +142,21 @@ def ready(view: View, state: State) -> Finding:
 
 def degraded(view: View) -> Finding:
     """Build the finding on whether a rank or a link is slow."""
-    slow = view.intent.recovery.slow
+    slow = view.intent.recovery.leader
     if slow is not None and slow.culprit is not None and slow.phase != "Checking":
         culprit = slow.culprit
         message = (
             f"rank {culprit.rank} (pod {culprit.pod_name}, node {culprit.node}) has been slow since"
-            f" {timestamp(slow.onset_at)}: see diagnosis {slow.id}"
+            f" {timestamp(slow.onset.at)}: see diagnosis {slow.id}"
         )
         return Finding("Degraded", True, "Straggler", message)
     if slow is not None and slow.culprit is None and slow.link is not None:
         message = f"slow transfers over {link_where(slow.link)}: see diagnosis {slow.id}"
         return Finding("Degraded", True, "SlowLink", message)
+    change = view.intent.recovery.levels.change
+    if change is not None and change.outside is not None:
+        message = f"all ranks compute longer alike since {timestamp(change.since)}: {common_words(change.outside)}"
+        return Finding("Degraded", True, "CommonCause", message)
     return Finding("Degraded", False, "NoStraggler", "no rank is known to be slow")
 
 
@@ -156,6 +165,9 @@ def job_changed(change: JobChange | None) -> Finding:
     if change is None:
         message = "all ranks compute as fast as before, or as fast as since this generation began"
         return Finding("JobChanged", False, "AsBefore", message)
+    if change.outside is not None:
+        message = f"all ranks compute longer alike, but not by a change of the job: {common_words(change.outside)}"
+        return Finding("JobChanged", False, "CommonCause", message)
     words = change_words(change)
     if change.recurring:
         return Finding("JobChanged", True, "Recurs", f"{words}; the job has gone through such a phase before")
@@ -167,7 +179,11 @@ def recovering(view: View, state: State) -> Finding:
     if state != "Recovering":
         return Finding("Recovering", False, "Recovered", "no recovery is under way")
     recovery = view.intent.recovery
-    incident = next((each.id for each in (recovery.stop, recovery.move, recovery.slow) if each is not None), "")
+    outage = open_outage(recovery)
+    if outage is not None and recovery.stop is not None:
+        words = outage_words(recovery.stop, outage, view.policy, view.snap.now)
+        return Finding("Recovering", True, "Outage", words)
+    incident = next((each.id for each in (recovery.stop, recovery.move, recovery.leader) if each is not None), "")
     return Finding("Recovering", True, "Restarting", f"training is stopped for a repair: see diagnosis {incident}")
 
 
@@ -182,6 +198,7 @@ def agent_lost(view: View) -> Finding | None:
             else "it is not known yet whether training goes on"
         )
         return Finding("AgentLost", True, "AgentSilent", f"the agent in {pods} does not answer; {peers}")
+    # While the bus has trouble, silence proves nothing about an agent.
     if view.live.bus_trouble:
         return None
     if view.intent.recovery.stop is not None or not view.obs.running:
@@ -193,7 +210,7 @@ def agents_cut_off(view: View) -> Finding:
     """Build the finding on whether the gateways' NetworkPolicy seems to keep the job's agents off.
 
     No policy can select pods on the host's network by their labels. Whether the network plugin enforces policies at
-    all is not known, so it takes pods that run and of which nobody has heard.
+    all is not known, so running pods must never have been heard.
     """
     snap = view.snap
     on_host = snap.job.spec.template.get("spec", {}).get("hostNetwork") is True
@@ -211,9 +228,9 @@ def agents_cut_off(view: View) -> Finding:
 def nodes_healthy(view: View) -> Finding:
     """Build the finding on whether a node of the job reports grave trouble of its hardware."""
     troubled = [
-        f"node {member.node} ({member.pod_name}) reports {member.trouble.text}"
+        f"node {member.node} ({member.pod_name}) reports {member.node_health.trouble.text}"
         for member in view.obs.members
-        if member.trouble is not None and member.trouble.grave
+        if member.node_health.trouble is not None and member.node_health.trouble.grave
     ]
     if not troubled:
         message = "no node of the job reports trouble of its hardware"
@@ -240,6 +257,7 @@ def pool_missing(view: View) -> Finding | None:
     if problems:
         return Finding("WarmPoolUsable", False, "Unusable", "; ".join(problems), shown=True)
     spares = view.obs.spares
+    # Limits come before the number of ready spares: the job could not take one even if it were ready.
     if spares.limit:
         return Finding("WarmPoolUsable", False, f"{spares.limit}LimitReached", spares.message, shown=True)
     if spares.ready == 0:
@@ -253,7 +271,7 @@ def pool_missing(view: View) -> Finding | None:
 
 
 def standby_ready(view: View) -> Finding | None:
-    """Build the finding on whether a standby waits beside each rank; None where that cannot be said now."""
+    """Build the finding on whether each rank has a standby; None where that is unknown now."""
     spec = view.snap.job.spec
     if spec.recovery.standby == "None":
         if spec.recovery.standby_replicas:
@@ -275,6 +293,7 @@ def _standbys(view: View) -> Finding:
         less = f", but these are less prepared than they could be: {listed(reasons)}" if reasons else ""
         return Finding("StandbyReady", True, "Waiting", f"all {view.total} ranks have a standby{less}")
     ready = f"{count} of {view.total} ranks have a standby"
+    # A reason does not pass by itself; without one the standbys are only not ready yet.
     if reasons or view.untracked:
         message = f"{ready}; the other ranks start cold: {listed(reasons) if reasons else view.untracked}"
         return Finding("StandbyReady", False, "StartsCold", message, shown=True)
@@ -282,12 +301,13 @@ def _standbys(view: View) -> Finding:
 
 
 def _with_pods(view: View, ranks: Finding | None) -> Finding:
-    """Add the pods that stand by to the finding on the ranks' standbys; None: none are wanted beside the ranks."""
+    """Add the pods that stand by to the finding on the ranks' standbys; None: the ranks have none."""
     wanted, pods = view.snap.job.spec.recovery.standby_replicas, view.intent.membership.standbys
     if not wanted:
         assert ranks is not None  # neither is wanted: this is not asked
         return ranks
     ready = [f"{pod.pod_name} on {pod.node}" for pod in pods if pod.ready]
+    # One reason is enough: pods that stand by usually wait for the same thing.
     late = next((why for pod in pods if not pod.ready and (why := _waits_for(view, pod))), "")
     if len(ready) < wanted and not late and (ranks is None or ranks.value):
         late = "the rest start when training has settled"  # what is said of the ranks' standbys may say so, too

@@ -1,4 +1,4 @@
-"""The diagnoses: each incident in the words of ``kubectl describe``, made anew from the intent at each look.
+"""Write each incident in the words of ``kubectl describe``, made again from the intent at each look.
 
 Figures that would change with every look stand only in the job's summary. So a diagnosis changes only when there is
 something new.
@@ -16,6 +16,7 @@ from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import (
     Culprit,
     Fault,
+    Outage,
     Policy,
     RecoveryState,
     RetryIncident,
@@ -24,14 +25,14 @@ from falcon_core.recovery import (
     StepTaken,
     StopIncident,
 )
-from falcon_core.recovery.views import named_for_ns, setup_retries
+from falcon_core.recovery.views import STEP_WORDS, named_for_ns, setup_retries
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep
 from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.text.action_log import done_step
 from falcon_operator.status.text.causes import cause_words
-from falcon_operator.status.text.exchanges import link_beside_next
+from falcon_operator.status.text.exchanges import concurrent_link_next
 from falcon_operator.status.text.format import (
     fault_where,
     iteration_ratio,
@@ -45,6 +46,7 @@ from falcon_operator.status.text.format import (
 from falcon_operator.status.text.hang_diagnosis import describe_hang
 from falcon_operator.status.text.node_kept import cause_of, imbalance_words
 from falcon_operator.status.text.node_verdict import verdict_words
+from falcon_operator.status.text.outage import open_outage, outage_evidence, outage_next
 from falcon_operator.status.text.planned_move import BACK, describe_move
 from falcon_operator.status.text.probes import is_probed, probe_evidence, probe_next
 from falcon_operator.status.text.slow_links import describe_link
@@ -60,22 +62,22 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
     """
     recovery = intent.recovery
     found = [
-        describe_stop(recovery.stop, policy) if recovery.stop else None,
+        describe_stop(recovery.stop, policy, open_outage(recovery)) if recovery.stop else None,
         describe_hang(recovery.hang, policy) if recovery.hang else None,
         describe_move(recovery.move) if recovery.move else None,
         _with_probe(
             describe_slowdown(
-                _by_itself(recovery, recovery.slow), policy, next_strategy, by_itself=_link_of(recovery) is not None
+                _by_itself(recovery, recovery.leader), policy, next_strategy, by_itself=_link_of(recovery) is not None
             ),
             recovery,
             policy,
             len(intent.membership.members),
             next_strategy,
         )
-        if recovery.slow
+        if recovery.leader
         else None,
-        *(describe_slowdown(slow, policy, None, recovery.slow) for slow in recovery.beside),
-        _link_beside(recovery, policy, len(intent.membership.members)),
+        *(describe_slowdown(slow, policy, None, recovery.leader) for slow in recovery.further),
+        _concurrent_link(recovery, policy, len(intent.membership.members)),
         *(_closed(incident, policy, intent.verdicts) for incident in intent.history),
     ]
     return sorted((note for note in found if note is not None), key=_number, reverse=True)
@@ -89,15 +91,15 @@ def _with_probe(
     next_strategy: Candidate | None,
 ) -> DiagnosisStatus | None:
     """Add what is being measured, or about to be, under a pause."""
-    if note is None or state.slow is None:
+    if note is None or state.leader is None:
         return note
-    if wanted := probe_next(state, state.slow, policy, pods, next_strategy):
-        note = replace(note, next=wanted, state="Validating" if is_probed(state, state.slow) else note.state)
+    if wanted := probe_next(state, state.leader, policy, pods, next_strategy):
+        note = replace(note, next=wanted, state="Validating" if is_probed(state, state.leader) else note.state)
     return note
 
 
-def _link_beside(state: RecoveryState, policy: Policy, pods: int) -> DiagnosisStatus | None:
-    """Describe a slow link beside slow ranks; None where there is none."""
+def _concurrent_link(state: RecoveryState, policy: Policy, pods: int) -> DiagnosisStatus | None:
+    """Describe a link that is slow while ranks are slow; None where there is none."""
     slow = _link_of(state)
     if slow is None or slow.link is None:
         return None
@@ -106,22 +108,25 @@ def _link_beside(state: RecoveryState, policy: Policy, pods: int) -> DiagnosisSt
         note = replace(
             note, why="a slow link, found by measuring all links: the slow ranks explain only a part of the slowdown"
         )
-    wanted = probe_next(state, slow, policy, pods, None) or link_beside_next(slow, policy)
-    phase = "Validating" if is_probed(state, slow) else "Mitigating" if slow.switched_at else "Open"
-    return replace(note, slowdown=iteration_ratio(slow.slow_ns, slow.healthy_ns, alone=True), next=wanted, state=phase)
+    wanted = probe_next(state, slow, policy, pods, None) or concurrent_link_next(slow, policy)
+    phase = "Validating" if is_probed(state, slow) else "Mitigating" if slow.restart.switched_at else "Open"
+    return replace(
+        note, slowdown=iteration_ratio(slow.times.slow_ns, slow.times.healthy_ns, alone=True), next=wanted, state=phase
+    )
 
 
 def _link_of(state: RecoveryState) -> SlowIncident | None:
-    """Return the incident of a link beside slow ranks; None where there is none, or only a suspicion."""
-    return state.link_beside if state.link_beside is not None and state.link_beside.is_incident else None
+    """Return the incident of a link that is slow while ranks are; None where there is none, or only a suspicion."""
+    link = state.concurrent_link
+    return link if link is not None and link.is_incident else None
 
 
 def _by_itself(state: RecoveryState, slow: SlowIncident) -> SlowIncident:
-    """Return the incident with what its rank alone makes of an iteration, where a link is slow beside it."""
+    """Return the incident with what its rank alone makes of an iteration, where a link is slow, too."""
     culprit = slow.culprit
     if _link_of(state) is None or culprit is None:
         return slow
-    return replace(slow, slow_ns=slow.healthy_ns + slow.common_ns + max(0, named_for_ns(culprit)))
+    return replace(slow, times=replace(slow.times, slow_ns=slow.times.well_ns + max(0, named_for_ns(culprit))))
 
 
 def _number(diagnosis: DiagnosisStatus) -> int:
@@ -144,6 +149,7 @@ def _closed(closed: ClosedIncident, policy: Policy, verdicts: Sequence[NodeVerdi
         return None  # of a kind that a newer version has added
     if note is None:
         return None
+    # What became of a node is known only after its incident was closed.
     about_nodes = (verdict_words(verdict) for verdict in verdicts if verdict.incident == note.id)
     parts = [_result(closed), *_came_back(closed), *about_nodes]
     return replace(note, result="; ".join(parts), next="", state="Resolved", resolved_at=timestamp(closed.at))
@@ -160,7 +166,7 @@ def _came_back(closed: ClosedIncident) -> list[str]:
 def _result(closed: ClosedIncident) -> str:
     at = clock_time(closed.at)
     iteration = f"iteration {milliseconds(closed.iteration_ns)}" if closed.iteration_ns else "iteration time not known"
-    healthy = milliseconds(closed.slow.healthy_ns) if closed.slow else ""
+    healthy = milliseconds(closed.slow.times.healthy_ns) if closed.slow else ""
     cost = f"; cost {seconds(closed.cost_seconds)}" if closed.cost_seconds is not None else ""
     lasted = seconds(closed.seconds or 0.0)
     began = "" if closed.restore is None else f", {restore_words(closed.restore)}"
@@ -191,7 +197,7 @@ def describe_slowdown(
 ) -> DiagnosisStatus | None:
     """Describe a slowdown; None while neither a rank nor a link is named.
 
-    ``first``: the open slowdown that this one stands beside. Then the job's figure is what this node costs by itself,
+    ``first``: the slowdown that leads, if this one does not. Then the job's figure is what this node costs by itself,
     as with ``by_itself``.
     """
     culprit = slow.culprit
@@ -208,7 +214,9 @@ def describe_slowdown(
         slowdown=_slowdown(
             slow, culprit, by_itself=by_itself or first is not None or any(entry.shares for entry in slow.applied)
         ),
-        why=imbalance_words(slow, culprit, policy) if cause is Cause.IMBALANCE else cause_words(culprit, slow.evidence),
+        why=imbalance_words(slow, culprit, policy)
+        if cause is Cause.IMBALANCE
+        else cause_words(culprit, slow.node_fault.evidence),
         cause=cause.value,
         evidence=_evidence(culprit) + probe_evidence(slow),
         done=slow_done(slow),
@@ -221,7 +229,7 @@ def describe_slowdown(
 
 def _slowdown(slow: SlowIncident, culprit: Culprit, *, by_itself: bool) -> str:
     job = _job_factor(slow, by_itself=by_itself)
-    if slow.from_start:
+    if slow.onset.from_start:
         reference = "its peers' compute time, since the first iteration"
     else:
         reference = "its normal compute time"
@@ -230,13 +238,13 @@ def _slowdown(slow: SlowIncident, culprit: Culprit, *, by_itself: bool) -> str:
 
 def _job_factor(slow: SlowIncident, *, by_itself: bool) -> str:
     """Say how much longer an iteration lasts, what already helps, and how much of it all ranks have in common."""
-    well_ns = slow.healthy_ns + slow.common_ns
+    well_ns = slow.times.well_ns
     if by_itself:
-        return iteration_ratio(slow.slow_ns, well_ns, alone=True)
-    others = f"{well_ns / slow.healthy_ns:.1f}x"
+        return iteration_ratio(slow.times.slow_ns, well_ns, alone=True)
+    others = f"{well_ns / slow.times.healthy_ns:.1f}x"
     helped = "" if slow.moved is None or slow.moved.failed else " with micro-batches moved"
     without = "" if others == "1.0x" else f", {others} without this rank"
-    return f"{iteration_ratio(slow.slow_ns, slow.healthy_ns)}{helped}{without}"
+    return f"{iteration_ratio(slow.times.slow_ns, slow.times.healthy_ns)}{helped}{without}"
 
 
 def _slow_where(culprit: Culprit) -> str:
@@ -280,12 +288,6 @@ _WHAT = {
     Cause.PROCESS_CRASHED: "fail-stop, process crashed",
     Cause.PROCESS_FAILED: "fail-stop, process failed",
 }
-_DONE = {
-    "Restart": "all ranks restarted in their pods",
-    "Recreate": "the pod was deleted and created again, all ranks restarted",
-    "Replace": "node {node} evicted from the job, its replica moved to another pod, all ranks restarted",
-    "Recall": "no spare was ready: node {node}, evicted from the job before, is used again",
-}
 
 
 def _next(stop: StopIncident) -> str:
@@ -294,9 +296,10 @@ def _next(stop: StopIncident) -> str:
     return BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)"
 
 
-def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
-    """Describe an open failure."""
+def describe_stop(stop: StopIncident, policy: Policy, outage: Outage | None = None) -> DiagnosisStatus:
+    """Describe an open failure. ``outage``: what lies outside the job is away."""
     fault = stop.fault
+    # A hang that was ended by a restart keeps its own words: nothing else has failed.
     if stop.hang is not None and fault.cause is Cause.HANG:
         hang = describe_hang(stop.hang)
         return replace(
@@ -309,7 +312,8 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         )
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
     recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
-    evidence = (fault.witness, fault.node_reports, stop.smoke, fault.signs, _meaning(fault, policy.judge), recurred)
+    says = outage_evidence(outage) if outage is not None else fault.witness
+    evidence = (says, fault.node_reports, stop.smoke, fault.signs, _meaning(fault, policy.judge), recurred)
     return DiagnosisStatus(
         id=stop.id,
         what=_WHAT.get(fault.cause, "fail-stop"),
@@ -321,7 +325,7 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         error_class=fault.error_class,
         evidence="; ".join(part for part in evidence if part),
         done=[_done_step(step) for step in stop.done],
-        next=_next(stop),
+        next=_next(stop) if outage is None else outage_next(stop, outage, policy),
         state="Mitigating",
         severity=(Severity.SEV1 if stop.left_sick else fault.severity).value,
         node=fault.node,
@@ -364,4 +368,5 @@ def _inline(sentence: str) -> str:
 
 
 def _done_step(step: StepTaken) -> DoneStep:
-    return done_step(step.at, f"{_DONE[step.what].format(node=step.node)} (generation {step.generation})")
+    words = STEP_WORDS.get(step.what, step.what)  # a step that only a newer operator knows has no words
+    return done_step(step.at, f"{words.format(node=step.node)} (generation {step.generation})")

@@ -19,8 +19,13 @@ def checkpoints_durable(view: View) -> Finding:
     spec = view.snap.job.spec.checkpoint.directory
     if spec is None:
         return Finding(TYPE, False, "NotWanted", "spec.checkpoint.directory is not set", quiet=True)
-    told = [(member.pod_name, finish.directory(view.snap, member.pod_uid)) for member in view.intent.membership.members]
-    reports = [(pod, report) for pod, report in told if report is not None]
+    members = view.intent.membership.members
+    reports = [
+        (member.pod_name, report)
+        for member in members
+        if (report := finish.directory(view.snap, member.pod_uid)) is not None
+    ]
+    # The gravest state of any pod is shown, in this order: copying fails, memory is nearly full, filling, behind.
     failed = [f"{pod}: {report.error}" for pod, report in reports if report.error]
     if failed:
         message = f"{spec.path} could not be copied to {spec.copy_to}: {listed(failed)}; Falcon tries again each second"

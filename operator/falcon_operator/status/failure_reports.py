@@ -55,6 +55,7 @@ class FailureReports(Generic[Reported]):
                 await self._write(of, None)
             return
         now = self._clock.monotonic()
+        # Many failures pass by themselves. They are shown only after a while.
         if not is_due(spell, failure, of.status.conditions, now):
             return
         written = await self._write(of, failure)
@@ -62,6 +63,7 @@ class FailureReports(Generic[Reported]):
             spell.shown_at = now
         if needs_event(spell, failure, now) and await self._record(of, failure):
             spell.event_reason, spell.event_at = failure.reason, now
+        # Neither the status nor an Event could be written: the log and a metric are what is left.
         if not written and needs_event(spell, failure, now):
             meta = of.metadata
             log.error("failure not shown", name=meta.name, namespace=meta.namespace, failure=failure.message)
@@ -70,6 +72,7 @@ class FailureReports(Generic[Reported]):
     async def _write(self, of: Reported, failure: Failure | None) -> bool:
         """Write the condition. Return whether it is there."""
         try:
+            # The failed look may have been one with an old version of the object.
             newest = await self._shown.newest(of)
             if newest is None:
                 return True

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from falcon_operator.api.common import Condition
-from falcon_operator.base.ports import Conflict, Foreign, NotFound, Oversize, Rejected, Unavailable
+from falcon_operator.base.ports import Conflict, Foreign, NewerLayout, NotFound, Oversize, Rejected, Unavailable
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.limits import CONDITION, fit_text, undigited
 
@@ -26,6 +26,7 @@ Reason = Literal[
     "NameTaken",
     "Refused",
     "TooLarge",
+    "NewerLayout",
     "Conflict",
     "NotFound",
     "ApiServerError",
@@ -60,8 +61,11 @@ def failure_of(error: Exception, what: str = "") -> Failure:
             return Failure("NameTaken", str(error))
         case Oversize():
             return Failure("TooLarge", str(error))
+        case NewerLayout():
+            return Failure("NewerLayout", str(error))
         case Rejected():
             return Failure("Refused", f"{doing}the API server refused it: {error}")
+        # From here on: what mostly passes by itself, so that people hear of it only after a while.
         case Conflict():
             words = str(error) or "another client also writes the object"
             return Failure(

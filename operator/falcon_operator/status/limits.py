@@ -40,6 +40,7 @@ def fit(status: TrainingJobStatus) -> TrainingJobStatus:
         conditions=[_condition(condition) for condition in status.conditions],
         diagnoses=[_diagnosis(diagnosis) for diagnosis in status.diagnoses[:MOST_DIAGNOSES]],
     )
+    # Each text has its limit, but many of them together may still be too much for one object.
     while len(msgspec.json.encode(status)) > STATUS_BYTES and status.diagnoses:
         last = max(
             (at for at, diagnosis in enumerate(status.diagnoses) if diagnosis.state == "Resolved"),
@@ -131,6 +132,7 @@ def minimal(before: TrainingJobStatus, wanted: TrainingJobStatus, refusal: str, 
     """Return a status with the least that has to be known, for when the API server refuses the whole status."""
     message = fit_text(f"the API server refused the status, so the operator shortened it: {refusal}", CONDITION)
     shown = next((c for c in before.conditions if c.type == "StatusShown"), None)
+    # A time that changed with each look would make each look write the status.
     since = shown.last_transition_time if shown is not None and shown.status == "False" else timestamp(now)
     return TrainingJobStatus(
         observed_generation=wanted.observed_generation,

@@ -5,20 +5,24 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery import Policy, RecoveryState, SlowIncident, StopIncident
-from falcon_core.recovery.views import link_swap
-from falcon_operator.api.trainingjob import Counters, IterationStatus, TrainingJobStatus
+from falcon_core.recovery import JobChange, Policy, RecoveryState, SlowIncident, StopIncident
+from falcon_core.recovery.views import checked_strategy
+from falcon_operator.api.trainingjob import Counters, DiagnosisStatus, IterationStatus, TrainingJobStatus
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.model.intent import Intent
+from falcon_operator.status.anomalies import anomalies, brief
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
 from falcon_operator.status.checks import machines_checked
+from falcon_operator.status.comparisons import comparisons
 from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
 from falcon_operator.status.limits import fit
+from falcon_operator.status.text.common_cause import describe_common_cause
 from falcon_operator.status.text.exchanges import swapping_words
 from falcon_operator.status.text.format import fault_brief, link_brief, listed, milliseconds
 from falcon_operator.status.text.node_kept import is_kept
+from falcon_operator.status.text.outage import open_outage, outage_brief
 from falcon_operator.status.text.planned_move import move_summary
 from falcon_operator.status.text.probes import check_status, is_probed, pauses
 from falcon_operator.status.tracking import tracking
@@ -35,6 +39,11 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
     before = view.snap.job.status
     intent = view.intent
     state = state_of(view)
+    odd = [*anomalies(view), *comparisons(view)]
+    common = _common_cause(view)
+    incidents = diagnoses(intent, view.policy, next_strategy)
+    # What is over comes last: it is the first to be left out where there is much to say.
+    over = [note for note in incidents if note.state == "Resolved"]
     status = replace(
         before,
         state=state,
@@ -42,17 +51,18 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
         pauses=pauses(intent.recovery),
         check=check_status(intent.recovery),
         start_time=timestamp(intent.started_at),
-        diagnoses=diagnoses(intent, view.policy, next_strategy),
+        diagnoses=[*(note for note in incidents if note.state != "Resolved"), *common, *odd, *over],
     )
     if view.unheard and view.blind_since is None:
         return fit(status)  # what was shown stays until the first report
+    # Figures of the running job are shown only when its ranks have reported.
     current, healthy = view.current_ns, _healthy_ns(intent.recovery)
     generation = view.snap.job.metadata.generation
     return fit(
         replace(
             status,
             observed_generation=generation,
-            summary=summary_of(view, state),
+            summary=summary_of(view, state, brief(odd)),
             ready=f"{view.training}/{view.total}",
             iteration=milliseconds(current) if current else "",
             healthy_iteration=milliseconds(healthy) if healthy else "",
@@ -80,11 +90,12 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
 
 def _healthy_ns(recovery: RecoveryState) -> int | None:
     """Return the healthy iteration time, estimated where the job has taken a slow start for its health."""
-    slow = recovery.slow
+    slow, change = recovery.leader, recovery.levels.change
     if slow is None or not slow.is_incident:
-        return recovery.healthy_ns
-    from_start = slow.from_start or (slow.link is not None and bool(slow.link.siblings))
-    return slow.healthy_ns if from_start else recovery.healthy_ns
+        # The level to which something outside has slowed the job is not its health.
+        return change.before_ns if change is not None and change.outside is not None else recovery.levels.healthy_ns
+    from_start = slow.onset.from_start or (slow.link is not None and bool(slow.link.siblings))
+    return slow.times.healthy_ns if from_start else recovery.levels.healthy_ns
 
 
 def counters(intent: Intent) -> Counters:
@@ -95,7 +106,8 @@ def counters(intent: Intent) -> Counters:
 def state_of(view: View) -> State:
     """Return the job's state in one word."""
     recovery, phase = view.intent.recovery, view.intent.membership.phase
-    slow = recovery.slow
+    slow = recovery.leader
+    # Ranks that stand still for a repair are "Recovering", whatever else is wrong.
     moves = recovery.move is not None and recovery.move.restarts
     if recovery.stop is not None or moves or (slow is not None and slow.phase == "Checking"):
         return "Recovering"
@@ -103,14 +115,39 @@ def state_of(view: View) -> State:
         return "Starting" if view.gathering.placed else "Pending"
     if view.unheard and view.blind_since is None:
         return view.snap.job.status.state or "Starting"
+    # A silent agent must not make the job look as if it were starting again.
     if view.training + view.finished < view.total and view.blind_since is None and not view.live.agents_lost:
         return "Starting"
-    return "Degraded" if slow is not None and (slow.culprit is not None or slow.link is not None) else "Running"
+    return "Degraded" if _is_degraded(recovery) else "Running"
 
 
-def summary_of(view: View, state: State) -> str:
-    """Return one line: what is wrong, and what is being done about it."""
+def _is_degraded(recovery: RecoveryState) -> bool:
+    """Check whether something is named that slows the job: a rank, a link, or a cause that all ranks share."""
+    slow = recovery.leader
+    named = slow is not None and (slow.culprit is not None or slow.link is not None)
+    return named or _outside(recovery) is not None
+
+
+def _outside(recovery: RecoveryState) -> JobChange | None:
+    """Return the job's level where something outside of the job has set it; None where nothing has."""
+    change = recovery.levels.change
+    return change if change is not None and change.outside is not None else None
+
+
+def _common_cause(view: View) -> list[DiagnosisStatus]:
+    change = view.intent.recovery.levels.change
+    if change is None or change.generation != view.intent.membership.generation:
+        return []  # a level of another generation holds until its agents have learned their own
+    nodes = [member.node for member in view.obs.members]
+    note = describe_common_cause(change, view.snap.job.metadata.name, view.total, nodes)
+    return [note] if note is not None else []
+
+
+def summary_of(view: View, state: State, odd: str = "") -> str:
+    """Return one line: what is wrong, and what is being done about it. ``odd``: the most urgent anomaly."""
     text = _summary(view, state)
+    if odd and state == "Running":
+        text = f"{text}; {odd}"
     if view.live.agents_lost and state in ("Running", "Degraded"):
         names = listed([view.obs.members[replica].pod_name for replica in view.live.agents_lost], most=1)
         goes_on = ", training goes on" if view.goes_on_without(view.live.agents_lost) else ""
@@ -121,6 +158,8 @@ def summary_of(view: View, state: State) -> str:
 def _stop_next(stop: StopIncident, view: View) -> str:
     if stop.undecided:
         return "its process is ending"
+    if (outage := open_outage(view.intent.recovery)) is not None:
+        return outage_brief(stop, outage)
     if stop.acts_at is not None:
         return f"restarting at {clock_time(stop.acts_at)}"
     waiting = view.gathering.waiting if view.intent.membership.phase == "Stop" else ""
@@ -129,9 +168,10 @@ def _stop_next(stop: StopIncident, view: View) -> str:
 
 def _summary(view: View, state: State) -> str:
     recovery = view.intent.recovery
-    stop, slow = recovery.stop, recovery.slow
+    stop, slow = recovery.stop, recovery.leader
+    # The order is that of urgency: training has stopped, cannot be seen, stands still, is slow, waits.
     if stop is not None:
-        return f"{fault_brief(stop.fault)} at {clock_time(stop.since)}; {_stop_next(stop, view)}"
+        return f"{fault_brief(stop.fault)} at {clock_time(stop.failed_at)}; {_stop_next(stop, view)}"
     if view.blind_since is not None:
         return f"blind: no report from any agent since {clock_time(view.blind_since)}"
     if view.stalled_since is not None:
@@ -141,11 +181,14 @@ def _summary(view: View, state: State) -> str:
         return move_summary(recovery.move)
     if slow is not None and _is_shown(slow, view.policy):
         return _slow_summary(slow, recovery, view.policy, probed=is_probed(recovery, slow))
+    if (common := _outside(recovery)) is not None:
+        factor = f"iterations have taken {common.after_ns / common.before_ns:.1f}x the healthy time"
+        return f"{factor} since {clock_time(common.since)}: something outside of the job slows all ranks alike"
     if view.unheard:
         return view.snap.job.status.summary
     if copying := waiting(view):
         return copying
-    if signalled := [member.pod_name for member in view.obs.members if member.signalled]:
+    if signalled := [member.pod_name for member in view.obs.members if member.launcher.signalled]:
         return f"pod {listed(signalled)} got a signal to end; its programs are ending"
     if state in ("Pending", "Starting"):
         return view.gathering.waiting or f"{view.training} of {view.total} ranks have started"
@@ -154,25 +197,28 @@ def _summary(view: View, state: State) -> str:
 
 def _is_shown(slow: SlowIncident, policy: Policy) -> bool:
     """Check whether the summary speaks of a slowdown: not while it is suspected, nor when it is about to end."""
-    return bool(slow.id) or (slow.is_incident and slow.slow_ns > slow.healthy_ns * (1 + policy.verify))
+    return bool(slow.id) or (slow.is_incident and slow.times.slow_ns > slow.times.healthy_ns * (1 + policy.verify))
 
 
 def _slow_summary(slow: SlowIncident, recovery: RecoveryState, policy: Policy, *, probed: bool) -> str:
-    since = clock_time(slow.onset_at)
+    since = clock_time(slow.onset.at)
     if slow.culprit is not None:
         culprit = slow.culprit
         reference = (
-            "its peers' compute time from the start" if slow.from_start else f"its normal compute time since {since}"
+            "its peers' compute time from the start"
+            if slow.onset.from_start
+            else f"its normal compute time since {since}"
         )
-        beside = len(recovery.beside)
-        more = f", and {beside} more node{'s' * (beside > 1)}" if beside else ""
-        link = recovery.link_beside
+        # The line has room for one slow node, the first. Of the others it gives the number.
+        further = len(recovery.further)
+        more = f", and {further} more node{'s' * (further > 1)}" if further else ""
+        link = recovery.concurrent_link
         if link is not None and link.is_incident and link.link is not None:
             more += f", and {link_brief(link.link)}"
         doing = "measuring its machine" if probed else _slow_doing(slow, policy)
         return f"rank {culprit.rank} on {culprit.node} has taken {culprit.slowdown:.1f}x {reference}{more}; {doing}"
     since = "from the start" if slow.link is not None and slow.link.siblings else f"since {since}"
-    factor = f"iterations have taken {slow.slow_ns / slow.healthy_ns:.1f}x the healthy time {since}"
+    factor = f"iterations have taken {slow.times.slow_ns / slow.times.healthy_ns:.1f}x the healthy time {since}"
     if slow.link is not None:
         return f"{factor}: {link_brief(slow.link)}; {'measuring the links' if probed else swapping_words(slow)}"
     return f"{factor}; no rank stands out"
@@ -182,10 +228,9 @@ def _slow_doing(slow: SlowIncident, policy: Policy) -> str:
     match slow.phase:
         case "Mitigating":
             return "replacing the node"
-        case "Checking" if link_swap.is_checked(slow):
-            return "pods have exchanged their roles, restarting"
-        case "Checking":
-            return f"replaced by {slow.replaced_by}, restarting" if slow.replaced_by else "replaced, restarting"
+        case "Checking" if (judged := checked_strategy(slow)) is not None:
+            by_spare = judged.facts.takes_spare and slow.restart.replaced_by
+            return f"replaced by {slow.restart.replaced_by}, restarting" if by_spare else judged.facts.restarting
         case _ if slow.moved is not None and not slow.moved.failed and slow.phase == "Located":
             return f"micro-batches moved to other ranks, {slow.loss.seconds:.1f} s lost"
         case _ if is_kept(slow, policy):

@@ -29,6 +29,7 @@ def tracking(view: View) -> Finding:
     """Build the finding on how much is seen of the ranks' calls."""
     if view.untracked:
         return Finding("Tracking", False, "None", f"Falcon sees no rank: {view.untracked}", shown=True)
+    # A rank that has ended has no ring either, and says nothing about the shim.
     running = [rank for rank in view.obs.ranks if rank.process == "Running"]
     unseen = [rank.rank for rank in running if rank.sent.tracking == "NoRing"]
     if unseen and view.obs.running and view.obs.running_seconds >= UNSEEN_SECONDS:

@@ -1,4 +1,4 @@
-"""A job that starts, runs or recovers: everything from which its status and conditions are made."""
+"""Gather everything from which the status and conditions are made, for a job that starts, runs or recovers."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not uids or not self.obs.running or self.obs.running_seconds < BLIND_SECONDS:
             return None
         heard = [at for uid in uids if (at := self._heard_at(uid)) is not None]
+        # After the operator's own start there is no report yet: that is blindness only once the bus has had time.
         if not heard:
             listening = self.snap.reports.session_healthy_since_seconds
             deaf = listening is None or self.snap.monotonic - listening > BLIND_SECONDS
@@ -115,6 +116,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         uids = [self.intent.membership.members[replica].pod_uid for replica in replicas]
         gone = [self.snap.reports.gone_since_seconds.get(uid) for uid in uids]
+        # An agent may fall silent without its ranks: then calls still return in other replicas.
         silent_for = [self.snap.monotonic - since for since in gone if since is not None]
         if not silent_for:
             return False

@@ -1,7 +1,7 @@
-"""A copy of the API server's objects of one kind, trimmed to what the operator reads. Pure.
+"""Mirror the API server's objects of one kind, trimmed to what the operator reads.
 
 Three sources fill it: a list, the watch that continues the list, and the answers to the operator's own writes, which
-may arrive before the watch reports them, or after. Of two states of an object the one with the higher resourceVersion
+may arrive before the watch reports them, or after. Of two states of an object, that with the higher resourceVersion
 is newer. Kubernetes guarantees this from 1.35 on; earlier versions behave the same way. The versions of all objects of
 a kind come from one counter, so ``_seen``, the highest version that the watch has reported, also says whether an answer
 comes too late: the watch has been past that version, and has perhaps reported the object's deletion since.
@@ -64,6 +64,7 @@ class Mirror(Generic[V]):
         restored = version < self._seen
         found = {item.name: item for item in items}
         for name, (known, _) in list(self._items.items()):
+            # The operator made an object of a later version after the list was read.
             if name not in found and (restored or known <= version):
                 self._remove(name)
         for item in found.values():
@@ -99,7 +100,7 @@ class Mirror(Generic[V]):
             self._put(item)
 
     def forget(self, name: Name) -> None:
-        """Remove an object that the API server said not to have."""
+        """Remove an object that the API server did not find."""
         if name in self._items:
             self._remove(name)
 

@@ -1,4 +1,4 @@
-"""Answers that stay valid until an event, a write of the operator's own, or their age makes them void.
+"""Cache answers until an event, a write of the operator's own, or their age makes them void.
 
 The watch that fills the work queue also says when an answer has become void. So a busy job costs no more reads than
 others make changes to it: the answer to a write of the operator's own is kept as well, and the event of that write does
@@ -38,6 +38,7 @@ class ReadCache(Generic[K, V]):
         kept = self._kept.get(key)
         if kept is not None and now - kept[0] < self._seconds:
             return kept[1]
+        # An answer that was on its way during a change may be older than the change.
         before = self._state(key)
         answer = await read()
         if self._state(key) == before:

@@ -1,8 +1,8 @@
-"""The loop that keeps a mirror current: list, then watch from the list's version, and list anew where the watch breaks.
+"""Keep a mirror current: list, then watch from the list's version, and list again where the watch breaks.
 
 A watch that ends, or whose connection fails, continues at the last version that it reported; the API server then sends
 what happened in between, deletions included. If it has no memory of that version any more (410), everything is listed
-anew, and an object that the list lacks was deleted meanwhile. While the API server is away the mirror keeps its last
+again, and an object that the list lacks was deleted meanwhile. While the API server is away the mirror keeps its last
 state, as any reader would that asked just before.
 """
 
@@ -68,7 +68,7 @@ _status = msgspec.json.Decoder(_Status)
 class Reflector(Generic[V]):
     """Keeps one mirror current. ``query`` selects the objects; ``decode`` builds an item from an object's JSON.
 
-    ``on_interruption`` is called with the resource (``pods``) and the reason each time that the watch begins anew,
+    ``on_interruption`` is called with the resource (``pods``) and the reason each time that the watch begins again,
     unless the server ended it in time.
     """
 
@@ -101,7 +101,8 @@ class Reflector(Generic[V]):
                     await self._list()
                 await self._watch()
             except Expired as error:
-                log.info("listing anew", path=self._path, why=str(error))
+                # The server has forgotten the version from which the watch would go on: only a list is complete.
+                log.info("listing again", path=self._path, why=str(error))
                 self._version = ""
                 await self._back_off("expired")
             except OSError as error:
@@ -126,6 +127,7 @@ class Reflector(Generic[V]):
             token = page.metadata.continue_
             if not token:
                 break
+        # All pages show the state of the first one, so the last page's version holds for all of them.
         version = page.metadata.resource_version
         self._mirror.listed(found, int(version))
         self._version = version
@@ -137,6 +139,8 @@ class Reflector(Generic[V]):
             **self._query,
             "watch": "1",
             "resourceVersion": self._version,
+            # Bookmarks move the version on while nothing changes, so that a later resume finds it in the server's
+            # memory.
             "allowWatchBookmarks": "true",
             "timeoutSeconds": WATCH_SECONDS,
         }
@@ -154,6 +158,7 @@ class Reflector(Generic[V]):
             status = _status.decode(event.object)
             raise (Expired if status.code == 410 else OSError)(status.message or f"HTTP {status.code}")
         if event.type == "BOOKMARK":
+            # A bookmark has no object. It says that all events up to its version have been sent.
             self._version = _bookmark.decode(event.object).metadata.resource_version
             self._mirror.reached(int(self._version))
             return

@@ -1,4 +1,4 @@
-"""Falcon's own objects, decoded from bytes, and what all kinds of objects share. Pure.
+"""Decode Falcon's own objects from bytes, and define what all kinds of objects share.
 
 Fields that are not needed are not decoded; fields that are missing have their default. Pods and nodes are Kubernetes'
 own and always decode (``pods``, ``nodes``). A TrainingJob or WarmPool may hold what a newer CRD allows and this version
@@ -143,6 +143,7 @@ def mark_unreadable(body: dict[str, Any], problem: str, now: float) -> bool:
         f"this version of the operator cannot read the object: {problem}; correct the field, or bring operator and CRDs"
         " to the same version"
     )
+    # An equal condition is not written again: each write would cause an event, and the event another look.
     if before.get("reason") == UNREADABLE and before.get("message") == message:
         return False
     stamp = dt.datetime.fromtimestamp(int(now), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

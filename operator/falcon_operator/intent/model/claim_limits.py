@@ -1,7 +1,7 @@
-"""How many spares a job may still take from a pool: what tenants report of their nodes must not empty it. Pure.
+"""Limit how many spares a job may still take from a pool: reports of tenants must not empty it.
 
 A job that reports its nodes as slow or dead is believed for itself, so it may ask for one spare after the other, and a
-tenant may delete a job and make it anew. Therefore the pool limits what a job and a namespace hold, and what a
+tenant may delete a job and make it again. Therefore the pool limits what a job and a namespace hold, and what a
 namespace claims within an hour. The claims of that hour stand in the pool's status, and a claim is written under the
 pool's resourceVersion: no limit is passed by asking twice at the same time, nor by a new job or a new leader.
 """
@@ -34,10 +34,12 @@ def allowance(pool: WarmPool, job_prefix: str, now: float) -> Allowance:
     held = [spare.claimed_by for spare in pool.status.spares if spare.state == "Claimed"]
     by_job = sum(key.startswith(job_prefix) for key in held)
     by_namespace = sum(key.startswith(f"{namespace}/") for key in held)
+    # The tightest of the three limits holds.
     left = min(limits.per_job - by_job, limits.per_namespace - by_namespace, limits.per_hour - len(recent))
     if left > 0:
         return Allowance(left)
     limit: ClaimLimit
+    # Name the limit that the job's owner can do something about first.
     if by_job >= limits.per_job:
         limit, why = "PerJob", f"spec.claims.perJob: the job holds {by_job}; raise it"
     elif by_namespace >= limits.per_namespace:
@@ -57,6 +59,7 @@ def recorded(pool: WarmPool, namespace: str, now: float) -> list[NamespaceClaims
     """Return the claims of the last hour with another one of ``namespace``."""
     kept = {entry.namespace: _recent(pool, entry.namespace, now) for entry in pool.status.recent_claims}
     kept[namespace] = [*kept.get(namespace, []), now]
+    # The status has a bounded size, so the oldest claim of any namespace is forgotten first.
     while sum(map(len, kept.values())) > MOST_REMEMBERED:
         oldest = min((times[0], name) for name, times in kept.items() if times)[1]
         kept[oldest] = kept[oldest][1:]

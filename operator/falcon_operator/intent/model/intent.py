@@ -1,4 +1,4 @@
-"""What is durable about a job: its membership, what the recovery remembers, what was concluded about its nodes.
+"""Define what is durable about a job: its members, the memory of its recovery, and the conclusions about its nodes.
 
 The intent is written to the job's TrainingRun before any effect is carried out. Every look derives all effects from the
 intent again. All times are unix seconds.
@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from falcon_core.recovery import Demand, Member, Membership, RecoveryState, SlowIncident
+from falcon_core.recovery import Demand, Member, Membership, RecoveryState
 from falcon_core.recovery.preflight.machine_test import Preflight
 from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_core.recovery.views import left_nodes
 from falcon_core.recovery.views import membership as members
 from falcon_operator.api.trainingjob import TrainingJob
-from falcon_operator.api.trainingrun import ClosedIncident, End, Gang, NodeVerdict
+from falcon_operator.api.trainingrun import ClosedIncident, End, Gang, Held, NodeVerdict
 from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.base.ports import PodView
 from falcon_operator.manifests.pods import pod_name
@@ -43,6 +43,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     history: list[ClosedIncident] = []  # newest first
     started_at: float = 0.0  # 0: not yet
     end: End | None = None
+    held: Held | None = None
 
 
 class JobNames(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ def master_port(job: TrainingJob, generation: int) -> int:
 
 
 def begin(job: TrainingJob, intent: Intent, now: float) -> Intent:
-    """Name new pods for every replica, for the first generation or for the one after a release or a suspension."""
+    """Name new pods for every replica, for the first generation, or for the next after a release or a suspension."""
     spec = job.spec
     membership = members.begin(
         intent.membership, JobNames(job), replicas=spec.replicas, procs=spec.procs_per_replica, now=now
@@ -98,12 +99,7 @@ def give_up_pods(intent: Intent, now: float) -> Intent:
 
 
 def _without_incidents(recovery: RecoveryState) -> RecoveryState:
-    return replace(recovery, slow=None, beside=[], link_beside=None, stop=None, hang=None, leaving=[], move=None)
-
-
-def _slowdowns(recovery: RecoveryState) -> list[SlowIncident]:
-    """Return the open slowdowns; the one that the others stand beside comes last."""
-    return [slow for slow in (recovery.link_beside, *recovery.beside, recovery.slow) if slow is not None]
+    return replace(recovery, slowdowns=[], stop=None, hang=None, leaving=[], move=None)
 
 
 def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> Intent:
@@ -112,6 +108,7 @@ def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> In
     seats = [_seated(member, pods.get(member.pod_name)) for member in membership.members]
     claimed = claimed_nodes(pool)
     present = {pod.uid for pod in pods.values()}
+    # A replacement is over when its pod has its node and the old pod is gone.
     placed = {member.pod_name for member in seats if member.node}
     under_way = [
         move
@@ -124,6 +121,7 @@ def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> In
             membership,
             members=seats,
             replacements=[replace(move, node=move.node or claimed.get(move.claim_key, "")) for move in under_way],
+            # A pod that is gone can never come back under its uid, so the list forgets it.
             lost_pods=[uid for uid in membership.lost_pods if uid in present],
         ),
     )
@@ -151,6 +149,7 @@ def unused_claims(job: TrainingJob, intent: Intent | None, pods: list[PodView], 
     ours = claim_prefix(job)
     membership = intent.membership if intent else Membership()
     wanted = {move.claim_key for move in membership.replacements} | {pod.claim_key for pod in membership.standbys}
+    # By the pods that exist, and not by the members: a pod that is being deleted still uses its node.
     used = {pod.node for pod in pods if pod.phase not in ("Succeeded", "Failed")}
     return [
         spare.claimed_by
@@ -162,7 +161,7 @@ def unused_claims(job: TrainingJob, intent: Intent | None, pods: list[PodView], 
 def remember(intent: Intent, closed: list[ClosedIncident]) -> Intent:
     """Put incidents that are over into the history, without an open one that has come back; the oldest are dropped."""
     recovery = intent.recovery
-    open_ids = {slow.id for slow in _slowdowns(recovery)}
+    open_ids = {slow.id for slow in recovery.slowdowns}
     past = [old for old in intent.history if old.slow is None or old.slow.id not in open_ids]
     ids = {incident.slow.id for incident in closed if incident.slow is not None}
     past = [old for old in past if old.slow is None or old.slow.id not in ids]
@@ -172,7 +171,8 @@ def remember(intent: Intent, closed: list[ClosedIncident]) -> Intent:
 def close_open_incidents(intent: Intent, outcome: str, now: float) -> Intent:
     """Close the open incidents when the job ends or is suspended. ``outcome``: "Suspended" or "Ended"."""
     recovery = intent.recovery
-    found: list[tuple[str, Any]] = [("slow", slow) for slow in _slowdowns(recovery)]
+    last = (recovery.concurrent_link, *recovery.further, recovery.leader)  # the history has the leader first
+    found: list[tuple[str, Any]] = [("slow", slow) for slow in last]
     found += [("stop", recovery.stop), ("hang", recovery.hang), ("move", recovery.move)]
     closed = [
         ClosedIncident(at=now, outcome="Suspended" if outcome == "Suspended" else "Ended", **{kind: incident})

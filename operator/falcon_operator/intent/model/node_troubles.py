@@ -1,4 +1,4 @@
-"""What nodes report of their own hardware, as conditions: node-problem-detector's, NVSentinel's, and Falcon's own.
+"""Read hardware troubles from node conditions: node-problem-detector's, NVSentinel's, and Falcon's own.
 
 A condition that is True means trouble if its words belong to a class of hardware; of all others nothing is concluded.
 Falcon's own conditions (``falcon-agent node``) name their class in ``reason``. Monitors differ in which part says what
@@ -32,6 +32,7 @@ def node_trouble(node: NodeView | None, judge: Judge) -> NodeTrouble | None:
     found = [(known, report) for report in node.reports if (known := _class_of(report, judge)) is not None]
     if not found:
         return None
+    # The condition's name decides between equal severities, so that two looks name the same one.
     known, report = min(found, key=lambda each: (each[0].severity, each[1].type))
     said = report.message or report.reason
     return NodeTrouble(
@@ -43,7 +44,7 @@ def node_trouble(node: NodeView | None, judge: Judge) -> NodeTrouble | None:
 
 
 def who_is_busy(node: NodeView | None, now: float) -> str:
-    """Return who uses the cores of a node without an idle core, as its agent says; empty where nobody says so now.
+    """Return who uses the cores of a node without an idle core, by its daemon's report; empty without a fresh report.
 
     ``now``: unix seconds. Where the node's agent was taken away, its last word stays.
     """
@@ -64,6 +65,7 @@ def _class_of(report: NodeReport, judge: Judge) -> ErrorClass | None:
     if report.type.startswith(OWN_PREFIX):
         known = judge.get(report.reason)
         return known if known is not None and known.blames_hardware else None
+    # The first text that a class of hardware fits decides; the later ones say less.
     for text in _texts(report):
         finding = judge.classifier.line(text, Source.CONDITION) if text else None
         if finding is not None and finding.error_class.blames_hardware and finding.name not in _READINESS:

@@ -1,9 +1,9 @@
-"""The job's spec as the recovery's ladders read it."""
+"""Translate the job's spec into the policy that the recovery's ladders read."""
 
 from __future__ import annotations
 
 from falcon_core.errors.judge import ErrorRules, usable_judge
-from falcon_core.recovery import Policy
+from falcon_core.recovery import PodTimes, Policy, Repeated
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_operator.api.common import ANNOTATION_CHECK
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
@@ -39,10 +39,16 @@ def policy_of(job: TrainingJob, settings: PodSettings) -> Policy:
         pause_budget=parse_percent(spec.detection.pause_budget),
         restarts=spec.recovery.restarts,
         window_seconds=parse_duration(spec.recovery.window),
+        repeated=Repeated(
+            suspends=spec.recovery.on_repeated == "Suspend",
+            outage_seconds=parse_duration(spec.recovery.outage_wait),
+        ),
         judge=usable_judge(error_rules(job, settings)),
-        start_seconds=float(spec.scheduling_deadline_seconds),
-        # For the processes, and then for the copies of what they saved in memory.
-        grace_seconds=float(grace_seconds(spec.template["spec"])) * (1 if spec.checkpoint.directory is None else 2),
+        pod_times=PodTimes(
+            start_seconds=float(spec.scheduling_deadline_seconds),
+            # For the processes, and then for the copies of what they saved in memory.
+            grace_seconds=float(grace_seconds(spec.template["spec"])) * (1 if spec.checkpoint.directory is None else 2),
+        ),
         checkpoint_interval_seconds=spec.checkpoint.interval_seconds,
         stages=spec.parallelism.pipeline,
         world_size=spec.replicas * spec.procs_per_replica,

@@ -1,8 +1,9 @@
-"""Intent ↔ TrainingRun: how the intent is stored, and how it is read from what another version stored.
+"""Convert the intent to a TrainingRun and back, and read what another version has stored.
 
 A run holds no more than 512 KiB for 4 096 members. So a member's place in the list is its replica, and only the suffix
-of its pod's name is stored. What a newer version has written and this version does not know is skipped: unknown fields
-are ignored, and a part that holds an unknown word is left out and named. Such a part never stops a job.
+of its pod's name is stored. What an older version stored is upgraded first (``layout``). What a newer version has
+written and this version does not know is skipped: unknown fields are ignored, and a part that holds an unknown word is
+left out and named. Such a part never stops a job. A run that says that this version cannot read it is not decoded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from falcon_operator.api.common import API_VERSION, LABEL_JOB, LABEL_JOB_UID, Ob
 from falcon_operator.api.trainingjob import Counters, TrainingJob
 from falcon_operator.api.trainingrun import RunMember, TrainingRun, TrainingRunSpec
 from falcon_operator.base.ports import Manifest, Oversize
+from falcon_operator.intent.model import layout
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.manifests.pods import owner_reference
 
@@ -34,11 +36,18 @@ def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
     Raises:
         Oversize: where a part without a schema has more than ``MOST_BYTES``. Nothing is stored then.
     """
+    # Before the object is made: the error has to name the part that grew, which the API server would not.
     _check_size(job, "recovery", intent.recovery)
     _check_size(job, "history", intent.history)
     membership = intent.membership
+    # Only the part of a pod's name that does not follow from the job is stored: a run of a thousand pods must fit into
+    # one object.
     start = len(job.metadata.name) + 1
+    stored_in = layout.LAYOUTS[-1]
     return TrainingRunSpec(
+        version=stored_in.version,
+        readable_from=stored_in.readable_from,
+        readable_from_release=stored_in.release,
         generation=membership.generation,
         phase=membership.phase,
         phase_since=membership.since,
@@ -70,6 +79,7 @@ def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
         history=intent.history,
         started_at=intent.started_at,
         end=intent.end,
+        held=intent.held,
     )
 
 
@@ -125,6 +135,7 @@ def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:
         history=spec.history,
         started_at=spec.started_at,
         end=spec.end,
+        held=spec.held,
     )
 
 
@@ -151,21 +162,25 @@ def build_run(job: TrainingJob, spec: TrainingRunSpec, resource_version: str) ->
 
 
 def read_run(data: Mapping[str, Any]) -> TrainingRun:
-    """Return the run in an object's decoded JSON; parts that this version cannot read are left out and named."""
+    """Return the run in an object's decoded JSON; parts that this version cannot read are left out and named.
+
+    ``refusal`` is set, and nothing is decoded, where the run says that this version must not read it.
+    """
     spec = data.get("spec") or {}
     raw = data.get("metadata") or {}
     metadata = msgspec.convert(raw, ObjectMeta, strict=False)
     metadata = replace(metadata, owner_uid=_owner_uid(raw, metadata.name))
+    if refused := layout.refusal(spec, metadata.namespace, metadata.name):
+        return TrainingRun(metadata=metadata, refusal=refused)
     problems: list[str] = []
-    return TrainingRun(
-        metadata=metadata, spec=_lenient(TrainingRunSpec, spec, "spec", problems), problems=tuple(problems)
-    )
+    decoded = _lenient(TrainingRunSpec, layout.upgraded(spec), "spec", problems)
+    return TrainingRun(metadata=metadata, spec=decoded, problems=tuple(problems))
 
 
 def _owner_uid(raw: Mapping[str, Any], name: str) -> str:
     """Return the uid of the job whose run this is; "" for an object of the name that no operator has made.
 
-    The label counts where the owner reference was removed: nobody but the operator writes runs.
+    The label counts where the owner reference was removed: only the operator writes runs.
     """
     controller = next((owner for owner in raw.get("ownerReferences") or [] if owner.get("controller")), None)
     if controller is None:
@@ -216,20 +231,23 @@ def lasting(spec: TrainingRunSpec) -> TrainingRunSpec:
     If these figures are lost, the operator counts them again within a short time.
     """
     recovery = spec.recovery
-    if recovery.healthy_ns is not None:
-        recovery = replace(recovery, healthy_ns=1)
-    if recovery.level is not None:
-        recovery = replace(recovery, level=replace(recovery.level, iteration_ns=1, noise=0.0, iterations=1))
-    if recovery.since_start is not None:
-        recovery = replace(recovery, since_start=replace(recovery.since_start, reports=0, counted_iteration=0))
-    if recovery.compared is not None:
-        recovery = replace(recovery, compared=replace(recovery.compared, reports=0, counted_iteration=0))
+    levels, suspicions = recovery.levels, recovery.suspicions
+    # Whether a figure is known decides, and is kept: 1 stands for every value, so that its changes cost no write.
+    if levels.healthy_ns is not None:
+        levels = replace(levels, healthy_ns=1)
+    if levels.settled is not None:
+        levels = replace(levels, settled=replace(levels.settled, iteration_ns=1, noise=0.0, iterations=1))
+    if suspicions.since_start is not None:
+        since_start = replace(suspicions.since_start, reports=0, counted_iteration=0)
+        suspicions = replace(suspicions, since_start=since_start)
+    if suspicions.compared is not None:
+        compared = replace(suspicions.compared, reports=0, counted_iteration=0)
+        suspicions = replace(suspicions, compared=compared)
     recovery = replace(
         recovery,
-        grown=None,
-        slow=_lasting_slow(recovery.slow) if recovery.slow is not None else None,
-        beside=[_lasting_slow(slow) for slow in recovery.beside],
-        link_beside=_lasting_slow(recovery.link_beside) if recovery.link_beside is not None else None,
+        levels=levels,
+        suspicions=replace(suspicions, grown=None),
+        slowdowns=[_lasting_slow(slow) for slow in recovery.slowdowns],
     )
     return replace(spec, recovery=recovery)
 
@@ -238,22 +256,18 @@ def _lasting_slow(slow: SlowIncident) -> SlowIncident:
     return replace(
         slow,
         loss=Loss(),
-        slow_ns=0,
-        peak_ns=0,
         carried_seconds=0.0,
         outlook=None,
-        common_ns=0,
-        quiet_iteration=0,
+        onset=replace(slow.onset, quiet_iteration=0),
+        times=replace(slow.times, slow_ns=0, peak_ns=0, common_ns=0),
         refreshed_at=0.0,
         well_since=None,
-        culprit=_place_of(slow.culprit),
+        subject=slow.link if slow.culprit is None else _place_of(slow.culprit),
     )
 
 
-def _place_of(culprit: Culprit | None) -> Culprit | None:
+def _place_of(culprit: Culprit) -> Culprit:
     """Return the rank, pod and node that the culprit names, without the evidence."""
-    if culprit is None:
-        return None
     return Culprit(
         rank=culprit.rank,
         replica=culprit.replica,

@@ -1,4 +1,4 @@
-"""Everything a decision about one job looks at, taken at one moment."""
+"""Define the snapshot of one job: everything that a decision reads, taken at one moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from falcon_core.wire.reporting.messages import Summary
 from falcon_operator.api.common import LABEL_ROLE, ROLE_TRAINER
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
-from falcon_operator.base.ports import JobReports, NodeView, PodSettings, PodView
+from falcon_operator.base.ports import JobFindings, JobReports, NodeView, PodSettings, PodView
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.node_troubles import grave_troubles
 from falcon_operator.intent.model.policy import error_rules
@@ -42,8 +42,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     unreadable: tuple[str, ...] = ()  # parts of the TrainingRun that another version wrote and that were left out
     pods: list[PodView] = []  # with the job's uid and the trainer's role
     nodes: Mapping[str, NodeView] = {}
-    pool: WarmPool | None = None  # the one that the job names
+    pool: WarmPool | None = None  # that the job names
     reports: JobReports = JobReports()
+    findings: JobFindings | None = JobFindings()  # of the anomaly service; None: not known yet
     elsewhere: list[Lasted] = []  # how long slowdowns lasted in other jobs; only while one is open
     burn_ins: dict[str, BurnInResult] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy
@@ -53,7 +54,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     refused_fences: dict[str, str] = {}  # by node: why the circuit breaker did not let it be fenced
     settings: PodSettings
     now: float  # unix seconds
-    nonce: str = ""  # nobody can guess it: 32 hexadecimal digits, others in each snapshot
+    nonce: str = ""  # 32 random hexadecimal digits, new in each snapshot, so that no peer can guess them
     monotonic: float  # seconds, the clock of ``reports``
     phase_seen_at: float | None = None  # when this process first saw the intent's generation and phase, ``monotonic``
 

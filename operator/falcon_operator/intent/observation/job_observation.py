@@ -1,4 +1,4 @@
-"""What the recovery sees of a snapshot.
+"""Translate a snapshot into the observation that the recovery reads.
 
 Every age is measured by one clock: the operator's own, or that of the node whose report is read. Kubelets give times by
 their nodes' clocks: what rests on them has to stand a difference.
@@ -14,9 +14,11 @@ import msgspec
 from falcon_core.errors.judge import platform_judge
 from falcon_core.recovery import (
     NOTHING_SENT,
+    LauncherSeen,
     Member,
     MemberSeen,
     Membership,
+    NodeHealth,
     Observation,
     PodEnd,
     PreparedSeen,
@@ -47,6 +49,7 @@ _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or
 def observe(snap: Snapshot, membership: Membership) -> Observation:
     """Return the job's present state, as the recovery's ladders see it."""
     running, age = membership.phase == "Run", snap.phase_seconds
+    # While a new generation gathers, the processes that are still there belong to the last generation.
     observed = membership.generation if running else membership.generation - 1
     places = spares(snap, membership)
     return Observation(
@@ -135,12 +138,15 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
     pod = snap.pod(member.pod_name)
     moved = membership.replacement(member.replica)
     running = membership.phase == "Run"
+    # A prepared pod is no member yet: this replica still trains in its old pod, on the old node.
     pinned = moved is not None and not moved.prepared and bool(moved.node)
+    # A pod that waits has no node yet. Where its node was chosen ahead, that node's health counts.
     node_name = member.node or (moved.node if moved is not None and pinned else "")
     node = snap.nodes.get(node_name)
     launch = launch_status(snap, member.pod_uid)
     agent = pod.containers.get(AGENT_CONTAINER) if pod is not None else None
     done = member.replica in membership.done
+    # A pod that has been seen and is missing now is lost; one that was never seen is only late.
     state: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"]
     if pod is None:
         state = "Gone" if member.pod_uid else "Awaited"
@@ -154,6 +160,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         replica=member.replica,
         pod_name=member.pod_name,
         pod_uid=member.pod_uid,
+        address=pod.pod_ip if pod is not None else "",
         node=node_name,
         pod=state,
         done=done,
@@ -161,26 +168,34 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         if pod is not None and state in ("Ended", "Deleting")
         else PodEnd(),
         started=pod is not None and has_started(snap, pod),
+        # While the job runs every pod has started: only a generation that gathers waits for one.
         start=start_wait(snap, pod, snap.judge) if pod is not None and not running else None,
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
         silent_seconds=snap.monotonic - snap.reports.gone_since_seconds.get(member.pod_uid, -math.inf),
         agent_ended_seconds=_agent_ended_seconds(snap, pod.uid if pod is not None else "", agent),
         agent_ended=agent is not None and _has_ended(agent),
-        node_ready=not node_name or (node is not None and node.ready),
-        node_usable=node is not None and node.ready and not node.unschedulable,
-        trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
+        node_health=NodeHealth(
+            ready=not node_name or (node is not None and node.ready),
+            usable=node is not None and node.ready and not node.unschedulable,
+            trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
+        ),
         busy=who_is_busy(node, snap.now),
         notice=notice(node, pod, snap.settings.departure_taints, snap.judge)
         if snap.job.spec.recovery.on_drain == "Move" and not done
         else None,
         network=summary.network if (summary := snap.summary(member.pod_uid)) is not None else None,
-        signalled=running and _is_signalled(launch, membership.generation),
-        acknowledged=acknowledged(launch, membership.generation),
-        unacknowledged_seconds=age if launch is not None else 0.0,
-        stuck=launch is not None and launch.stuck,
-        start_error=(launch.error or "") if launch is not None and launch.generation == membership.generation else "",
-        oom_kills=launch.oom_kills if launch is not None else None,
+        launcher=LauncherSeen(
+            signalled=running and _is_signalled(launch, membership.generation),
+            acknowledged=acknowledged(launch, membership.generation),
+            unacknowledged_seconds=age if launch is not None else 0.0,
+            stuck=launch is not None and launch.stuck,
+            # A launcher keeps its last error: one of an earlier generation has been dealt with.
+            start_error=(launch.error or "")
+            if launch is not None and launch.generation == membership.generation
+            else "",
+            oom_kills=launch.oom_kills if launch is not None else None,
+        ),
     )
 
 
@@ -204,11 +219,14 @@ def _ranks(snap: Snapshot, member: Member, generation: int, *, done: bool) -> li
     numbers = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
     received = snap.reports.summaries.get(member.pod_uid)
     launch = _launch_of(received.summary, generation) if received is not None else None
+    # A rank whose agent has not reported is unknown. That is no sign of its end.
     if received is None or launch is None:
         return [_unheard(number, member.replica, done=done) for number in numbers]
     processes = {process.rank: process for process in launch.ranks}
+    # Such a pod has one process that stands for all of its ranks.
     if snap.job.spec.launcher == "Own" and launch.ranks:
         processes = _of_one_launcher(numbers, launch.ranks[0])
+    # Signals and output of another generation belong to other processes.
     same = received.summary.generation == generation
     signals = {sent.rank: sent for sent in received.summary.ranks} if same else {}
     output = {each.local_rank: each for each in received.summary.output} if same else {}
@@ -234,8 +252,8 @@ def _unheard(number: int, replica: int, *, done: bool) -> RankSeen:
 
 def _launch_of(summary: Summary, generation: int) -> LaunchStatus | None:
     """Return what the launcher said last of this generation's processes before it was ordered to stop them."""
-    told = (launch for launch in (summary.launch, summary.ended) if launch is not None)
-    return next((launch for launch in told if launch.generation == generation and launch.state in _OWN_ENDS), None)
+    reports = (launch for launch in (summary.launch, summary.ended) if launch is not None)
+    return next((launch for launch in reports if launch.generation == generation and launch.state in _OWN_ENDS), None)
 
 
 def _of_one_launcher(numbers: range, launcher: LaunchRank) -> dict[int, LaunchRank]:
@@ -281,6 +299,7 @@ def _rank(
     """
     if process is None:
         return RankSeen(rank=number, replica=replica)
+    # Signals that are older than the process are those of the process before it.
     known = sent is not None and not _older(sent, process)
     signals = sent if sent is not None and known else NOTHING_SENT
     quiet_ns, silent, stalled = 0, 0.0, False
@@ -333,6 +352,7 @@ def _older(signals: RankSignals, process: LaunchRank) -> bool:
 def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:
     pod = snap.pod(moved.pod_name)
     if pod is None:
+        # The pod is made once its spare is claimed, so until then the pool is why it waits.
         waiting = "" if moved.node or not moved.pool else f"no spare of pool {moved.pool} has been given yet"
         return PreparedSeen(
             pod_name=moved.pod_name,
@@ -371,6 +391,7 @@ def unclaimed(snap: Snapshot, membership: Membership) -> Spares:
     if reference is None:
         return Spares()
     name = reference.name
+    # What is wrong with the pool itself comes first: no limit explains it.
     problems = pool_messages(snap)
     if problems or snap.pool is None:
         return Spares(pool=name, available=False, message="; ".join(problems))

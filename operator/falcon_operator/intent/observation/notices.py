@@ -1,4 +1,4 @@
-"""What says that a replica has to leave its node though nothing has failed: a cordon, a taint, a pod's own condition.
+"""Find replicas that must leave their node though nothing has failed: by a cordon, a taint, or the pod's condition.
 
 A cordon keeps new pods away; ``kubectl drain`` and node upgrades begin with one. The taints of those that end nodes
 (autoscalers, handlers of spot notices, cloud providers) are data of the chart, ``operator.departureTaints``. A pod's
@@ -26,6 +26,7 @@ def notice(
         return None
     if pod.disruption and not exceeds_own_limit(pod, judge):
         return Notice(f"pod {pod.name} is being disrupted: {pod.disruption}", urgent=True)
+    # A taint that announces the node's end leaves minutes; a cordon has no deadline, and so is not urgent.
     taint = leaving_taint(node, departure_taints)
     if taint:
         return Notice(f"node {node.name} is about to go (taint {taint})", urgent=True)

@@ -1,4 +1,4 @@
-"""Whether a member's pod has ended, and why, by what its kubelet and its launcher say.
+"""Determine whether a member's pod has ended, and why, from what its kubelet and its launcher report.
 
 The container that failed first is quoted. What the kubelet kills afterwards, and native sidecars in general, is no
 reason for a pod's end: a sidecar that fails alone is started again. Where Kubernetes took the whole pod away, its own
@@ -29,7 +29,7 @@ _NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun", "CreateCont
 _TAKEN: Final = frozenset({"Evicted", "DeadlineExceeded"})
 # Reasons of a pod that its kubelet ended for the node's sake; newer kubelets set DisruptionTarget as well.
 _DISRUPTED: Final = frozenset({"Terminated", "NodeShutdown", "Shutdown", "Preempting"})
-_TOGETHER_SECONDS: Final = 60.0  # a container that failed so long before the one that trains may be why that ended
+_TOGETHER_SECONDS: Final = 60.0  # a container that failed so long before the training container may be why that ended
 _MOST_CHARACTERS: Final = 300
 _FALCONS: Final = frozenset({INSTALL_CONTAINER, AGENT_CONTAINER})
 
@@ -52,6 +52,7 @@ def pod_end(job: TrainingJob, pod: PodView, launch: LaunchStatus | None, judge: 
     """Return why a pod has ended, or is being deleted."""
     message = (pod.message or pod.disruption).rstrip(" .")
     said = ", ".join(part for part in (pod.reason, message) if part)
+    # Kubernetes took the whole pod away: what its containers did afterwards explains nothing.
     if is_taken(pod):
         kind = _taken_class(pod, judge)
         return PodEnd(text=said, owner=_taker(pod, kind), error_class=_name(kind))
@@ -61,6 +62,7 @@ def pod_end(job: TrainingJob, pod: PodView, launch: LaunchStatus | None, judge: 
     if pod.deleting and _is_ended_by_kubelet(failed or trainer):
         how = "it was deleted" if ended_badly(job, pod) else ""  # a pod that has yet to end is called deleted anyway
         return PodEnd(text=said or how, owner="Cluster", error_class=_name(kind))
+    # Of several containers, the first to fail made the others fail.
     if failed is not None:
         return _of_container(failed, trainer, judge)
     if trainer is None or trainer.exit_code is None:
@@ -97,7 +99,8 @@ def _taken_class(pod: PodView, judge: Judge) -> ErrorClass | None:
 
 
 def _taker(pod: PodView, kind: ErrorClass | None) -> Owner:
-    """Return whose doing it is that the pod was taken; "" where nothing says it."""
+    """Return who took the pod away; "" where nothing shows it."""
+    # The pod exceeded a limit that its own spec sets.
     if kind is not None and kind.domain is Domain.CONTAINER and not kind.disruption:
         return "Job"
     for_the_cluster = pod.deleting or pod.reason in _DISRUPTED or (kind is not None and kind.disruption)
@@ -105,7 +108,7 @@ def _taker(pod: PodView, kind: ErrorClass | None) -> Owner:
 
 
 def _failed_first(job: TrainingJob, pod: PodView, trainer: ContainerView | None) -> ContainerView | None:
-    """Return the container, other than the one that trains, whose failure ended the pod; None where none did."""
+    """Return the container, unless it is the training container, whose failure ended the pod; None where none did."""
     name, sidecars = trainer_container(job), native_sidecars(job)
     failed = [
         each
@@ -113,6 +116,7 @@ def _failed_first(job: TrainingJob, pod: PodView, trainer: ContainerView | None)
         if each.exit_code and each.name != name and each.name not in sidecars and each.exit_reason != _UNSEEN
     ]
     first = min(failed, key=lambda each: each.ended_unix, default=None)
+    # An init container fails before the trainer starts; and without the trainer's own end, times cannot be compared.
     if first is None or first.init or trainer is None or trainer.exit_code is None or trainer.exit_reason == _UNSEEN:
         return first
     before = trainer.ended_unix - first.ended_unix
@@ -122,6 +126,7 @@ def _failed_first(job: TrainingJob, pod: PodView, trainer: ContainerView | None)
 def _of_container(failed: ContainerView, trainer: ContainerView | None, judge: Judge) -> PodEnd:
     ours = failed.name in _FALCONS
     words = judge.last_words(failed.exit_message) if failed.exit_message else None
+    # The kernel's kill is certain evidence; printed words may come from anything before it.
     error_class = "ContainerOutOfMemory" if failed.exit_reason == _OUT_OF_MEMORY else ""
     if not error_class and failed.exit_reason in _NOT_STARTED:
         error_class = _name(said_class(judge, f"{failed.exit_reason}: {failed.exit_message}"))
@@ -130,6 +135,7 @@ def _of_container(failed: ContainerView, trainer: ContainerView | None, judge: J
     quoted = f": {words.text}" if words is not None and words.text else ""
     which = "Falcon's own container" if ours else "init container" if failed.init else "container"
     after = ""
+    # Say what became of the training: its exit is what the owner sees first.
     if not failed.init and trainer is not None and trainer.exit_code is not None:
         after = f"; then the container that trains: {_how(trainer)}"
     return PodEnd(
@@ -147,6 +153,7 @@ def _of_trainer(
 ) -> PodEnd:
     repeated = trainer.exit_reason == _OUT_OF_MEMORY and _outlived_kills(launch)
     how = f"exit {trainer.exit_code}" if repeated else _how(trainer)
+    # The kernel ended the container's first process, so its memory limit is the reason.
     if trainer.exit_reason == _OUT_OF_MEMORY and trainer.exit_code == _KILLED and not repeated:
         return PodEnd(text=how, cause=Cause.OUT_OF_MEMORY, owner="Job", error_class="ContainerOutOfMemory")
     kind = None
@@ -160,6 +167,7 @@ def _of_trainer(
 
 def _from_outside(job: TrainingJob, pod: PodView, trainer: ContainerView) -> str:
     """Say what may have ended a container that ended by a signal, though nothing deleted or disrupted its pod."""
+    # Another end is explained by the exit code, the deletion or the memory limit.
     if trainer.exit_code not in (_KILLED, _TERMINATED) or pod.deleting or trainer.exit_reason == _OUT_OF_MEMORY:
         return ""
     name = trainer_container(job)

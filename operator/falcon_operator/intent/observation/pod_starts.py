@@ -1,4 +1,4 @@
-"""What a pod waits for before it runs, in the words of the scheduler or the kubelet, and what becomes of it."""
+"""Explain what a pod waits for before it runs, in the words of the scheduler or the kubelet, and what follows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def start_wait(snap: Snapshot, pod: PodView, judge: Judge) -> StartWait | None:
 
 
 def has_started(snap: Snapshot, pod: PodView) -> bool:
-    """Check whether the pod's main containers have begun, by the kubelet's word or the launcher's own."""
+    """Check whether the pod's main containers have begun, by the kubelet's status or the launcher's report."""
     summary = snap.summary(pod.uid)
     return pod.started_unix > 0 or (summary is not None and summary.launch is not None)
 
@@ -80,6 +80,7 @@ def outlook(snap: Snapshot, intent: Intent, member: Member, judge: Judge) -> str
     wait = start_wait(snap, pod, judge) if pod is not None else None
     if wait is None:
         return ""
+    # If pods on several nodes do not start, the job is why, and another node would not help.
     several = len({each.node for each in pods.values()}) > 1 or (stop is not None and stop.moves > 0)
     if several and not any(has_started(snap, each) for each in pods.values()):
         return "; no pod of the job has started on any node, so no other node is tried"
@@ -87,6 +88,7 @@ def outlook(snap: Snapshot, intent: Intent, member: Member, judge: Judge) -> str
     left_seconds = start_limit_seconds(wait, longest_start_seconds(snap, membership), deadline_seconds) - wait.seconds
     if left_seconds == math.inf:
         return ""
+    # The time has passed and the pod was not moved: name the two possible reasons.
     if left_seconds <= 0:
         return "; it stays there: no other node is free, or as many pods were moved as spec.recovery.restarts allows"
     return f"; another node is tried at {clock_time(snap.now + left_seconds)}, if one is free"

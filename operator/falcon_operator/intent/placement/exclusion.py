@@ -6,10 +6,10 @@ released if it passes. Without a pool there is no test: then the node is release
 test that failed is repeated as long as the job lives, since most slow nodes recover. A node that passed may be used by
 the job again after a probation (``recovery.history.left_nodes``).
 
-The taint's value names the job that owns it, so that a job never removes another job's fence. A fence that somebody
-removed is not set again before another test has failed. An exclusion belongs to a node's uid: a new node of the same
-name is not excluded. A node that reports grave trouble of its hardware is neither tested nor released: a short test
-finds no broken link.
+The taint's value names the job that owns it, so that a job never removes another job's fence. A fence that another
+actor removed is not set again before another test has failed. An exclusion belongs to a node's uid: a new node of the
+same name is not excluded. A node that reports grave trouble of its hardware is neither tested nor released: a short
+test finds no broken link.
 """
 
 from __future__ import annotations
@@ -68,10 +68,12 @@ def follow_nodes(snap: Snapshot, intent: Intent) -> Intent:
         node = snap.nodes.get(exclusion.node)
         if node is None:
             continue
+        # A new machine has the name of the old one, and none of its faults.
         if exclusion.node_uid not in ("", node.uid):
             intent = _forget(intent, exclusion, snap.now)
             continue
         ours = node.taints.get(TAINT_FENCED) == fence_owner(snap.job)
+        # Falcon did not remove the taint, so a person did, and the person's word holds.
         if exclusion.fenced and exclusion.tainted and TAINT_FENCED not in node.taints:
             lifted = replace(exclusion, fenced=False, tainted=False)
             intent = _conclude(intent, lifted, "LiftedByHand", snap.now)
@@ -89,8 +91,10 @@ def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
         if exclusion.fenced and node in snap.refused_fences:
             refused = snap.refused_fences[node]
             intent = _conclude(intent, replace(exclusion, fenced=False), "BreakerOpen", snap.now, detail=refused)
+        # A short test does not find a broken link, so grave trouble is waited out.
         elif node in snap.troubled:
             continue
+        # Without a pool there is no test. To have been Ready for a while is the only evidence.
         elif exclusion.fenced and snap.job.spec.warm_pool_ref is None and _is_steady(snap, node):
             intent = _conclude(intent, replace(exclusion, test="Unavailable", fenced=False), "ReadyAgain", snap.now)
         elif exclusion.test != "Pending":
@@ -106,6 +110,7 @@ def readmit(snap: Snapshot, intent: Intent) -> Intent:
     """End the exclusion of nodes that passed their test, are not fenced, and whose probation is over."""
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
+        # Another job may have fenced the node since it passed the test.
         if exclusion.test != "Passed" or node is None or not node.ready or TAINT_FENCED in node.taints:
             continue
         if exclusion.node in snap.troubled:
@@ -142,6 +147,7 @@ def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     if not intent.membership.exclusions:
         return []
     tested = snap.pool is not None and not job_observation.pool_messages(snap)
+    # Processes of the job that are still there would slow the test.
     busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
     wanted: list[Effect] = []
     for exclusion in intent.membership.exclusions:
@@ -157,6 +163,7 @@ def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
 def _taints(exclusion: Exclusion, node: NodeView, owner: str) -> list[Effect]:
     if exclusion.fenced and not exclusion.tainted and TAINT_FENCED not in node.taints:
         return [TaintNode(node.name, TAINT_FENCED, owner)]
+    # Another job's fence has another value, and stays.
     if not exclusion.fenced and node.taints.get(TAINT_FENCED) == owner:
         return [UntaintNode(node.name, TAINT_FENCED)]
     return []
@@ -185,9 +192,11 @@ def _weigh(intent: Intent, exclusion: Exclusion, result: BurnInResult, now: floa
     if result.outcome == "Running":
         return intent
     ratio = None if result.ratio is None else round(result.ratio, 2)
+    # A test without peers, or with others on its CPUs, is no evidence in either direction.
     says_nothing = result.outcome == "Disturbed" or (ratio is None and result.outcome != "Failed")
     passed = None if says_nothing else result.outcome == "Passed"
     intent = replace(intent, recovery=left_nodes.tested(intent.recovery, exclusion.node, now, passed=passed))
+    # An outcome without a verdict leaves a fence as it is: only a comparison may lift or set it.
     unavailable = replace(exclusion, test="Unavailable")
     if result.outcome == "Failed":
         return _conclude(intent, unavailable, "NoScore", now, detail=result.message)
@@ -235,6 +244,7 @@ def _conclude(
         fenced=exclusion.fenced,
         detail=detail[:DETAIL_LENGTH],
     )
+    # A repeated outcome replaces the last, so that the list names each of them once.
     same = (verdict.node, verdict.incident, verdict.outcome)
     others = [known for known in intent.verdicts if (known.node, known.incident, known.outcome) != same]
     return replace(_with(intent, exclusion), verdicts=[*others, verdict][-VERDICTS:])

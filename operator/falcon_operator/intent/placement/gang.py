@@ -1,4 +1,4 @@
-"""One life of the process group: all members are gathered, started together and released together.
+"""Gather, start and release all members of one life of the process group together.
 
 A generation begins in phase ``Stop``: every older process has to end while the new generation's pods are gathered. The
 generation runs when all members are placed, their launchers wait for the plan, and no process of an older generation
@@ -67,6 +67,7 @@ def is_out_of_the_way(snap: Snapshot, membership: Membership, pod: PodView) -> b
     """Check whether no process in a pod that leaves can disturb the present generation."""
     launch = job_observation.launch_status(snap, pod.uid)
     node = snap.nodes.get(pod.node)
+    # A dead node's pod reports nothing; the gateways and the node together prove that it is gone.
     dead_node = node is None or not node.ready
     return (
         over(snap.job, pod)
@@ -162,15 +163,18 @@ def advance(snap: Snapshot, intent: Intent, gathering: Gathering) -> Intent:
             gang=replace(intent.gang, releases=0),
             preflight=replace(intent.preflight, rounds=0),
         )
+    # The deadline is for finding nodes: a gang that has all its nodes may take its time to start.
     if gathering.placed or _gathered_seconds(snap, intent) < snap.job.spec.scheduling_deadline_seconds:
         return intent
     releases = intent.gang.releases
+    # Jitter keeps two gangs that block each other from trying again at the same moment.
     pause = RELEASE_BACKOFF_SECONDS[min(releases, len(RELEASE_BACKOFF_SECONDS) - 1)] * _jitter(snap.job, releases)
     return replace(give_up_pods(intent, snap.now), gang=Gang(releases=releases + 1, retry_at=snap.now + pause))
 
 
 def _gathered_seconds(snap: Snapshot, intent: Intent) -> float:
     """Return for how long the gang has been gathered, from the newest move of a pod that did not start."""
+    # A pod that was moved looks for its new node from then on, not from the gang's begin.
     moved = [snap.now - attempt.at for attempt in intent.recovery.attempts if attempt.kind == "Moved"]
     return min([snap.phase_seconds, *moved])
 
@@ -187,7 +191,9 @@ def _jitter(job: TrainingJob, releases: int) -> float:
 def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
     """Return the generation as the agents read it; the bus sets the leader's epoch."""
     spec, membership = snap.job.spec, intent.membership
+    # Another launcher starts its workers itself, so that none can be held before its first line.
     standby = spec.recovery.standby if spec.launcher == "Falcon" else "None"
+    # Machines are measured before the ranks start; during training a measurement would slow them.
     checks = membership.phase == "Stop" and intent.preflight.asked_at > 0
     return Plan(
         epoch=0,
@@ -205,6 +211,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         check_links=checks and are_comparable(membership),
         smoke=intent.smoke.number if _smokes(intent) else 0,
         links=link_order(snap, membership, intent.preflight),
+        # No rank trains while the job stops: an order to save would be met by no step.
         checkpoint=wanted(intent.demand, membership.generation) if membership.phase == "Run" else 0,
         exit_code=exit_code,
         members=[
@@ -216,6 +223,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
                 first_rank=member.first_rank,
             )
             for member in membership.members
+            # A pod that was not created yet has no uid, and nothing in it could read the plan.
             if member.pod_uid
         ],
         standby_pods=[each.pod_uid for each in membership.standbys if each.pod_uid],
@@ -226,6 +234,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
             hang_factor=spec.detection.hang_factor,
         ),
         errors=encode_rules(error_rules(snap.job, snap.settings)),
+        metrics=list(spec.anomalies.metrics),
     )
 
 

@@ -1,4 +1,4 @@
-"""A replica without a node finds one: a job never stands still while there is a node that it may use.
+"""Find a node for a replica that has none: a job never stands still while there is a node that it may use.
 
 A replacement waits for a spare of the job's pool. Where no spare is ready, these follow, in this order:
 
@@ -10,7 +10,7 @@ A replacement waits for a spare of the job's pool. Where no spare is ready, thes
 
 A fenced node is never taken, nor one that reports grave trouble of its hardware. A spare that becomes ready before the
 pod has its node is taken instead. A pinned pod may find no room (on a claimed spare, on the node it was to return to,
-or on a node of the last resort). Then it is made anew elsewhere. The same goes for an ordinary pod of a job that has
+or on a node of the last resort). Then it is made again elsewhere. The same goes for an ordinary pod of a job that has
 left nodes, such as after a gang was released: the job may claim a spare for each node that it has left.
 """
 
@@ -36,10 +36,12 @@ replace = msgspec.structs.replace
 
 def find_nodes(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
     """Give each replica that has no node its next possibility to get one."""
+    # Ranks that train wait for no node: a replacement's pod is gathered besides them.
     if intent.membership.phase == "Run":
         return intent
     for member in intent.membership.members:
         move = intent.membership.replacement(member.replica)
+        # A prepared pod may wait for its spare, since the member's old pod still trains.
         if member.node or (move is not None and move.prepared):
             continue
         if move is None or not (move.node or move.pool):
@@ -56,9 +58,11 @@ def _unpinned(snap: Snapshot, intent: Intent, member: Member, policy: Policy) ->
     move = intent.membership.replacement(member.replica)
     if not _is_stuck(snap, member.pod_name, SCHEDULE_SECONDS if move is not None else PLACE_SECONDS):
         return intent
+    # A ready spare is the best choice: it was tested under load.
     if job_observation.spares(snap, intent.membership).available and (move is not None or _may_claim(snap, intent)):
         return _made_anew(snap, intent, member.replica)
     since = move.at if move is not None else intent.membership.since
+    # The nodes that the job had left are the last resort.
     node = _departed(snap, intent, since, policy)
     if not node:
         return intent
@@ -69,7 +73,7 @@ def _unpinned(snap: Snapshot, intent: Intent, member: Member, policy: Policy) ->
 
 
 def _pinned(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
-    """Make a pinned pod anew when it has no room on its node, or when a spare is better than its last resort."""
+    """Make a pinned pod again when it has no room on its node, or when a spare is better than its last resort."""
     if _is_stuck(snap, move.pod_name, PLACE_SECONDS):
         returning = not move.pool and move.node == move.old_node
         return _made_anew(snap, intent, move.replica) if returning else _withdrawn(snap, intent, move)
@@ -106,7 +110,7 @@ def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> s
         intent.recovery,
         _left(snap, intent),
         stood_still_seconds=snap.now - since,
-        replacement_seconds=prices.overhead_seconds(intent.recovery, policy, replace_node.TYPE),
+        replacement_seconds=prices.overhead_seconds(intent.recovery, policy, replace_node.FACTS),
     )
 
 
@@ -131,11 +135,13 @@ def _taken(snap: Snapshot, intent: Intent, move: Replacement, node: str, since: 
     excluded = exclusion.find(intent, node)
     if excluded is not None:
         waited = f"no spare was ready for {snap.now - since:.0f} s"
+        # The record says whether the node had recovered or is used although it is slow.
         well = excluded.test == "Passed"
         intent = exclusion.use_again(intent, excluded, "UsableAgain" if well else "UsedSlow", snap.now, detail=waited)
     recovery = intent.recovery
     if node not in _ready(snap):
         intent = _moved(intent, move, replace(move, node=node, claim_key=""))
+    # The open incident lists the step, so that people see why the job is back on that node.
     if recovery.stop is not None:
         step = StepTaken(at=snap.now, what="Recall", generation=intent.membership.generation, node=node)
         recovery = replace(recovery, stop=replace(recovery.stop, done=[*recovery.stop.done, step][-8:]))

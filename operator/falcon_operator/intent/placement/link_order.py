@@ -22,6 +22,7 @@ def machines_of(snap: Snapshot, membership: Membership, number: int, *, smoke: b
                 replica=member.replica,
                 pod_name=member.pod_name,
                 node=member.node,
+                # The answer to an earlier round says nothing of this one: nodes or their order may have changed since.
                 report=report if report is not None and report.number == number else None,
             )
         )

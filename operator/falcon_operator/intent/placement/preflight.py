@@ -1,4 +1,4 @@
-"""The check of all machines before a generation runs (``spec.preflight``): who is asked, and what follows.
+"""Check all machines before a generation runs (``spec.preflight``): choose who measures, and act on the results.
 
 Every pod of a gathered generation measures at the same time, before the ranks start, if one of them is new, or if the
 failure that ended the generation before points at a machine. When all have answered, they measure the links between
@@ -41,22 +41,26 @@ def check(
 ) -> tuple[Intent, Gathering]:
     """Take the next step of the check. Return the intent, and whether the generation may still run now."""
     membership = intent.membership
+    # Only machines without running ranks can be measured.
     if snap.job.spec.preflight.mode == "Off" or membership.phase != "Stop":
         return _ended(intent), gathering
     if not gathering.ready:
         return _ended(intent), gathering  # a pod went meanwhile: what the others measure is compared with nothing
     state = intent.preflight
     if not state.asked_at:
+        # After a failure that does not point at a machine, the machines that were measured before stay trusted.
         if not is_due(state, membership, suspected=size_of(intent.recovery.stop, judge) == "Full"):
             return intent, gathering
         state = begin_round(state, snap.now)
     machines = machines_of(snap, membership, state.number)
     waiting = awaited(state, machines, snap.now)
+    # Links come second: a machine that computes slowly would also make its links look slow.
     if not waiting and links_are_due(state, machines):
         state = order_links(state, snap.now, snap.nonce)
         waiting = awaited(state, machines, snap.now)
     if waiting:
         return replace(intent, preflight=state), _held(state, machines, len(waiting))
+    # All answers are in. A doubtful result makes another round, and then the start is held again.
     state = end_round(state, machines, membership, snap.now)
     intent = replace(intent, preflight=state)
     if state.asked_at:
@@ -97,6 +101,7 @@ def _leave(snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares)
     """Leave the machines that are found bad, as far as spares are ready and the mode says so."""
     if snap.job.spec.preflight.mode != "Enforce" or not spares.pool or not spares.available:
         return intent, gathering
+    # No more than there are spares: a machine that tested badly still trains, an empty place does not.
     bad = sick(intent.preflight)[: spares.ready or 0]
     if not bad:
         return intent, gathering

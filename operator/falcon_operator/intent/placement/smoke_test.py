@@ -1,4 +1,4 @@
-"""The smoke test beside a restart (``spec.preflight``): who is asked, and what follows.
+"""Run the smoke test during a restart (``spec.preflight``): choose who measures, and act on the results.
 
 The plan that stops a generation asks for it, so that each pod tests its machine as soon as its processes are dead. A
 start waits for no answer, but for the second one of a machine that the first has found slow, and two seconds at most.
@@ -31,6 +31,7 @@ def check(
     stop = intent.recovery.stop
     if snap.job.spec.preflight.mode == "Off" or stop is None:  # once training goes on, its own speed says more
         return replace(intent, smoke=replace(state, asked_at=0.0)), gathering
+    # The ranks have just been stopped, so the machines are free to be tested.
     if smoke_test.is_due(state, stop, membership, judge):
         measured = intent.preflight.generation == membership.generation
         if measured or is_due(intent.preflight, membership, suspected=False):
@@ -39,9 +40,11 @@ def check(
     if not state.asked_at or state.generation != membership.generation:
         return intent, gathering
     machines = machines_of(snap, membership, state.number, smoke=True)
+    # Only from when the start could take place does the test cost the job any time.
     since = max(state.asked_at, membership.since) if membership.phase == "Run" or gathering.ready else None
     state = smoke_test.step(state, machines, waits_since=since, now=snap.now)
     intent = replace(intent, smoke=state)
+    # A machine that looked sick is tested twice before it is left, and only that may delay the start.
     if smoke_test.holds(state, snap.now) and membership.phase == "Stop" and gathering.ready:
         suspects = ", ".join(found.node for found in state.found)
         return intent, Gathering(ready=False, placed=True, waiting=f"tested again during the restart: {suspects}")
@@ -65,6 +68,7 @@ def _follow(
     assert stop is not None  # the caller has looked
     words = ", ".join(f"node {found.node} ({found.pod_name}): {reason(found)}" for found in bad[:MOST_EXAMPLES])
     leaves = snap.job.spec.preflight.mode == "Enforce" and spares.pool and spares.available
+    # A sick machine is better than none, so no more are left than spares are ready.
     left = bad[: spares.ready or 0] if leaves else []
     if not left:
         why = "spec.preflight.mode is Report" if snap.job.spec.preflight.mode == "Report" else spares.message
@@ -72,6 +76,7 @@ def _follow(
         return replace(intent, recovery=replace(intent.recovery, stop=kept)), gathering
     moves = [Replace(found.replica, reason(found), False, False, stop.id) for found in left]
     membership = apply_actions(intent.membership, moves, JobNames(snap.job), snap.now)
+    # The ranks have been started already: the new generation needs a rendezvous of its own.
     if membership.generation != intent.membership.generation:
         intent = replace(intent, master_addr="", master_port=0)
     moved = with_steps(replace(stop, smoke=words, left_sick=True), left, membership.generation, snap.now)

@@ -1,4 +1,4 @@
-"""The pods of a job that stand by without a replica: what there is of them, and what they still need. Pure."""
+"""Determine which standby pods, those without a replica, a job has and still needs."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> St
 
 
 def imports_of(snap: Snapshot, membership: Membership) -> str:
-    """Return the uid of the pod that is to say what its ranks import; "" where nobody needs to know.
+    """Return the uid of the pod that is asked for its ranks' imports; "" where no standby needs them.
 
-    Asked is a pod in which standbys wait already: there it has been seen that the command can be held.
+    It is a pod in which standbys wait already: there the command has proved that it can be held.
     """
     if snap.job.spec.launcher != "Falcon" or snap.job.spec.recovery.standby == "None":
         return ""

@@ -45,7 +45,7 @@ def cause_words(culprit: Culprit, evidence: Evidence | None) -> str:
 
 
 def _neighbours(culprit: Culprit) -> str:
-    """Say who takes the cores, as far as the node's agent says it."""
+    """Say who takes the cores, as far as the node's agent has reported it."""
     if culprit.neighbours:
         return f"no core of node {culprit.node} is idle; {culprit.neighbours}"
     return "something else on the node takes its cores, or its process has a limit of its own"

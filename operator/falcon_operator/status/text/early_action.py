@@ -1,4 +1,4 @@
-"""Words for an action that is due before the loss has reached its price (``recovery.history.durations``)."""
+"""Explain an action that is due before the loss has reached its price (``recovery.history.durations``)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from falcon_core.recovery import Applied, Policy, SlowIncident, Swapped
 from falcon_core.recovery.strategies import ignore, swap_for_link
 from falcon_core.recovery.views import newest_application
 from falcon_operator.api.trainingjob import DoneStep
-from falcon_operator.status.text.action_log import done_step
+from falcon_operator.status.text.action_log import done_step, when_due, will_act
 from falcon_operator.status.text.early_action import why_early
 from falcon_operator.status.text.format import listed, milliseconds, percent, seconds
 
@@ -61,7 +61,7 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         return "no action: the exchange of roles did not help, and is not tried again in this incident"
     acted = newest_application(slow, swap_for_link.TYPE)
     if acted is not None and acted.observed_only:
-        return "mode Observe: roles would have been exchanged; nothing is done"
+        return f"mode Observe: {swap_for_link.FACTS.would_have_acted}; nothing is done"
     if slow.blocked:
         return f"waits: {slow.blocked}"
     if slow.outlook is not None and slow.outlook.why:
@@ -71,8 +71,8 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
     return exchange_next(next_strategy, policy)
 
 
-def link_beside_next(link: SlowIncident, policy: Policy) -> str:
-    """Return what is next against a link that is slow beside slow ranks."""
+def concurrent_link_next(link: SlowIncident, policy: Policy) -> str:
+    """Return what is next against a link that is slow while ranks are slow."""
     if not policy.names(swap_for_link.TYPE):
         return _LINK_WAITS
     if link.swapped is not None:
@@ -86,20 +86,19 @@ def link_beside_next(link: SlowIncident, policy: Policy) -> str:
         return _LINK_WAITS
     if link.outlook.why:
         return f"{_LINK_WAITS}; roles are not exchanged now: {link.outlook.why}"
-    action = "pods exchange their roles" if policy.enforce else "mode Observe: pods would exchange their roles"
-    return f"{action} when the link's own loss reaches the cost of that; slow ranks stay slow in their new roles"
+    acts = will_act(swap_for_link.TYPE, policy)
+    return f"{acts} when the link's own loss reaches the cost of that; slow ranks stay slow in their new roles"
 
 
 def exchange_next(exchange: Candidate, policy: Policy) -> str:
     """Return when roles are exchanged."""
-    action = "pods exchange their roles" if policy.enforce else "mode Observe: pods would exchange their roles"
-    return f"{action} when the loss reaches {_due(exchange)}{why_early(exchange)}"
+    return f"{when_due(exchange, policy)} {_due(exchange)}{why_early(exchange)}"
 
 
 def swapping_words(slow: SlowIncident) -> str:
     """Return what is being done about a slow link, for a line in a table."""
     if slow.phase == "Checking":
-        return "pods have exchanged their roles, restarting"
+        return swap_for_link.FACTS.restarting
     if slow.blocked:
         return f"roles are exchanged when {slow.blocked}"
     return f"{slow.loss.seconds:.1f} s lost, no action yet"
@@ -115,7 +114,7 @@ def _pods(swapped: Swapped) -> str:
 
 def _endured(slow: SlowIncident, acted: Applied) -> str:
     return (
-        f"no action for {seconds(acted.at - slow.onset_at)}, until the loss ({acted.loss_seconds:.1f} s) reached"
+        f"no action for {seconds(acted.at - slow.onset.at)}, until the loss ({acted.loss_seconds:.1f} s) reached"
         f" {_due(acted)}"
     )
 

@@ -49,6 +49,14 @@ def short(value: float) -> str:
     return f"{value * 1e3:.0f} ms" if value < 1 else seconds(value)
 
 
+def duration(value: float) -> str:
+    """Return a long duration in seconds as ``42 s``, ``12 min`` or ``2 h 10 min``."""
+    if value < 100:
+        return f"{value:.0f} s"
+    minutes = round(value / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def percent(share: float | None) -> str:
     """Return a share as ``71 %``; "unknown" for None."""
     return "unknown" if share is None else f"{share * 100:.0f} %"
@@ -84,19 +92,23 @@ def place(at: Place) -> str:
 
 def fault_where(fault: Fault) -> str:
     """Return the rank, or the replica, with its pod and node."""
+    if fault.is_of_all_ranks:
+        return "all ranks"
     who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
     return f"{who} (pod {fault.pod_name}, node {fault.node or 'none'})"
 
 
 def fault_brief(fault: Fault) -> str:
     """Return who failed and how, for a line in a table."""
+    if fault.is_of_all_ranks:
+        return clip(fault.text, 80)
     who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
     who = f"{who} on {fault.node}" if fault.node else who
     return f"{who}: {_BRIEF.get(fault.cause) or clip(fault.text, 50)}"
 
 
 def link_where(link: SlowLink) -> str:
-    """Return both ends of a slow link; if more than two ranks cannot be told apart, all of these."""
+    """Return both ends of a slow link; if more than two ranks look alike, all of these."""
     places = listed([place(end) for end in link.ranks], link.members)
     if link.pair:
         return f"the link between {listed([place(end) for end in link.pair])}"
@@ -124,6 +136,7 @@ def restore_words(restore: Restore) -> str:
     pods = (
         f"pod{'' if len(restore.keepers) == 1 else 's'} {listed(restore.keepers)}" if restore.keepers else "other pods"
     )
+    # In the order of cost: own memory needs no transfer, the folder is the slowest.
     parts = (
         (restore.own, "the memory of their own pods"),
         (restore.copied, f"copies in the memory of {pods}"),
@@ -147,7 +160,7 @@ def change_words(change: JobChange) -> str:
 
 def since_words(slow: SlowIncident) -> str:
     """Say since when a job is slow."""
-    if slow.onset_iteration <= 1:
-        return f"{timestamp(slow.onset_at)} (from the first iteration of generation {slow.onset_generation})"
-    after = max(1, slow.reported_iteration - slow.onset_iteration + 1)
-    return f"{timestamp(slow.onset_at)} (iteration {slow.onset_iteration}, reported after {after} iterations)"
+    if slow.onset.iteration <= 1:
+        return f"{timestamp(slow.onset.at)} (from the first iteration of generation {slow.onset.generation})"
+    after = max(1, slow.onset.reported_iteration - slow.onset.iteration + 1)
+    return f"{timestamp(slow.onset.at)} (iteration {slow.onset.iteration}, reported after {after} iterations)"

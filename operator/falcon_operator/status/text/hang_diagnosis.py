@@ -19,6 +19,7 @@ def describe_hang(hang: HangIncident, policy: Policy | None = None) -> Diagnosis
     first = hang.findings[0] if hang.findings else None
     places = [rank.place for rank in first.ranks] if first is not None else []
     nodes = {place.node for place in places}
+    # Of several ranks none is named by itself: which of them is the cause is not known.
     alone = first is not None and first.total == 1
     progress = f", after {hang.iterations} iterations" if hang.iterations else ""
     return DiagnosisStatus(
@@ -39,6 +40,7 @@ def describe_hang(hang: HangIncident, policy: Policy | None = None) -> Diagnosis
 
 
 def _next(hang: HangIncident, policy: Policy) -> str:
+    # The two parts of the price stand apart: only the second falls when a job saves more often.
     price = f"{hang.restart_seconds - hang.redo_seconds:.0f} s"
     if hang.redo_seconds >= 1:
         price += f" + {hang.redo_seconds:.0f} s of work since the last checkpoint"

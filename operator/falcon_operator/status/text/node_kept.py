@@ -15,12 +15,12 @@ _OF_THE_WORK = (Evidence.WORK_MAY_MOVE, Evidence.FOLLOWS_THE_ROLE, Evidence.TEST
 def is_kept(slow: SlowIncident, policy: Policy) -> bool:
     """Check whether the culprit's node would be replaced in the end, were it known to be at fault."""
     replaces = any(name == replace_node.TYPE for name, _ in policy.strategies)
-    return replaces and slow.evidence is not None and not evidence_suffices(slow.evidence, policy)
+    return replaces and slow.node_fault.evidence is not None and not evidence_suffices(slow.node_fault.evidence, policy)
 
 
 def cause_of(slow: SlowIncident, culprit: Culprit) -> Cause:
     """Return the cause for the diagnosis: a rank whose share of the work may be why is an imbalance."""
-    of_the_work = slow.evidence in _OF_THE_WORK
+    of_the_work = slow.node_fault.evidence in _OF_THE_WORK
     return Cause.IMBALANCE if of_the_work and culprit.cause is Cause.UNKNOWN else culprit.cause
 
 
@@ -28,9 +28,9 @@ def imbalance_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str
     """Say why the rank's share of the work may be what is slow."""
     stage = f" (pipeline stage {policy.stage_of(culprit.rank) + 1} of {policy.stages})" if policy.stages > 1 else ""
     who = f"imbalance: rank {culprit.rank}{stage}"
-    if slow.evidence is Evidence.FOLLOWS_THE_ROLE:
+    if slow.node_fault.evidence is Evidence.FOLLOWS_THE_ROLE:
         return f"{who} has more work than its peers: its replica was as slow on another node"
-    if slow.evidence is Evidence.TESTED_AS_FAST:
+    if slow.node_fault.evidence is Evidence.TESTED_AS_FAST:
         tested = "its machine computes as fast as theirs by itself"
         return f"{who} may have more work than its peers: {tested}, and no counter shows another cause"
     return f"{who} may have more work than its peers: {_how_work_moves(culprit)}, and no counter shows another cause"
@@ -40,7 +40,7 @@ def doubt_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str:
     """Say why the culprit's node is not replaced, and what would change that."""
     node, rank = culprit.node, culprit.rank
     shows = "a counter, or a measurement during a pause, shows" if may_be_tested(policy) else "a counter shows"
-    match slow.evidence:
+    match slow.node_fault.evidence:
         case Evidence.FOLLOWS_THE_ROLE:
             return (
                 f"not replaced: rank {rank} was as slow on its previous node, so {node} is not the cause; to replace it"
@@ -71,8 +71,8 @@ def doubt_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str:
 
 
 def _condition(slow: SlowIncident, shows: str) -> str:
-    if slow.stay_iterations:
-        return f"the slowdown has stayed there for {slow.stay_iterations} iterations, or {shows} a cause"
+    if slow.node_fault.stay_iterations:
+        return f"the slowdown has stayed there for {slow.node_fault.stay_iterations} iterations, or {shows} a cause"
     return (
         f"{shows} a cause, or the slowdown has stayed there far longer than slowdowns stay on one node of this job"
         " (how long that is, is not known yet)"

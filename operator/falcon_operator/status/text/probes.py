@@ -1,4 +1,4 @@
-"""Machines and links that are measured while training stands still, in the words of ``kubectl describe`` and Events."""
+"""Describe measurements of machines and links during a pause, in the words of ``kubectl describe`` and Events."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from falcon_core.planning import ski_rental
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import Check, Measured, Policy, Probed, RecoveryState, SlowIncident
 from falcon_core.recovery.preflight.link_test import LEAST_MACHINES
-from falcon_core.recovery.strategies import replace_node
-from falcon_core.recovery.views import TAKE_THE_ROLE, probe_targets
+from falcon_core.recovery.views import probe_targets, strategy_type
 from falcon_operator.api.trainingjob import CheckStatus, PausesStatus
 from falcon_operator.base.effects import Event
 from falcon_operator.base.time_format import clock_time, timestamp
@@ -51,14 +50,16 @@ def probe_next(
     probe = state.probe
     if probe is not None and is_probed(state, slow):
         return f"validating: {_doing(probe.phase, probe.measures)}"
+    # A measurement needs peers to compare with.
     if pods < (LEAST_MACHINES if of_links else 2):
         return ""
     if of_links:
         return _links_next(state, slow, policy)
+    # A machine is measured only when its node would be replaced by now: a pause costs all ranks time.
     is_due = (
-        slow.evidence is not Evidence.TESTED_AS_FAST
+        slow.node_fault.evidence is not Evidence.TESTED_AS_FAST
         and next_strategy is not None
-        and next_strategy.name in TAKE_THE_ROLE
+        and strategy_type(next_strategy.name).needs_node_evidence
         and ski_rental.due(next_strategy, slow.loss)
         and may_be_tested(policy)
         and (slow.probed or Probed()).tries < probe_targets.MOST_TRIES
@@ -66,7 +67,7 @@ def probe_next(
     if next_strategy is None or not is_due or not state.pauses.since:
         return ""
     at = clock_time(probe_targets.allowed_at(state, slow, policy))
-    before = "its node is replaced" if next_strategy.name == replace_node.TYPE else "its pod takes another role"
+    before = strategy_type(next_strategy.name).machine_leaves
     return (
         f"before {before}, its machine is measured against its peers' while training is paused, from {at} on"
         " (spec.detection.pauseBudget)"
@@ -128,7 +129,7 @@ def pauses(state: RecoveryState) -> PausesStatus | None:
 
 
 def check_status(state: RecoveryState) -> CheckStatus | None:
-    """Return how far the check is that somebody has asked for; None where nobody has."""
+    """Return how far the check is that a user requested; None without a request."""
     check = state.check
     if check is None:
         return None
@@ -150,10 +151,13 @@ def probe_events(before: RecoveryState, after: RecoveryState) -> list[Event]:
         found.append(Event("Normal", "Validating", _doing("Hold", new.measures)))
     if after.check is not None and after.check.at and (before.check is None or before.check.at != after.check.at):
         found.append(_checked(after.check))
+    # A probe's result stays in the state, and only a new one is an Event.
     known = {
-        slow.probed.at for slow in (before.slow, before.link_beside) if slow is not None and slow.probed is not None
+        slow.probed.at
+        for slow in (before.leader, before.concurrent_link)
+        if slow is not None and slow.probed is not None
     }
-    for slow in (after.slow, after.link_beside):
+    for slow in (after.leader, after.concurrent_link):
         probed = slow.probed if slow is not None else None
         if slow is not None and probed is not None and probed.at and probed.at not in known:
             found.append(_probed(slow, probed))
@@ -176,7 +180,7 @@ def _probed(slow: SlowIncident, probed: Probed) -> Event:
 
 
 def _checked(check: Check) -> Event:
-    """Return the Event of a check that somebody has asked for."""
+    """Return the Event of a check that a user requested."""
     if check.state == "Failed":
         return Event("Warning", "CheckFailed", f"nothing could be measured: {check.text}")
     if check.slow:

@@ -14,12 +14,14 @@ from falcon_operator.status.text.probes import probe_evidence
 def describe_link(
     slow: SlowIncident, link: SlowLink, policy: Policy, next_strategy: Candidate | None
 ) -> DiagnosisStatus:
-    """Describe a slowdown for which a link is named; the evidence says what its transfers are held against."""
+    """Describe a slowdown for which a link is named; the evidence says what its transfers are compared with."""
     growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
     others = "no rank computes slower or lacks CPU"
     if link.compute_growth > 1 + policy.verify:
         others = "the ranks' computation, though also slower, does not explain it"
-    evidence = f"iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now"
+    evidence = f"iteration {milliseconds(slow.times.healthy_ns)} before, {milliseconds(slow.times.slow_ns)} now"
+    # What a link is compared with depends on how it was found: by measuring, among groups, or against the time
+    # before.
     if not link.comm:
         why = (
             "a slow link, found by measuring all links: the ranks' computation alone would still fit into a healthy"
@@ -30,8 +32,8 @@ def describe_link(
         why = f"a slow link: {op_name(link.op)} in {_comms(link)} takes longer than in {others} of its kind"
         evidence = (
             f"in each iteration since the first, transfers last at least {link.excess_ns / 1e9:.2f} s longer than in"
-            f" {others}; iteration {milliseconds(slow.healthy_ns)} without that,"
-            f" {milliseconds(slow.slow_ns)} now"
+            f" {others}; iteration {milliseconds(slow.times.healthy_ns)} without that,"
+            f" {milliseconds(slow.times.slow_ns)} now"
         )
     else:
         why = f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}"
@@ -44,7 +46,7 @@ def describe_link(
         what="fail-slow, communication",
         where=link_where(link),
         since=since_words(slow),
-        slowdown=iteration_ratio(slow.slow_ns, slow.healthy_ns),
+        slowdown=iteration_ratio(slow.times.slow_ns, slow.times.healthy_ns),
         why=why,
         cause=Cause.SLOW_LINK.value,
         evidence=f"{evidence}{network_words(link.network)}{probe_evidence(slow)}",
