@@ -26,7 +26,7 @@ $(UV): constraints.txt
 
 $(VENV)/.done: pyproject.toml constraints.txt $(UV)
 	@$(UV) venv -q --allow-existing --python python3.11 $(VENV)
-	@$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[operator,agent,nvml,sim,plot]' --group dev
+	@$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[operator,anomaly,agent,nvml,sim,plot]' --group dev
 	@touch $@
 
 .PHONY: venv
@@ -101,7 +101,7 @@ test-slow: venv shim shim-test gateway cluster-build torch-venv ## unit and inte
 	@pytest tests/unit tests/stories tests/integration -m "slow and not alone" -n 2
 	@pytest tests/integration -m "slow and alone"
 
-test-gpu: venv shim torch-venv ## the shim beside a real NCCL: two ranks on one GPU or two; skipped, with the reason, without
+test-gpu: venv shim torch-venv ## the shim with a real NCCL: two ranks on one GPU or two; skipped, with the reason, without
 	@pytest tests/gpu
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair

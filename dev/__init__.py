@@ -1,1 +1,1 @@
-"""What development needs: a real local Kubernetes, image builds, the demo. Nothing that is shipped imports it."""
+"""Build and run what development needs: a real local Kubernetes, images, the demo. No shipped program imports it."""

@@ -1,4 +1,4 @@
-"""``python -m dev.error_classes [--write]``: the tables of docs/errors.md, made from the table of error classes.
+"""Write the tables of docs/errors.md from the table of error classes: ``python -m dev.error_classes [--write]``.
 
 Without ``--write`` it compares, and names what is out of date.
 """
@@ -10,7 +10,10 @@ import re
 import sys
 from pathlib import Path
 
+import msgspec
+
 from falcon_core.errors.table import ErrorClass, Table, shipped
+from falcon_core.recovery.views import REPAIRS, repair_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 BEGIN, END = "<!-- classes -->", "<!-- end of classes -->"
@@ -18,12 +21,11 @@ BEGIN, END = "<!-- classes -->", "<!-- end of classes -->"
 
 def kinds(known: ErrorClass) -> str:
     """Return what decides besides the severity, in words."""
-    words = [name for name in ("consequence", "transient", "permanent", "disruption", "vague") if getattr(known, name)]
-    return ", ".join(words)
+    return ", ".join(field.name for field in msgspec.structs.fields(known) if getattr(known, field.name) is True)
 
 
 def tables(table: Table) -> str:
-    """Return the classes, and which of them each Xid belongs to, as Markdown."""
+    """Return the classes, which of them each Xid belongs to, and what repairs each, as Markdown."""
     rows = ["| class | severity | domain | kind | what it means | what helps |", "|---|---|---|---|---|---|"]
     rows += [
         f"| `{known.name}` | {known.severity} | {known.domain} | {kinds(known)} | {known.meaning} | {known.remedy} |"
@@ -35,11 +37,27 @@ def tables(table: Table) -> str:
         for rule in table.rules
         if rule.xids
     ]
-    return "\n".join([*rows, "", *xids])
+    return "\n".join([*rows, "", *xids, "", *repairs(table)])
+
+
+def repairs(table: Table) -> list[str]:
+    """Return which classes lead to which repair, as Markdown. The last repair takes all classes that are left."""
+    found = [(repair, [kind.name for kind in table.classes if repair_of(kind) is repair]) for repair in REPAIRS]
+    *others, (last, _) = [(repair, names) for repair, names in found if names]
+    rows = [
+        f"| {repair.name} | {repair.explanation} | {', '.join(f'`{name}`' for name in names)} |"
+        for repair, names in others
+    ]
+    return [
+        "| repair | what happens | classes |",
+        "|---|---|---|",
+        *rows,
+        f"| {last.name} | {last.explanation} | all others |",
+    ]
 
 
 def page(text: str, table: Table) -> str:
-    """Return the page with its tables made anew. Raises ValueError where it has no place for them."""
+    """Return the page with its tables made again. Raises ValueError where it has no place for them."""
     pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
     made, count = re.subn(pattern, lambda _: f"{BEGIN}\n\n{tables(table)}\n\n{END}", text, count=1, flags=re.DOTALL)
     if not count:

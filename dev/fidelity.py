@@ -1,4 +1,4 @@
-"""``python -m dev.fidelity [--write]``: check, or write, what ``docs/fidelity.md`` says of the tests that it cites.
+"""Check, or write, what ``docs/fidelity.md`` says of its tests: ``python -m dev.fidelity [--write]``.
 
 Each row has a state, which people write, and the column "shown", which follows from the tests and benchmarks that the
 row cites. A short name of a test has a line in a table, with what runs the test. The counts follow from the rows.
@@ -29,7 +29,8 @@ SHOWN: Final = (CLUSTER, CLUSTER_BY_HAND, PARTS, PARTS_BY_HAND, GPU, MEASURED, S
 
 _NO_SHORT_NAMES: Final = frozenset({"FP8", "FP16", "FP32", "BF16"})
 _SHORT_NAME: Final = re.compile(r"\b[A-Z]{2}\d{1,2}\b")
-_BENCHMARK: Final = re.compile(r"\b(?:(?:benchmarks|evaluation)(?:[./]\w+)+|falcon_sim)\b")
+_MEASURE: Final = r"tests\.e2e\.campaigns\.measure"  # with dots: it is no test, which a path below tests/ would be
+_BENCHMARK: Final = re.compile(rf"\b(?:(?:benchmarks|evaluation)(?:[./]\w+)+|{_MEASURE}|falcon_sim)\b")
 _SHORT_ROW: Final = re.compile(r"\| ([A-Z]{2}\d{1,2}) \| (test_\w+::test_\w+) \| ([^|]*) \|")
 _STATE: Final = re.compile(r"\*\*(" + "|".join(map(re.escape, STATES)) + r")\*\*")
 _CELLS: Final = 6  # of a row
@@ -54,7 +55,7 @@ def renewed(text: str, tests: Mapping[str, list[Function]], has_benchmark: Calla
     Args:
         text: the page.
         tests: the test functions of each file, by its path from ``tests/`` on.
-        has_benchmark: whether the tree has this folder or file, such as ``benchmarks/failslow``.
+        has_benchmark: whether the tree has this folder or file, such as ``benchmarks/scale``.
     """
     short_names: dict[str, list[Function]] = {}
     page = Page("")
@@ -70,6 +71,7 @@ def renewed(text: str, tests: Mapping[str, list[Function]], has_benchmark: Calla
         else:
             lines.append(line)
     page.text = "".join(f"{line}\n" for line in lines)
+    # The counts follow from the rows, so they come last.
     for table, head, counted in ((_TABLE, _HEAD, by_section), (_SHOWN_TABLE, _SHOWN_HEAD, by_shown)):
         fresh = (head + counted(page.text)).replace("\\", r"\\")
         page.text, tables = table.subn(fresh, page.text)

@@ -16,7 +16,7 @@ KUBECONFIG = Path(os.environ.get("KUBECONFIG", CACHE / "cluster" / "kubeconfig")
 RELEASE = "falcon"
 SYSTEM_NAMESPACE = "falcon-system"
 FENCED = "falcon.dev/fenced"
-IMAGES = ("operator", "agent", "gateway", "etcd", "trainer")
+IMAGES = ("operator", "anomaly", "agent", "gateway", "etcd", "trainer")
 
 
 def local_cluster() -> bool:
@@ -55,9 +55,10 @@ def install_chart(*extra: str, release: str = RELEASE, namespace: str = SYSTEM_N
     values: list[str] = []
     if local_cluster():
         values = ["-f", "dev/values-local.yaml"]
-        for name in ("operator", "gateway"):  # the local tag never changes: the content's stamp rolls a new image out
+        # The local tag never changes: the content's stamp rolls a new image out.
+        for name, part in {"operator": "operator", "gateway": "gateway", "anomaly": "anomalies"}.items():
             stamp = (CACHE / "images" / f"{name}.stamp").read_text()[:16]
-            values += ["--set-string", f"{name}.podAnnotations.image={stamp}"]
+            values += ["--set-string", f"{part}.podAnnotations.image={stamp}"]
     helm(
         "upgrade", "--install", release, "charts/falcon", "--namespace", namespace, "--create-namespace",
         *values, *extra, "--wait", "--timeout", "3m",

@@ -1,4 +1,4 @@
-"""kubectl as a user types it, for the demo and the end-to-end tests."""
+"""Run kubectl as a user types it, for the demo and the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -97,6 +97,7 @@ def wait_for(
         try:
             found = look()
             failed = 0
+        # A single failed look may be a busy API server; many in a row are a real failure.
         except (KubectlError, subprocess.SubprocessError):
             found, failed = None, failed + 1
             if failed == MOST_FAILED:

@@ -1,7 +1,7 @@
 """Check what the shim sees of real releases of NCCL: ``python -m dev.nccl_coverage WHEEL…`` (``make nccl-releases``).
 
 Of each wheel's folder, every exported function that takes a stream, or makes a communicator or a window, has to be
-hooked, or ignored with a reason; so has one that no header declares, since nobody knows what it takes. The table is
+hooked, or ignored with a reason; so has one that no header declares, since its parameters are unknown. The table is
 ``shim/src/shim/nccl/functions.def``; hooks around communicators are in the sources. Where a hook stands in for a
 function, its arguments must have the places that the header gives them. Prints the table; status 1 if anything is
 missing.

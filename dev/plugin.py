@@ -1,4 +1,4 @@
-"""The kubectl plugin as Krew installs it: one archive for Linux and macOS, and the manifest that names it.
+"""Package the kubectl plugin as Krew installs it: one archive for Linux and macOS, and the manifest that names it.
 
     python -m dev.plugin FOLDER [--uri URI-OF-THE-ARCHIVE]
 

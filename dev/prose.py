@@ -1,5 +1,6 @@
-"""``python -m dev.prose [--write]``: Markdown prose at 100 columns; names the lines that are longer, or wraps them.
+"""Name Markdown lines of prose longer than 100 columns, or wrap them: ``python -m dev.prose [--write]``.
 
+Without ``--write``, words of documents, docstrings and comments that are not plain (``dev.plain_words``) are named too.
 Paragraphs and list items are prose. Tables, headings, code, links of a whole line and front matter stay as they are.
 """
 
@@ -7,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+
+from dev.limits import tracked
+from dev.plain_words import is_checked, unclear_words
 
 COLUMNS = 100
 _ITEM = re.compile(r"^(\s*)([-*+]|\d+[.)]) ")
@@ -91,8 +94,14 @@ def long_lines(text: str) -> list[int]:
 
 def documents() -> list[Path]:
     """Return the Markdown files of the repository."""
-    listed = subprocess.run(["git", "ls-files", "*.md"], check=True, capture_output=True, text=True).stdout
-    return [Path(line) for line in listed.splitlines()]
+    return [Path(path) for path in tracked("*.md")]
+
+
+def unclear() -> Iterator[str]:
+    """Yield each word that is not plain: its place, and what to write instead."""
+    for path in filter(is_checked, tracked("*.md", "*.py")):
+        for number, remedy in sorted(unclear_words(path, Path(path).read_text())):
+            yield f"{path}:{number}: {remedy}"
 
 
 def main() -> int:
@@ -109,6 +118,9 @@ def main() -> int:
         for number in long_lines(text):
             found = True
             print(f"{path}:{number}: longer than {COLUMNS} columns: make format wraps it")
+    for line in () if write else unclear():
+        found = True
+        print(line)
     return 1 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""``python -m dev.recording FOLDER``: records a real job with a slow rank, as for examples/recordings/straggler.
+"""Record a real job with a slow rank, as for examples/recordings/straggler: ``python -m dev.recording FOLDER``.
 
 Three ranks of examples/train_gpt.py train on Gloo under the shim, each on half a core by the quota of a cgroup, as on
 the local cluster. For a while the quota of one rank is less; nothing in the program knows of it. ``make recording``
@@ -116,6 +116,7 @@ def _limit_ranks(job: Job) -> None:
         for rank, pid in job.wait_for_rings().items():
             cgroups.join(nodes[rank], pid)
             cgroups.set_capacity(nodes[rank], CORES)
+        # The slow stretch is timed from when all ranks have their rings.
         begun = time.monotonic()
         for at, cores in zip(SLOW_SECONDS, (CORES_LEFT, CORES), strict=True):
             while time.monotonic() < begun + at and job.going:

@@ -1,4 +1,4 @@
-"""A real Kubernetes on one machine, several nodes, for development, demo and tests.
+"""Run a real Kubernetes of several nodes on one machine, for development, demo and tests.
 
 Every node is a network namespace with its own containerd, kubelet, kube-proxy, pod subnet and CPU capacity, joined by
 one bridge; the control plane runs in the root namespace. ``python -m dev.cluster`` is the command line; ``faults`` has

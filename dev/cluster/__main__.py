@@ -1,4 +1,4 @@
-"""``python -m dev.cluster``: up, down, status, load images, hurt and heal nodes."""
+"""Run ``python -m dev.cluster``: up, down, status, load images, hurt and heal nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     link.add_argument("node")
     link.add_argument("rate")
     link.add_argument("--peer", default="", help="another node: only what the pods of the two send each other")
-    for name, text in (("cut", "take a node's link down"), ("kill", "SIGKILL a node"), ("heal", "undo its faults")):
+    cut = commands.add_parser("cut", help="take a node's link down")
+    cut.add_argument("node")
+    cut.add_argument("--peer", default="", help="another node: only what the pods of the two send each other")
+    for name, text in (("kill", "SIGKILL a node"), ("heal", "undo its faults")):
         commands.add_parser(name, help=text).add_argument("node")
     return parser
 
@@ -70,7 +73,7 @@ def main() -> int:
             case "link":
                 faults.link(options.node, options.rate, options.peer)
             case "cut":
-                faults.cut(options.node)
+                faults.cut(options.node, options.peer)
             case "kill":
                 faults.kill(options.node)
             case "heal":

@@ -1,4 +1,4 @@
-"""The cluster's binaries, built once from pinned Go modules (``tools/*/go.mod``) into the cache and reused.
+"""Build the cluster's binaries once, from pinned Go modules (``tools/*/go.mod``) into the cache.
 
 A tool is rebuilt only when its folder or its recipe changes: the stamp is their hash.
 """

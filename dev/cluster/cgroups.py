@@ -1,4 +1,4 @@
-"""A cgroup subtree for each node, with a CPU capacity; cgroup v1 (hybrid) and v2.
+"""Create a cgroup subtree for each node, with a CPU capacity; cgroup v1 (hybrid) and v2.
 
 The capacity is a CFS quota with a short period on the node's subtree. So pods without limits of their own share it, and
 no pod's own throttling counter moves. On cgroup v1, the kernel does not let a child have more than its parent: there, a
@@ -141,7 +141,7 @@ def _weight_file() -> str:
 
 
 def competitor_folder(node: Node) -> Path:
-    """Return a cgroup beside the node's pods, under the same capacity, without any quota of its own."""
+    """Return a cgroup next to the node's pods, under the same capacity, without any quota of its own."""
     path = _cpu(node) / "competitor"
     path.mkdir(exist_ok=True)
     return path

@@ -1,4 +1,4 @@
-"""etcd, kube-apiserver, controller-manager, scheduler and CoreDNS, as processes of the root namespace."""
+"""Run etcd, kube-apiserver, controller-manager, scheduler and CoreDNS as processes of the root namespace."""
 
 from __future__ import annotations
 

@@ -74,12 +74,20 @@ def link(name: str, rate: str, peer: str = "") -> None:
             network.limit_between(chosen, other, rate)
 
 
-def cut(name: str) -> None:
-    """Take the node's link down: the node goes on running, but nothing can reach it."""
+def cut(name: str, peer: str = "") -> None:
+    """Take the node's link down: the node goes on running, but nothing can reach it.
+
+    With ``peer``, another node, only the pods of the two cannot reach each other.
+    """
     with exclusive():
         chosen = find(name)
-        _note(name, "cut", {})
-        network.set_link(chosen, up=False)
+        other = find(peer) if peer else None
+        _undo_cut(chosen)
+        _note(name, "cut", {"peer": peer})
+        if other is None:
+            network.set_link(chosen, up=False)
+        else:
+            network.set_link_between(chosen, other, up=False)
 
 
 def kill(name: str) -> None:
@@ -98,8 +106,7 @@ def heal(name: str) -> None:
             return
         chosen = find(name)
         processes = Processes()
-        if "cut" in faults:
-            network.set_link(chosen, up=True)
+        _undo_cut(chosen)
         _undo_link(chosen)
         _undo_compete(chosen, processes)
         _undo_slow(chosen)
@@ -112,7 +119,7 @@ def send_signal(name: str, text: str, number: int, pod_uid: str = "", *, oldest:
     """Signal the processes of a node's pods whose command line starts with ``text``.
 
     With ``pod_uid``, only processes of that pod are signalled; with ``oldest``, only the process that has run longest:
-    a rank, and not the standby beside it.
+    a rank, and not its standby.
 
     Returns:
         How many processes were signalled.
@@ -171,6 +178,16 @@ def find(name: str) -> Node:
     if name not in members:
         raise ClusterError(f"no node {name!r} to hurt: there are {', '.join(members)}")
     return members[name]
+
+
+def _undo_cut(chosen: Node) -> None:
+    fault = active().get(chosen.name, {}).get("cut")
+    if fault is None:
+        return
+    if peer := fault.get("peer"):
+        network.set_link_between(chosen, find(peer), up=True)
+    else:
+        network.set_link(chosen, up=True)
 
 
 def _undo_link(chosen: Node) -> None:

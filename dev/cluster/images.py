@@ -1,4 +1,4 @@
-"""Images onto the nodes: docker or OCI archives, imported on the nodes that lack their content."""
+"""Load images onto the nodes: import docker or OCI archives on the nodes that lack their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names, addresses and folders of the cluster: everything that two modules must agree on."""
+"""Define names, addresses and folders of the cluster: everything that two modules must agree on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine must offer, checked before anything starts: each refusal says what is wrong and what to do."""
+"""Check what the machine must offer before anything starts: each refusal says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ def check_ports() -> None:
             try:
                 probe.bind((address, port))
             except OSError as error:
-                who = run("ss", "-H", "-tlnp", f"sport = :{port}", check=False).strip() or "nobody that ss can see"
+                who = run("ss", "-H", "-tlnp", f"sport = :{port}", check=False).strip() or "no process that ss can see"
                 raise ClusterError(f"{address}:{port} cannot be used ({error.strerror}): {who}; stop it") from None

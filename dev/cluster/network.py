@@ -1,7 +1,8 @@
-"""The network: a bridge in the root namespace, a namespace and a veth for each node, routes between pod subnets."""
+"""Build the network: a bridge in the root namespace, a namespace and a veth for each node, routes between pods."""
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from dev.cluster.layout import BRIDGE, CLUSTER, GATEWAY, Node
@@ -9,6 +10,7 @@ from dev.cluster.process import run
 
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 _FORWARD_BEFORE = CLUSTER / "ip_forward.before"
+_NOWHERE = str(IPv4Network(f"{GATEWAY}/24", strict=False).broadcast_address - 1)  # no machine has this address
 _CABLE = ("169.254.77.1", "169.254.77.2")  # the ends of a cable between two nodes, known to these alone
 
 
@@ -57,6 +59,16 @@ def set_link(node: Node, up: bool) -> None:
     run("ip", "link", "set", node.veth, "up" if up else "down")
 
 
+def set_link_between(first: Node, second: Node, up: bool) -> None:
+    """Set what the pods of two nodes can send each other up or down; down, it goes to a neighbour that never answers.
+
+    So a connection fails after three seconds with "no route to host", as over a cable that is unplugged.
+    """
+    for node, peer in ((first, second), (second, first)):
+        via = peer.address if up else _NOWHERE
+        run("ip", "-netns", node.namespace, "route", "replace", peer.pod_subnet, "via", via)
+
+
 def limit(node: Node, rate: str | None) -> None:
     """Shape the node's traffic to a rate such as ``50mbit`` (tc tbf on both ends of its veth); None: no limit."""
     for prefix, device in (((), node.veth), (_inside(node), "eth0")):
@@ -64,7 +76,7 @@ def limit(node: Node, rate: str | None) -> None:
 
 
 def limit_between(first: Node, second: Node, rate: str | None) -> None:
-    """Shape what the pods of two nodes send each other, by a cable of their own beside the bridge; None: no cable."""
+    """Shape what the pods of two nodes send each other, by a cable of their own besides the bridge; None: no cable."""
     ends = ((first, second, _CABLE[0], _CABLE[1]), (second, first, _CABLE[1], _CABLE[0]))
     for node, peer, _, _ in ends:  # back to the bridge, before the cable goes
         run("ip", "-netns", node.namespace, "route", "replace", peer.pod_subnet, "via", peer.address)

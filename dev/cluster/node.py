@@ -1,4 +1,4 @@
-"""One node: containerd, kubelet and kube-proxy in the node's network namespace, and its CNI configuration."""
+"""Run one node: containerd, kubelet and kube-proxy in the node's network namespace, and its CNI configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Debian packages that building and running the cluster take; installed where they are missing.
+"""Install the Debian packages that building and running the cluster take, where they are missing.
 
 ``python -m dev.cluster.packages`` installs those of the integration tests.
 """

@@ -1,4 +1,4 @@
-"""The cluster's certificates, made afresh at every start: a CA, the API server's, and one for each component."""
+"""Issue the cluster's certificates, again at every start: a CA, the API server's, and one for each component."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
+            # Clocks of the components may differ a little.
             .not_valid_before(now - datetime.timedelta(minutes=5))
             .not_valid_after(now + _LIFE)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
@@ -111,6 +112,7 @@ def issue_all(node_names: Sequence[str]) -> None:
     authority.issue("scheduler", "system:kube-scheduler")
     authority.issue("proxy", "system:kube-proxy", "system:node-proxier")
     for name in node_names:
+        # The API server's node authorizer grants a kubelet its rights by this user and group.
         authority.issue(f"kubelet-{name}", f"system:node:{name}", "system:nodes")
     service_accounts = ec.generate_private_key(ec.SECP256R1())
     _write(PKI / "sa.key", _pem(service_accounts))

@@ -1,4 +1,4 @@
-"""The cluster's own processes: each has its own session, and is known by pid and start time, never by name only."""
+"""Run the cluster's own processes: each has its own session, and is known by pid and start time, never by name only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that the cluster's programs write outside of the cluster's own folders, and their removal.
+"""Remove files that the cluster's programs write outside of the cluster's own folders.
 
 containerd, its CNI plugins, the kubelet and iproute2 keep files in places that no setting moves. Other programs of the
 machine may use the same places. So a file is removed only where it shows that it is the cluster's, and a folder only
@@ -104,7 +104,7 @@ def _answers(path: Path) -> bool:
             probe.connect(str(path))
         except ConnectionRefusedError:
             return False
-        except OSError:  # a full backlog, or another kind of socket: somebody's
+        except OSError:  # a full backlog, or another kind of socket: it is in use
             return True
     return True
 

@@ -73,11 +73,12 @@ def _properties(struct: type[msgspec.Struct], defaults: bool) -> dict[str, Schem
     texts = field_docstrings(struct)
     found: dict[str, Schema] = {}
     for field in msgspec.structs.fields(struct):
-        text = texts.get(field.name)
+        schema = _schema(hints[field.name], f"{struct.__name__}.{field.name}", defaults)
+        text = texts.get(field.name) or schema.get("description")  # a mark has a text that the type's values give
         inner = {
             **({"description": text} if text else {}),
             **({"default": _default(field)} if defaults else {}),
-            **_schema(hints[field.name], f"{struct.__name__}.{field.name}", defaults),
+            **schema,
         }
         found[field.encode_name] = {name: value for name, value in inner.items() if value is not None}
     return found

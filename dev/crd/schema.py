@@ -1,4 +1,4 @@
-"""msgspec structs → the structural OpenAPI schema of a CustomResourceDefinition.
+"""Translate msgspec structs into the structural OpenAPI schema of a CustomResourceDefinition.
 
 Only the operator reads and writes what it remembers, in this version and in the versions next to it. So the schema
 gives types and bounds and refuses nothing else: a word is a string and no enumeration, and no field is required. An

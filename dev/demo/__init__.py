@@ -1,1 +1,1 @@
-"""The story that Falcon exists for, on a real cluster: `make demo`."""
+"""Show the story that Falcon exists for, on a real cluster: `make demo`."""

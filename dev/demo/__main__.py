@@ -1,4 +1,4 @@
-"""`make demo`: install, train, slow a node, read the diagnosis, watch the repair.
+"""Run `make demo`: install, train, slow a node, read the diagnosis, watch the repair.
 
 The cluster and the images exist already (the Makefile's business); this tells the story and fails if it goes wrong.
 """

@@ -1,4 +1,4 @@
-"""The demo's view of the cluster and its output: a few lines for each phase, each with the time since the start."""
+"""Print the demo's view of the cluster: a few lines for each phase, each with the time since the start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Story:
         return text
 
     def job(self) -> Json:
-        """Return the job. Raises RuntimeError when somebody deleted it."""
+        """Return the job. Raises RuntimeError when it was deleted."""
         found = self._kubectl.get("trainingjob", self._job)
         if found is None:
             raise RuntimeError(f"trainingjob {self._job} is gone: was it deleted while the demo ran?")

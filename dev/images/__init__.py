@@ -1,1 +1,1 @@
-"""Falcon's images, built by buildah without a registry: into archives that a node's containerd imports."""
+"""Build Falcon's images by buildah, without a registry, into archives that a node's containerd imports."""

@@ -1,4 +1,4 @@
-"""``python -m dev.images [NAME…]``: build Falcon's images where their inputs changed, and say how large they are."""
+"""Run ``python -m dev.images [NAME…]``: build Falcon's images whose inputs changed, and say how large they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of buildah: the local base image, the builds, the archives. Images and layers live in FALCON_CACHE."""
+"""Call buildah: the local base image, the builds, the archives. Images and layers live in FALCON_CACHE."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ def build(recipe: Recipe, base: str, folders: Sequence[Path]) -> None:
     archive = ARCHIVES / f"{recipe.name}.tar"
     mark = ARCHIVES / f"{recipe.name}.stamp"
     programs = recipe.programs(folders)
+    # The stamp is a hash of all inputs: an image with the same stamp needs no build.
     stamp = recipe.stamp(base, programs)
     if archive.exists() and mark.exists() and mark.read_text() == stamp and _builds(recipe).exists():
         return
@@ -108,6 +109,7 @@ def build(recipe: Recipe, base: str, folders: Sequence[Path]) -> None:
             f"--ulimit=nofile={most_files}:{most_files}",  # zig runs many compilers side by side
             "-f", str(ROOT / recipe.dockerfile), "-t", recipe.tag, str(context),
         )  # fmt: skip
+        # Under another name until it is whole: a node must never import half an archive.
         partial = ARCHIVES / f".{recipe.name}.{os.getpid()}.tar"
         _buildah("push", "--quiet", recipe.tag, f"docker-archive:{partial}:{recipe.tag}")
         partial.rename(archive)

@@ -1,4 +1,4 @@
-"""The part of this machine's configuration that a build needs: where Debian and Python packages come from.
+"""Read what a build needs of this machine's configuration: where Debian and Python packages come from.
 
 The configuration reaches the build steps as secret mounts, so that no layer and no file of the tree contains it.
 """

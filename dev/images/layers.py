@@ -1,4 +1,4 @@
-"""The layers of the builds' cache that are still worth their space.
+"""Remove layers of the builds' cache that are no longer worth their space.
 
 ``buildah bud --layers`` keeps every step of every build as an image without a name and never removes such an image, so
 that the store grows by each change. The steps of an image's last builds are kept, also those of stages that only

@@ -1,4 +1,4 @@
-"""The five images: what each is built from. An image is built anew when, and only when, one of its inputs changes."""
+"""Define the six images and what each is built from. An image is built again only when one of its inputs changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHARED_CODE = ("core/falcon_core", "core/falcon_gateway")
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parts of an image. An image is built anew when one of them changes.
+    """The parts of an image. An image is built again when one of them changes.
 
     ``inputs`` are files or folders of the tree. ``binaries`` are names of programs that were built before, and that
     make up the build context.
@@ -76,6 +76,7 @@ RECIPES = (
         "Dockerfile.operator",
         (*_PYTHON_IMAGE, *_SHARED_CODE, "core/falcon_etcd", "operator/falcon_operator"),
     ),
+    Recipe("anomaly", "Dockerfile.anomaly", (*_PYTHON_IMAGE, *_SHARED_CODE, "operator/falcon_anomaly")),
     Recipe("agent", "Dockerfile.agent", (*_PYTHON_IMAGE, *_SHARED_CODE, "agent", "shim")),
     Recipe("gateway", "Dockerfile.gateway", binaries=("falcon-gateway",)),
     Recipe("etcd", "dev/images/Dockerfile.etcd", binaries=("etcd", "etcdctl")),

@@ -1,4 +1,4 @@
-"""``requirements.py EXTRA…``: what the distribution needs with these extras, one requirement a line.
+"""Print what the distribution needs with the given extras, one requirement a line: ``requirements.py EXTRA…``.
 
 The script runs inside a build stage, with the standard library alone. It turns pyproject.toml into a file whose content
 changes only when a dependency does, so that an unrelated edit keeps the layer of installed packages.

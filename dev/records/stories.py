@@ -57,6 +57,8 @@ def _story(request: pytest.FixtureRequest) -> Iterator[None]:
     node = request.node
     folder: Path = request.config.getoption("--records")
     folder.mkdir(parents=True, exist_ok=True)
-    # The test's name without its file, which may move, and a short form of names that are too long for a file.
-    name = node.name if len(node.name) < 150 else node.name[:150] + hashlib.sha256(node.name.encode()).hexdigest()[:8]
+    # The file's name keeps tests of one name apart. Its folder is left out, because files move between folders.
+    name = f"{node.path.stem}-{node.name}"
+    if len(name) >= 150:  # too long for a file's name
+        name = name[:150] + hashlib.sha256(name.encode()).hexdigest()[:8]
     (folder / f"{name.replace('/', '_')}.txt").write_text("\n".join(_lines) + "\n")

@@ -45,6 +45,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- include "falcon.fullname" . }}-node
 {{- end -}}
 
+{{- define "falcon.anomalies.fullname" -}}
+{{- include "falcon.fullname" . }}-anomalies
+{{- end -}}
+
+{{- /* The anomaly service's certificate. The Secret of a job ends in -falcon-gateway, so no job's name makes this one. */ -}}
+{{- define "falcon.anomalies.secret" -}}
+{{- include "falcon.anomalies.fullname" . }}-tls
+{{- end -}}
+
+{{- /* Where the operator asks for verdicts; empty where there is no anomaly service. */ -}}
+{{- define "falcon.anomalies.address" -}}
+{{- if .Values.anomalies.enabled }}{{ include "falcon.anomalies.fullname" . }}.{{ .Release.Namespace }}.svc:8443{{ end -}}
+{{- end -}}
+
 {{- define "falcon.etcd.fullname" -}}
 {{- include "falcon.fullname" . }}-etcd
 {{- end -}}
@@ -175,7 +189,7 @@ podAffinityTerm:
     - {key: falcon.dev/job, operator: Exists}
 {{- end -}}
 
-{{- /* A pod of `helm test`: what its metadata has beside a name, and what its spec has beside containers. */ -}}
+{{- /* A pod of `helm test`: what its metadata has besides a name, and what its spec has besides containers. */ -}}
 {{- define "falcon.testMetadata" -}}
 labels: {{- include "falcon.labels" . | nindent 2 }}
   app.kubernetes.io/component: test
