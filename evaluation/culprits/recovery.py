@@ -14,9 +14,9 @@ import time
 import msgspec
 
 from falcon_core.recovery import Look, machine
-from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.model.observation import LauncherSeen, MemberSeen, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.reporting.messages import (
     RECENT_ITERATIONS,
@@ -84,7 +84,7 @@ def healthy() -> Observation:
             node=f"node-{number}",
             pod="Present",
             alive=True,
-            acknowledged=True,
+            launcher=LauncherSeen(acknowledged=True),
         )
         for number in range(PODS)
     ]
@@ -173,7 +173,7 @@ def silent(count: int) -> Observation:
 
 def milliseconds(obs: Observation, times: int = 5) -> list[float]:
     """Return the CPU time of three looks (detect, name the culprit, follow it), each the median of ``times``."""
-    state = RecoveryState(healthy_ns=HEALTHY_NS)
+    state = RecoveryState(levels=Levels(healthy_ns=HEALTHY_NS))
     looks = []
     for _ in range(3):
         spent = []

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.results import provenance, put
+from evaluation.harness import finish
 from evaluation.real_jobs.outcome import Case, Outcome
 from evaluation.real_jobs.patterns import CHECKED, FULL, LARGE, PATTERNS
 from evaluation.real_jobs.scene import Level
 from evaluation.real_jobs.show import Show
-from evaluation.real_jobs.verdict import falls_short, pattern_table, pooled_table
+from evaluation.real_jobs.verdict import limits, pattern_table, pooled_table
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 CODE: Final = ("core/falcon_core", "core/falcon_sim", "agent/falcon_agent", "evaluation/real_jobs/*.py")
@@ -80,10 +81,8 @@ def main() -> int:
     print(body)
     if options.write or options.full:
         put(RESULTS, body)
-    short = [line for world in worlds for line in falls_short(_of(world, outcomes))]
-    if short:
-        print("Falls short:\n\n" + "\n".join(["| limit of | measured | limit |", "|---|---|---|", *short]))
-    return 1 if (options.check or options.full) and short else 0
+    measures = [measure for world in worlds for measure in limits(_of(world, outcomes))]
+    return finish(measures, fails=options.check or options.full)
 
 
 def _of(world: int, outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -25,7 +25,7 @@ def steps_of_microbatches(*steps: tuple[int, int]) -> Effect:
 
 
 def several_counts(counts: tuple[int, ...], every: int) -> Effect:
-    """Draw the number of micro-batches anew each ``every`` iterations."""
+    """Draw the number of micro-batches again each ``every`` iterations."""
 
     def effect(scene: Scene) -> None:
         for first in range(0, scene.iterations, every):

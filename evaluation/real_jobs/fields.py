@@ -40,7 +40,6 @@ def of_members(seen: Seen) -> list[Fields]:
             "node": f"node-{node}",
             "pod": "Present",
             "alive": True,
-            "acknowledged": True,
         }
         for replica, (name, node) in enumerate(zip(seen.names, seen.roles, strict=True))
     ]

@@ -77,7 +77,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 def said_of(slow: Any, beside: Sequence[Any] = ()) -> Said:
     """Read an open slowdown of either code: both have these fields. ``beside``: of further nodes, in this code."""
-    key = f"{slow.onset_generation}/{slow.onset_iteration}/{slow.onset_at}"
+    key = f"{slow.onset.generation}/{slow.onset.iteration}/{slow.onset.at}"
     if slow.culprit is not None:
         named = slow.culprit
         return Said(

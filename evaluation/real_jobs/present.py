@@ -7,7 +7,7 @@ from evaluation.real_jobs.outcome import Facts, Order, Said, Seen, said_of
 from evaluation.real_jobs.worker import main
 from falcon_core.recovery import Look, machine
 from falcon_core.recovery.model.actions import Abandon, Prepare, Replace, Switch
-from falcon_core.recovery.model.observation import MemberSeen, Observation, PreparedSeen, RankSeen, Spares
+from falcon_core.recovery.model.observation import LauncherSeen, MemberSeen, Observation, PreparedSeen, RankSeen, Spares
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
 
@@ -33,7 +33,9 @@ class Present:
         procs = self._facts.procs
         return Observation(
             **fields.of_moment(seen),
-            members=[MemberSeen(**member) for member in fields.of_members(seen)],
+            members=[
+                MemberSeen(**member, launcher=LauncherSeen(acknowledged=True)) for member in fields.of_members(seen)
+            ],
             ranks=[
                 RankSeen(rank=sent.rank, replica=sent.rank // procs, process="Running", sent=sent, fresh=True)
                 for sent in seen.sent
@@ -46,7 +48,7 @@ class Present:
         )
 
     def said(self) -> Said | None:
-        return None if self._state.slow is None else said_of(self._state.slow, self._state.beside)
+        return None if self._state.leader is None else said_of(self._state.leader, self._state.further)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from evaluation.harness import Measure
 from evaluation.real_jobs.outcome import Outcome
 from evaluation.real_jobs.scene import Broken
 
@@ -90,19 +91,20 @@ def _is_broken(outcome: Outcome, node: int, link: bool, at: int) -> bool:
     return any(broken.node == node and broken.link == link and at >= broken.onset for broken in outcome.broken)
 
 
-def falls_short(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a line for each limit that is not kept."""
-    lines = []
+def limits(outcomes: Sequence[Outcome]) -> list[Measure]:
+    """Return the figures that have a limit, of the kinds of jobs that were played."""
     healthy, faulty = tally(_of(outcomes, healthy=True)), tally(_of(outcomes, healthy=False))
-    if healthy.runs and healthy.wrong_taken:
-        lines.append(f"| healthy: nodes taken | {healthy.wrong_taken} | 0 |")
-    if healthy.runs and healthy.rate > MOST_INCIDENTS:
-        lines.append(f"| healthy: incidents in 10 000 iterations | {healthy.rate:.1f} | {MOST_INCIDENTS:.0f} |")
-    if faulty.faults and faulty.share_found < LEAST_FOUND:
-        lines.append(f"| faults found, right component | {faulty.share_found:.0%} | {LEAST_FOUND:.0%} |")
-    if faulty.wrong_taken:
-        lines.append(f"| faults: wrong nodes taken | {faulty.wrong_taken} | 0 |")
-    return lines
+    found = []
+    if healthy.runs:
+        found += [
+            Measure("healthy: nodes taken", healthy.wrong_taken, 0, most=True, form=".0f"),
+            Measure("healthy: incidents in 10 000 iterations", healthy.rate, MOST_INCIDENTS, most=True, form=".1f"),
+        ]
+    if faulty.faults:
+        found.append(Measure("faults found, right component", faulty.share_found, LEAST_FOUND, form=".0%"))
+    if faulty.runs:
+        found.append(Measure("faults: wrong nodes taken", faulty.wrong_taken, 0, most=True, form=".0f"))
+    return found
 
 
 # -- Markdown --------------------------------------------------------------------------------------------------------

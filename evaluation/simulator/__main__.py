@@ -1,6 +1,6 @@
-"""``python -m evaluation.simulator [--plots FOLDER] [TABLE …]``: Markdown tables, and pictures of two of them.
+"""Measure what Falcon removes of a slowdown: ``python -m evaluation.simulator [--plots FOLDER] [--only TABLE,…]``.
 
-Without names all of them, in this order; those from ``falcon64`` on play out whole jobs and take minutes.
+Without names all tables are made, in this order; those from ``falcon64`` on play out whole jobs and take minutes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import argparse
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from evaluation.harness import Evaluation, Maker, Table, run
 from evaluation.simulator import (
     calls,
     checkpoints,
@@ -96,7 +97,7 @@ def speed() -> list[str]:
     ]
 
 
-TABLES: dict[str, Callable[[Path | None], list[str]]] = {
+TABLES: Final[Mapping[str, Callable[[Path | None], list[str] | Table]]] = {
     "fidelity": lambda _: fidelity.table(),
     "strategies": lambda _: strategies.tables(),
     "clusters": lambda _: [*clusters.cases(), "", *clusters.traces(), "", *clusters.spot_table()],
@@ -117,16 +118,28 @@ TABLES: dict[str, Callable[[Path | None], list[str]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Tables of evaluation/simulator/RESULTS.md.")
-    parser.add_argument("names", nargs="*", metavar="TABLE", help=", ".join(TABLES))
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw pictures here (needs matplotlib)")
-    given = parser.parse_args()
-    if given.plots is not None:
-        given.plots.mkdir(parents=True, exist_ok=True)
-    for name in given.names or TABLES:
-        print("\n".join(TABLES[name](given.plots)), end="\n\n", flush=True)
 
+
+def _table(make: Callable[[Path | None], list[str] | Table]) -> Maker:
+    def made(options: argparse.Namespace) -> Table:
+        if options.plots is not None:
+            options.plots.mkdir(parents=True, exist_ok=True)
+        found = make(options.plots)
+        return found if isinstance(found, Table) else Table("\n".join(found))
+
+    return made
+
+
+SIMULATOR: Final = Evaluation(
+    name="simulator",
+    about=__doc__,
+    code=("core/falcon_core", "core/falcon_sim", "evaluation/simulator/*.py"),
+    tables={name: _table(make) for name, make in TABLES.items()},
+    checked=("intervals",),
+    options=_options,
+)
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run(SIMULATOR))

@@ -1,6 +1,6 @@
 """FALCON's published policy beside ours, and beside what hindsight would reach, on the very same faults.
 
-    python -m evaluation.simulator policies                    # five seeds of falcon64, minutes
+    python -m evaluation.simulator --only policies               # five seeds of falcon64, minutes
     python -m evaluation.simulator.policies --seeds 50 [--times 1 2 4] [--keep FILE]      # hours
 
 Each seed draws the moments, depths, lengths and places of the faults of ``falcon64.yaml``, as many of each kind and as
@@ -25,8 +25,8 @@ from falcon_core.planning.goodput import removed_slowdown
 from falcon_sim.job.scenario import Faults, Published, Scenario, SlowFault, load
 
 HERE: Final = Path(__file__).parent
-# A restart without a standby (2.1 s, benchmarks/ready), and 52 GB a GPU (13 billion parameters in four stages, 16 bytes
-# each) at 6.5 GB/s, which is assumed.
+# A restart without a standby (2.1 s, tests/e2e/campaigns/measure), and 52 GB a GPU (13 billion parameters in four
+# stages, 16 bytes each) at 6.5 GB/s, which is assumed.
 OWN_SECONDS: Final = 10.0
 LEAST_SECONDS: Final = 20.0  # of a fault
 FACTORS: Final = {"Computation": (1.2, 1.8), "Communication": (3.0, 9.0)}

@@ -1,0 +1,1 @@
+"""Play leaks and healthy series, and judge the forecasts of what runs out."""
