@@ -18,6 +18,7 @@ from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.replication import Copying, credentials
 from falcon_agent.checkpoint.store import Store
 from falcon_agent.launch.run_dir import RunDir
+from falcon_core.wire.agent_config import AgentConfig
 from falcon_core.wire.saves.peers import Peers
 
 JOB = "0b2f8f4e-1d0c-4c1b-9a55-3f6a1f0f5f11"
@@ -54,7 +55,16 @@ def main() -> None:
     root, ranks, memory, tls = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     run = RunDir(root / "run")
     store = Store(root / "own", ranks, memory)
-    copying = Copying(store, root / "copies", tls, job_uid=JOB, pod_uid=root.name, on_copied=run.write_copied)
+    config = AgentConfig(
+        namespace="ml",
+        job="gpt2",
+        job_uid=JOB,
+        gateways=("gateway:7443",),
+        gateway_tls_dir=str(tls),
+        run_dir=str(root / "run"),
+        copies_dir=str(root / "copies"),
+    )
+    copying = Copying(store, config, pod_uid=root.name, on_copied=run.write_copied)
     copying.start()
     while not copying.report.port:
         time.sleep(0.01)

@@ -16,7 +16,7 @@ from benchmarks.planning.measure import table
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate, Loss, due
 from falcon_core.recovery.history import durations
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 
 Draw = Callable[[np.random.Generator, int], float]  # the duration [s] of the job's slowdown number n
@@ -52,21 +52,17 @@ def _slow() -> SlowIncident:
     return SlowIncident(
         id="a-1",
         phase="Located",
-        onset_at=0.0,
-        onset_generation=1,
-        onset_iteration=1,
-        reported_iteration=1,
-        healthy_ns=healthy_ns,
-        slow_ns=slow_ns,
+        onset=SlowdownOnset(at=0.0, generation=1, iteration=1, reported_iteration=1),
+        times=IterationTimes(healthy_ns=healthy_ns, slow_ns=slow_ns),
         loss=Loss(),
-        culprit=culprit,
+        subject=culprit,
     )
 
 
 def _endured(state: RecoveryState, lasts: float, *, early: bool) -> tuple[RecoveryState, float]:
     """Return the state after one slowdown, and what it cost [s]."""
     slow, plain = _slow(), Candidate(name="ReplaceNode", overhead_seconds=PRICE_SECONDS)
-    rate = 1.0 - slow.healthy_ns / slow.slow_ns
+    rate = 1.0 - slow.times.healthy_ns / slow.times.slow_ns
     now = 0.0
     while now < lasts:
         action = durations.early(plain, state, slow, now) if early else plain

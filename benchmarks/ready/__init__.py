@@ -1,1 +1,1 @@
-"""Checked before, ready before: what Falcon does ahead of a failure, measured."""
+"""Measure what Falcon does ahead of a failure: spares that are claimed, machines and links that are checked."""

@@ -31,7 +31,7 @@ from benchmarks.results import provenance, put
 from benchmarks.scale.attacks import ATTACKS, Target, launch
 from falcon_core.wire.reporting.messages import Summary
 from falcon_core.wire.reporting.reports import encode_summary
-from falcon_gateway import AgentClient, Batch, Desired, Leader, OperatorClient
+from falcon_gateway import AgentClient, Batch, Desired, Leader, OperatorClient, Subscriber
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
 from falcon_operator.bus.reports import ReportsCache
@@ -43,7 +43,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 TABLE: Final = Path(__file__).with_name("ADVERSARY.md")
 SECONDS: Final = 10.0  # of each attack
 REPORT_EVERY_SECONDS: Final = 0.5
-COUNTERS: Final = tuple(f"falcon_gateway_{name}_total" for name in ("refused", "reports", "paused", "thinned"))
+COUNTERS: Final = tuple(
+    f"falcon_gateway_{name}_total" for name in ("refused", "reports", "series", "paused", "thinned")
+)
 PASSED: Final = "falcon_gateway_passed_bytes_total"
 LOOK_SECONDS: Final = 0.05
 MIB: Final = 1 << 20
@@ -169,7 +171,7 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def running(root: Path) -> AsyncIterator[Scene]:
-    """Run etcd, two gateways, the operator's streams and the honest agents."""
+    """Run etcd, two gateways, the operator's streams, a reader of series at each gateway, and the honest agents."""
     site = Site(root)
     site.etcd.start()
     gateways = [site.gateway(FALCON_HANDSHAKES_PER_SECOND="20") for _ in range(2)]  # the default
@@ -183,6 +185,8 @@ async def running(root: Path) -> AsyncIterator[Scene]:
                 tls = site.tls(site.control, "root")
                 client = OperatorClient(gateway.operator, tls, desired, Leader("operator-0", 1), observer.take)
                 stack.callback(asyncio.create_task(client.run()).cancel)
+                reader = Subscriber(gateway.operator, site.tls(site.control, "anomalies"), "anomalies-0")
+                stack.callback(asyncio.create_task(_read_series(reader)).cancel)
                 await gateway.ready()
                 agent = await stack.enter_async_context(site.agent(BERT, index, gateway))
                 await agent.connected()
@@ -192,6 +196,11 @@ async def running(root: Path) -> AsyncIterator[Scene]:
             yield Scene(site, gateways, observer, desired)
     finally:
         site.stop()
+
+
+async def _read_series(reader: Subscriber) -> None:
+    async for _ in reader.chunks():
+        pass
 
 
 async def _report(client: AgentClient, observer: Observer, pod: int) -> None:
@@ -239,7 +248,7 @@ async def measure(scene: Scene, pool: ProcessPoolExecutor, number: int) -> Row:
 
 
 def claims_in_an_hour(ready: int = 512) -> Row:
-    """Claim spare after spare for false stragglers, each time by a job that is deleted and made anew."""
+    """Claim spare after spare for false stragglers, each time by a job that is deleted and made again."""
     spares = [SpareStatus(node=f"node-{number}", state="Ready", gemm_gflops="1") for number in range(ready)]
     pool = WarmPool(
         metadata=ObjectMeta(name="spares"),
@@ -257,7 +266,7 @@ def claims_in_an_hour(ready: int = 512) -> Row:
     message = allowance(pool, "attacker/job/new/", now + taken).message
     granted = claim(pool, "honest/job/uid/1", "honest", now=now + taken) is not None
     return Row(
-        f"false stragglers, the job made anew each time ({ready} spares ready, default limits; the pure functions)",
+        f"false stragglers, the job made again each time ({ready} spares ready, default limits; the pure functions)",
         f"gets {taken} spares in an hour, then none",
         "another namespace gets its spare" if granted else "**another namespace gets no spare**",
         f"condition `WarmPoolUsable`: {message.partition(';')[0]}; Event `WarmPoolUnusable`, `falcon_events_total`",

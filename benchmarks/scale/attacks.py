@@ -101,7 +101,15 @@ async def nothing(target: Target) -> str:
     return "–"
 
 
-def _flood(payload: bytes, urgent: bool) -> Callable[[Target], Coroutine[Any, Any, str]]:
+def _report(payload: bytes, urgent: bool) -> Callable[[int], pb.FromAgent]:
+    return lambda sequence: pb.FromAgent(report=pb.Report(sequence=sequence, payload=payload, urgent=urgent))
+
+
+def _series(payload: bytes) -> Callable[[int], pb.FromAgent]:
+    return lambda _: pb.FromAgent(series=pb.Series(payload=payload))
+
+
+def _flood(message: Callable[[int], pb.FromAgent], what: str) -> Callable[[Target], Coroutine[Any, Any, str]]:
     async def flood(target: Target) -> str:
         sent = 0
 
@@ -109,13 +117,13 @@ def _flood(payload: bytes, urgent: bool) -> Callable[[Target], Coroutine[Any, An
             nonlocal sent
             async with _joined(target, gateway, pod) as stream:
                 for sequence in itertools.count(1):
-                    await stream.send(pb.FromAgent(report=pb.Report(sequence=sequence, payload=payload, urgent=urgent)))
+                    await stream.send(message(sequence))
                     sent += 1
 
         streams = [one_stream(gateway, pod) for gateway in target.gateways for pod in target.pods]
         await asyncio.gather(*(_until_the_end(stream, target.seconds) for stream in streams))
-        size = sent * len(payload) / MIB
-        return f"{len(streams)} streams send {sent:,} reports ({size:.1f} MiB) before their windows are full"
+        size = sent * message(1).ByteSize() / MIB
+        return f"{len(streams)} streams send {sent:,} {what} ({size:.1f} MiB) before their windows are full"
 
     return flood
 
@@ -278,10 +286,16 @@ def _hostile_payload() -> bytes:
 
 ATTACKS: Final = (
     Attack("none", nothing),
-    Attack("flood of reports of 60 kB, urgent, over both gateways", _flood(bytes(60_000), urgent=True)),
-    Attack("flood of small reports", _flood(b"x" * 50, urgent=False)),
-    Attack("flood of small urgent reports", _flood(b"x" * 50, urgent=True)),
-    Attack("reports that no operator can read (lists in lists, 50 kB)", _flood(_hostile_payload(), urgent=False)),
+    Attack(
+        "flood of reports of 60 kB, urgent, over both gateways", _flood(_report(bytes(60_000), urgent=True), "reports")
+    ),
+    Attack("flood of small reports", _flood(_report(b"x" * 50, urgent=False), "reports")),
+    Attack("flood of small urgent reports", _flood(_report(b"x" * 50, urgent=True), "reports")),
+    Attack(
+        "reports that no operator can read (lists in lists, 50 kB)",
+        _flood(_report(_hostile_payload(), urgent=False), "reports"),
+    ),
+    Attack("flood of series of 6 kB, over both gateways", _flood(_series(bytes(6_000)), "chunks")),
     Attack("messages of 100 kB and 1 MiB", too_large),
     Attack("bytes that are no protobuf", no_protobuf),
     Attack("another job's pod", wrong_pod),

@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.scale.agents import Agents, Command
 from falcon_agent.launch.notify import POLL_SECONDS
-from falcon_agent.reporting.schedule import Speaker
+from falcon_agent.reporting.schedule import ReportSchedule
 from falcon_core.times import REPORT_SECONDS
 from falcon_core.wire.keys import DETAIL, PLAN, JobKey
 from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
@@ -64,11 +64,11 @@ class Stretch(NamedTuple):
 class Pod:
     """A pod's launcher and agent."""
 
-    def __init__(self, uid: str, agent: int, speaker: Speaker) -> None:
+    def __init__(self, uid: str, agent: int, schedule: ReportSchedule) -> None:
         self.uid = uid
         self.agent = agent
         self.ended = False
-        self.speaker = speaker
+        self.schedule = schedule
         self.slow = False  # as last reported
         self.sequence = 0
         self.first_rank = 0
@@ -90,7 +90,7 @@ class Training:
         self._slow: frozenset[int] = frozenset()  # ranks
         self._stretches: list[Stretch] = []  # of the present generation; the last two
         self._report_seconds = slower * REPORT_SECONDS
-        self._offset_ns = zlib.crc32(key.uid.encode()) % int(1000 * self._report_seconds) * MS  # as in Speaker
+        self._offset_ns = zlib.crc32(key.uid.encode()) % int(1000 * self._report_seconds) * MS  # as in ReportSchedule
         self.world_size = 0
         self.generation = 0
 
@@ -100,8 +100,8 @@ class Training:
 
     def add(self, uid: str, agent: int, now_ns: int) -> None:
         """Let a pod's agent take part. Its launcher waits for a plan."""
-        speaker = Speaker(self.key.uid, self._report_seconds)
-        pod = self._pods[agent] = Pod(uid, agent, speaker)
+        schedule = ReportSchedule(self.key.uid, self._report_seconds)
+        pod = self._pods[agent] = Pod(uid, agent, schedule)
         self._say(pod, now_ns, urgent=True)
 
     def running(self) -> int:
@@ -191,7 +191,7 @@ class Training:
                 continue
             at_ns = first_ns + index * step
             slow = self._onset(at_ns) is not None
-            if slow != pod.slow or pod.speaker.moment_has_come(at_ns) or self._matters(pod):
+            if slow != pod.slow or pod.schedule.is_due(at_ns) or self._matters(pod):
                 self._say(pod, at_ns, urgent=slow != pod.slow)
                 pod.slow = slow
 
@@ -203,7 +203,7 @@ class Training:
 
     def _say(self, pod: Pod, at_ns: int, *, urgent: bool) -> None:
         summary = self._summary(pod, at_ns)
-        detailed = pod.speaker.detail_due(
+        detailed = pod.schedule.detail_due(
             summary, asked=self._asked, detection=Detection(), urgent=urgent, now=at_ns / SECOND
         )
         if detailed is not None:

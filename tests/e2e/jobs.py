@@ -10,12 +10,13 @@ from typing import Any
 
 from dev.kubectl import Json, Kubectl, wait_for
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
-from tests.machine import DISTURBING, cpu_times, own_diagnoses, stolen_share
+from tests.machine import cpu_times, own_diagnoses
 
 TRAINER_IMAGE = "localhost/falcon/trainer:dev"
 SCRIPT = "/opt/examples/train_gpt.py"
 SCRIPTS = Path(__file__).with_name("scripts")
 SCRIPTS_DIR = "/opt/scripts"  # in the container
+COMMON_CAUSE = "CommonCause"
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -111,26 +112,29 @@ class Job:
         assert found is not None, f"trainingjob {self.name} is gone"
         return found
 
-    def status(self) -> Json:
-        return dict(self.get().get("status", {}))
+    def status(self, *, common_causes: bool = False) -> Json:
+        """Return the status, but what slows all ranks alike unless ``common_causes`` are wanted.
+
+        All nodes of the local cluster are one machine: whatever else runs there slows all of them at once.
+        """
+        found = dict(self.get().get("status", {}))
+        return found if common_causes else without_common_cause(found)
 
     def diagnoses(self, status: Json | None = None) -> list[Json]:
         """Return what Falcon found, the newest first, but slow ranks that a hypervisor explains."""
         return own_diagnoses(self.status() if status is None else status, self._begun)
 
-    def is_disturbed(self) -> bool:
-        """Check whether a hypervisor took so much CPU time since the job began that times measure nothing."""
-        return stolen_share(self._begun) > DISTURBING
-
     def pods(self) -> list[Json]:
         return self.kubectl.items("pods", f"falcon.dev/job={self.name}")
 
-    def wait(self, what: str, look: Callable[[Json], Any], timeout_seconds: float) -> Json:
+    def wait(
+        self, what: str, look: Callable[[Json], Any], timeout_seconds: float, *, common_causes: bool = False
+    ) -> Json:
         """Wait until ``look(status)`` is true; the failure quotes state, summary and conditions."""
         seen: list[Json] = [{}]
 
         def check() -> Json | None:
-            seen[0] = self.status()
+            seen[0] = self.status(common_causes=common_causes)
             return seen[0] if look(seen[0]) else None
 
         def last_seen() -> str:
@@ -238,6 +242,17 @@ class Job:
             timeout_seconds=timeout_seconds,
             last_seen=lambda: str([pod["metadata"]["name"] for pod in self.pods()]),
         )
+
+
+def without_common_cause(status: Json) -> Json:
+    """Return the status as it would be if nothing slowed all ranks alike."""
+    notes = [note for note in status.get("diagnoses", []) if note.get("cause") != COMMON_CAUSE]
+    found = {**status, "diagnoses": notes} if "diagnoses" in status else status
+    if condition(status, "Degraded").get("reason") != COMMON_CAUSE:
+        return found
+    conditions = [{**each, "status": "False"} if each["type"] == "Degraded" else each for each in status["conditions"]]
+    state = "Running" if status.get("state") == "Degraded" else status.get("state")
+    return {**found, "conditions": conditions, "state": state}
 
 
 def condition(status: Json, type_: str) -> Json:

@@ -1,6 +1,6 @@
-"""Every class of the table leads to the step that the ladder says: a rank's last words are a real line of the class.
+"""Every class leads to the repair that ``repair_table`` names: a rank's last words are a real line of the class.
 
-A class that names no step of its own is restarted. Jobs of one pod and one rank, without PyTorch, fail with the lines
+A class that needs no other repair is restarted. Jobs of one pod and one rank, without PyTorch, fail with the lines
 one after the other; those of hardware move to another node each time, so that two a job fit on three workers.
 """
 
@@ -15,8 +15,10 @@ import pytest
 
 from dev.kubectl import Json, Kubectl
 from falcon_core.errors.judge import shipped_judge
-from falcon_core.errors.table import Domain, ErrorClass, Source, shipped
-from falcon_core.model import Severity
+from falcon_core.errors.table import ErrorClass, Source, shipped
+from falcon_core.recovery.repairs.repair import Repair
+from falcon_core.recovery.repairs.repair_table import repair_of
+from falcon_core.recovery.repairs.restart_budget import COUNTED_RESTART
 from tests.e2e.jobs import Job, condition, training_job, with_script
 from tests.unit.errors.lines import corpus
 
@@ -41,21 +43,17 @@ def only_a_node_says(kind: ErrorClass) -> bool:
     return all(rule.sources and Source.OUTPUT not in rule.sources for rule in rules)
 
 
-def step_of(kind: ErrorClass) -> str:
-    """Return the step that the ladder says for one failure of a job with nodes to spare."""
-    if only_a_node_says(kind):
-        return "Restart"
-    if kind.permanent:
-        return "Fails"
-    if kind.severity is Severity.SEV1 and kind.domain in (Domain.GPU, Domain.LINK, Domain.NODE):
-        return "Restart" if kind.consequence else "Replace"
-    if kind.transient and not kind.consequence and kind.domain in (Domain.STORAGE, Domain.LINK):
-        return "Transient"  # a restart that does not count
-    return "Restart"
+def repair(kind: ErrorClass) -> Repair:
+    """Return the repair that the table names for the class; a restart where no rank's output is of the class."""
+    return COUNTED_RESTART if only_a_node_says(kind) else repair_of(kind)
 
 
-def with_step(*steps: str) -> list[ErrorClass]:
-    return [kind for kind in shipped().classes if step_of(kind) in steps]
+def classes(chosen: Callable[[Repair], bool]) -> list[ErrorClass]:
+    return [kind for kind in shipped().classes if chosen(repair(kind))]
+
+
+def restarts(known: Repair) -> bool:
+    return not (known.ends_job or known.leaves_node)
 
 
 def several(kinds: list[ErrorClass], size: int) -> Iterator[list[ErrorClass]]:
@@ -93,16 +91,16 @@ def attempts(job: Job) -> list[tuple[str, str, str]]:
 
 
 def told(done: list[tuple[str, str]], group: list[ErrorClass]) -> bool:
-    """Check that each failure was told as its class; one that only a node says, as none of a node's."""
+    """Check that each failure was reported as its class; one that only a node says, as none of a node's."""
     return all((name != kind.name) == only_a_node_says(kind) for (name, _), kind in zip(done, group, strict=True))
 
 
-@pytest.mark.long  # test_error_classes shows a class of each kind
+@pytest.mark.long  # test_fail_stop and its campaign show a class of each step
 def test_a_class_that_no_restart_mends_fails_the_job_in_one_attempt_with_its_remedy(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
     wrong = []
-    for job, (kind,) in run_all(namespace, start, [[kind] for kind in with_step("Fails")]):
+    for job, (kind,) in run_all(namespace, start, [[kind] for kind in classes(lambda known: known.ends_job)]):
         status = job.status()
         message = condition(status, "Failed").get("message", "")
         if status["state"] != "Failed" or status["counters"]["restarts"] or kind.remedy not in message:
@@ -115,10 +113,10 @@ def test_a_class_of_broken_hardware_leaves_the_node_at_once(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
     wrong = []
-    for job, group in run_all(namespace, start, list(several(with_step("Replace"), MOVES_A_JOB))):
+    for job, group in run_all(namespace, start, list(several(classes(lambda known: known.leaves_node), MOVES_A_JOB))):
         done = attempts(job)
         nodes_used = [*(node for _, _, node in done), job.nodes()[0]]
-        expected = [(kind.name, "Replace") for kind in group]
+        expected = [(kind.name, repair(kind).attempt) for kind in group]
         if [(name, step) for name, step, _ in done] != expected or len(set(nodes_used)) != len(nodes_used):
             wrong.append((expected, done, nodes_used, job.status()["counters"]))
     assert not wrong, "\n".join(map(str, wrong))
@@ -129,10 +127,10 @@ def test_every_other_class_restarts_the_processes_in_their_pod(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
     wrong = []
-    for job, group in run_all(namespace, start, list(several(with_step("Restart", "Transient"), RESTARTS_A_JOB))):
+    for job, group in run_all(namespace, start, list(several(classes(restarts), RESTARTS_A_JOB))):
         status = job.status()
         done = [(name, step) for name, step, _ in attempts(job)]
-        expected = [(kind.name, step_of(kind)) for kind in group]
+        expected = [(kind.name, repair(kind).attempt) for kind in group]
         moved = status["counters"] != {"restarts": len(group), "replacements": 0}
         if moved or [step for _, step in done] != [step for _, step in expected] or not told(done, group):
             wrong.append((expected, done, status["state"], status["counters"]))
@@ -140,6 +138,7 @@ def test_every_other_class_restarts_the_processes_in_their_pod(
 
 
 def test_the_steps_cover_the_whole_table() -> None:
-    assert {step_of(kind) for kind in shipped().classes} == {"Fails", "Replace", "Restart", "Transient"}
-    assert len(with_step("Replace")) > 15
-    assert len(with_step("Fails")) > 10
+    ending, leaving = classes(lambda known: known.ends_job), classes(lambda known: known.leaves_node)
+    assert len(ending) > 10
+    assert len(leaving) > 15
+    assert len(ending) + len(leaving) + len(classes(restarts)) == len(shipped().classes)

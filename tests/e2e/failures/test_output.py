@@ -14,7 +14,7 @@ CAUGHT_ITERATIONS = 300
 def test_a_rank_that_raised_and_stays_alive_is_named_with_its_words_and_restarted(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
-    """A thread that nobody ends keeps its process alive: without its words this is a hang of 40 s and more."""
+    """A thread that does not end keeps its process alive: without its words this is a hang of 40 s and more."""
     manifest = with_script(namespace, training_job("raised", steps=MANY), "raising.py", "--rank", "1")
     job = start(manifest)
     job.wait_training()

@@ -35,7 +35,7 @@ def _serves(pod: Json) -> bool:
     return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in pod["status"].get("conditions", []))
 
 
-@pytest.mark.long  # three minutes, for a node of etcd; test_fail_stop restarts etcd
+@pytest.mark.long  # three minutes, for a node of etcd; the campaign restarts etcd
 def test_etcd_leaves_its_dead_node_and_a_killed_rank_does_not_wait_for_it(
     etcd_on_any_node: Callable[[], None], start: Callable[[Json], Job], cluster: Kubectl, system: Kubectl
 ) -> None:

@@ -84,16 +84,6 @@ def test_injected_containers_pass_pod_security_restricted(
     job.wait("Succeeded", lambda s: s.get("state") == "Succeeded", 90)
 
 
-def test_runs_on_todays_pytorch_from_a_read_only_host_volume(
-    nodes: None, start: Callable[[Json], Job], torch_site_packages: str
-) -> None:
-    job = start(training_job("wheel", steps=100_000, replicas=2, python_path=torch_site_packages))
-    seen = job.wait_training()
-    begun = next(line for line in job.log_lines() if line["event"] == "start")
-    assert begun["torch"].startswith("2.15")
-    assert seen["iterations"]["healthyMicroseconds"] > 0
-
-
 @pytest.mark.soak
 def test_a_healthy_job_of_ten_minutes_raises_nothing(nodes: None, start: Callable[[Json], Job]) -> None:
     job = start(training_job("healthy", steps=100_000))

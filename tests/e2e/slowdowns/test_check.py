@@ -11,6 +11,7 @@ import pytest
 from dev.cluster import faults
 from dev.kubectl import Json
 from tests.e2e.jobs import Job, training_job
+from tests.machine import when_quiet
 
 SPEC = {"mitigation": {"mode": "Observe"}}  # what is slow is to stay
 MOST_MILLISECONDS = 8_000
@@ -37,11 +38,16 @@ def test_a_check_says_that_all_is_well_and_then_which_node_is_slow(nodes: None, 
     job = start(training_job("asked", steps=100_000, spec=SPEC))
     job.wait_settled(40)
     before = job.generation(), job.pod_uids()
-    well = check(job)
-    if not job.is_disturbed():
-        assert well.returncode == 0
-        assert "machines: 3 compared, none is slow" in well.stdout
-        assert "none is slow" in well.stdout.partition("links: ")[2]
+    checks: list[subprocess.CompletedProcess[str]] = []
+
+    def check_once_more() -> subprocess.CompletedProcess[str]:
+        checks.append(check(job))
+        return checks[-1]
+
+    well = when_quiet("a check where all is well", check_once_more)
+    assert well.returncode == 0
+    assert "machines: 3 compared, none is slow" in well.stdout
+    assert "none is slow" in well.stdout.partition("links: ")[2]
 
     victim = job.member(1)
     faults.slow(victim["node"], LEFT)
@@ -52,13 +58,14 @@ def test_a_check_says_that_all_is_well_and_then_which_node_is_slow(nodes: None, 
 
     # The check is done when its results are there; the pause is counted when every pod's gates are open again.
     status = job.wait(
-        "both pauses are counted",
-        lambda s: s["pauses"]["count"] >= 2 and s["check"].get("standstillMilliseconds"),
+        "all pauses are counted",
+        lambda s: s["pauses"]["count"] > len(checks) and s["check"].get("standstillMilliseconds"),
         30,
     )
     assert status["check"]["state"] == "Done"
     assert 0 < status["check"]["standstillMilliseconds"] < MOST_MILLISECONDS
-    assert status["pauses"]["count"] in (2, 3), "a check of a job that has just become slow may need a second order"
+    # A check of a job that has just become slow may need a second order.
+    assert status["pauses"]["count"] - len(checks) in (1, 2)
     text = job.kubectl.run("describe", "trainingjob", job.name)
     assert victim["node"] in text.partition("Check:")[2].partition("Conditions:")[0]
     assert {"Validating", "Checked"} <= {event["reason"] for event in job.kubectl.items("events")}

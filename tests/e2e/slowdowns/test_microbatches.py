@@ -14,9 +14,11 @@ from dev.install import heal_nodes
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import Job, training_job, with_script
 from tests.e2e.pipelines import SPARE, median_between, seconds, steps
+from tests.machine import when_quiet
 
 EVEN = [4, 4, 4]
 SETTLED_STEPS = 25
+LEAST_REMOVED = 1 / 3  # of the slowdown; 71 % of three ranks', 74 % of a pipeline's and 48 % of a sharded job's were
 # From a process's start until shares that were ordered before hold: all ranks are known in the second step at the
 # latest, answer in the third, and change two steps later (``falcon_torch.agreement``).
 CHANGE_STEPS = 4
@@ -49,11 +51,29 @@ def test_micro_batches_move_away_from_a_slow_node_and_come_back(
 ) -> None:
     options, python_path = (["--sharded"], torch_site_packages) if sharded else ([], None)
     job = _settled("shares", namespace, start, *options, python_path=python_path)
+    removed = when_quiet("a slow node, and moved micro-batches", lambda: _share_removed(job))
+    assert removed > LEAST_REMOVED
+    status = job.status()
+    assert "every rank computes its 4 micro-batches again" in status["diagnoses"][0]["result"]
+    assert status["counters"]["replacements"] == 0
+    assert job.generation() == 1
+    print(job.kubectl.run("describe", "trainingjob", job.name).split("Events:")[-1])
+
+
+def _share_removed(job: Job) -> float:
+    """Slow a node, until its micro-batches have moved and after; return the share of the slowdown that this removed.
+
+    The node is healed in the end, and every rank has its own share again.
+    """
     healthy = job.step_seconds("even steps", lambda step: step["shares"] == EVEN, SETTLED_STEPS)
     victim = job.member(2)
     faults.slow(victim["node"], 0.5)
     began = max(step["step"] for step in job.steps())
-    job.wait("the slow rank is named", lambda s: victim["node"] in [n.get("node") for n in s.get("diagnoses", [])], 90)
+
+    def named(status: Json) -> list[str]:
+        return [note.get("node", "") for note in status.get("diagnoses", []) if note.get("state") != "Resolved"]
+
+    job.wait("the slow rank is named", lambda s: victim["node"] in named(s), 90)
     mitigated = job.step_seconds("moved steps", lambda step: step["shares"][2] < 4, SETTLED_STEPS)
     slow = statistics.median(
         step["step_seconds"] for step in job.steps() if step["step"] > began + 5 and step["shares"] == EVEN
@@ -64,21 +84,15 @@ def test_micro_batches_move_away_from_a_slow_node_and_come_back(
         60,
     )
     shares = job.steps()[-1]["shares"]
-    text = job.kubectl.run("describe", "trainingjob", job.name)
-    assert "micro-batches moved: rank 2 computes" in text
+    assert "micro-batches moved: rank 2 computes" in job.kubectl.run("describe", "trainingjob", job.name)
     assert sum(shares) == sum(EVEN)
     removed = (slow - mitigated) / (slow - healthy)
     print(f"healthy {healthy:.3f} s, slow {slow:.3f} s, mitigated {mitigated:.3f} s ({shares}): {removed:.0%} removed")
     print(measured["diagnoses"][0]["done"])
-    assert mitigated < slow or job.is_disturbed()
-
     faults.heal(victim["node"])
     job.step_seconds("even steps again", lambda step: step["shares"] == EVEN, SETTLED_STEPS)
-    after = job.wait("relieved", lambda s: s["diagnoses"][0].get("state") == "Resolved", 60)
-    assert "every rank computes its 4 micro-batches again" in after["diagnoses"][0]["result"]
-    assert after["counters"]["replacements"] == 0
-    assert job.generation() == 1
-    print(job.kubectl.run("describe", "trainingjob", job.name).split("Events:")[-1])
+    job.wait("relieved", lambda s: s["diagnoses"][0].get("state") == "Resolved", 60)
+    return removed
 
 
 def _since_restart(job: Job) -> list[Json] | None:
@@ -132,7 +146,7 @@ def test_they_move_between_replicas_of_two_pipeline_stages(
     print(f"healthy {healthy:.3f} s, slow {slow:.3f} s, mitigated {mitigated:.3f} s {shares}")
     print(job.kubectl.run("describe", "trainingjob", job.name).split("Status:")[-1])
     assert sum(shares) == 16
-    assert mitigated < slow or job.is_disturbed()
+    assert (slow - mitigated) / (slow - healthy) > LEAST_REMOVED
     assert status["counters"] == {"restarts": 0, "replacements": 0}
 
     faults.heal(node)

@@ -1,35 +1,40 @@
-"""What a standby saves a restart, and what it costs meanwhile: a killed rank until the next step of all ranks.
+"""Measure on one machine what a standby saves a restart beside torchrun's own, and what it costs meanwhile.
 
-    make venv shim gateway torch-venv && python -m benchmarks.ready.standby [RUNS]
-
-SHIM_OUT, GATEWAY_OUT and FALCON_CACHE say where ``make`` put what it built. Launcher, agent, gateway and PyTorch are
-real, all ranks on this machine; this program is the operator, and publishes the next generation when it is told of the
-end. ``torchrun`` restarts the same program by itself. Seconds; a restart counts from SIGKILL of one rank to the end of
-the last rank's first step.
+It needs ``make venv shim gateway torch-venv``, and no cluster. SHIM_OUT, GATEWAY_OUT and FALCON_CACHE say where
+``make`` put what it built. Launcher, agent, gateway and PyTorch are real, all ranks on this machine; this program is
+the operator, and publishes the next generation when it is told of the end. ``torchrun`` restarts the same program by
+itself. Seconds; a restart counts from SIGKILL of one rank to the end of the last rank's first step.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import math
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.ready.parts import Parts
+from benchmarks.results import ROOT
+from evaluation.harness import Table
 from falcon_core.wire.launcher.launch import Standby
 from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
 from tests.integration.gateway.gateways import running_site
 from tests.integration.ports import free_port
 
-AGENT: Final = Path(__file__).parents[2] / "agent"
+AGENT: Final = ROOT / "agent"
 PROGRAM: Final = PROGRAMS / "losses.py"
+ROUGH_RUNS: Final = 3
+FULL_RUNS: Final = 10
+RANKS: Final = (2, 3)  # of the jobs that are measured
 LEAST_STEPS: Final = 6  # before a kill: then the agent calls the ranks settled
 PATIENCE_SECONDS: Final = 300.0
 TORCHRUN_SECONDS: Final = 60.0  # then its restart counts as one that never ends
@@ -225,13 +230,22 @@ async def rows(ranks: int, runs: int) -> list[Row]:
         return found + await cost(folders[3], ranks)
 
 
-def main() -> None:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    for ranks in (2, 3):
-        for row in asyncio.run(rows(ranks, runs)):
-            figures = f"median {row.median:.2f} {row.unit}, worst {row.worst:.2f} of {row.runs}"
-            print(f"{row.what}, {row.ranks} ranks: {figures}")
+def make(options: argparse.Namespace) -> Table:
+    """Return the restarts on this machine, and the costs."""
+    parts, runs = Parts(options.keep), options.runs or (FULL_RUNS if options.full else ROUGH_RUNS)
+    found = [row for ranks in RANKS for row in parts.of(f"{ranks} ranks here", list[Row], partial(_run, ranks, runs))]
+    return Table(table(found))
 
 
-if __name__ == "__main__":
-    main()
+def _run(ranks: int, runs: int) -> list[Row]:
+    return asyncio.run(rows(ranks, runs))
+
+
+def table(found: Sequence[Row]) -> str:
+    """Return the restarts, and the costs, as a Markdown table."""
+    lines = ["| | ranks | runs | median | worst |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {row.what} | {row.ranks} | {row.runs} | {row.median:.2f} {row.unit} | {row.worst:.2f} {row.unit} |"
+        for row in found
+    ]
+    return "\n".join([*lines, ""])

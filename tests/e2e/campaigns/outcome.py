@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.failstop.kinds import NODE_KILLED, Kind, Planned
-from benchmarks.failstop.stage import Stage, fenced, is_stalled
-from benchmarks.failstop.watch import Version
 from dev.kubectl import Json
+from tests.e2e.campaigns.failures import NODE_KILLED, Kind, Planned, taken_steps
+from tests.e2e.campaigns.stage import Stage, fenced, is_stalled
+from tests.e2e.campaigns.watch import Version
 
 LIMIT_SECONDS: Final = 400.0  # for a fault to be repaired; a rank that sleeps is waited for longest
 UNTOUCHED_STEPS: Final = 25  # that training makes after a fault that must not touch it
@@ -97,7 +97,7 @@ def _causes(run: Version) -> set[str]:
 
 
 def _steps(version: Version) -> list[Json]:
-    return list(version.object["spec"].get("recovery", {}).get("stop", {}).get("done", []))
+    return taken_steps(version.object["spec"])
 
 
 def _first(versions: Sequence[Version], holds: Callable[[Version], bool], at: float) -> float | None:

@@ -1,6 +1,4 @@
-"""How long a job stands still while pods exchange roles: its state through memory, and through a throttled volume.
-
-    make cluster-up images && python -m benchmarks.failslow.exchange [--write | --check]     # ten minutes
+"""Measure how long a job stands still while pods exchange roles: through memory, and through a throttled volume.
 
 Two jobs of two pipeline stages with two data-parallel ranks each, one after the other, which differ in where their
 state goes: into the pods' memory, with a copy in another pod, or into a folder that all pods share, as most jobs do.
@@ -15,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,16 +20,16 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.failstop.stage import namespace, shared_folder
-from benchmarks.limits import Limit, table
-from benchmarks.results import provenance, put
+from benchmarks.limits import Limit
 from dev.cluster import cgroups, faults
-from dev.install import heal_nodes
+from dev.install import heal_nodes, prepare_cluster
 from dev.kubectl import Json, Kubectl
+from evaluation.harness import Table
+from tests.e2e.campaigns.measure.limited import limited
+from tests.e2e.campaigns.stage import namespace, shared_folder
 from tests.e2e.jobs import Job
 from tests.e2e.pipelines import MANY, median_between, seconds, stages, steps
 
-RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 BALLAST: Final = 128  # MiB of each rank's state
 RANKS: Final = 4
 EVERY: Final = 100  # steps between two checkpoints
@@ -136,7 +133,7 @@ def limits(found: dict[str, Exchange]) -> list[Limit]:
 
 
 def report(found: dict[str, Exchange]) -> str:
-    """Return the tables."""
+    """Return a row for each way of the state."""
     rows = [
         "| state | standstill | steps done again | lost together | a step: healthy, slow, after |",
         "|---|---|---|---|---|",
@@ -147,21 +144,11 @@ def report(found: dict[str, Exchange]) -> str:
         ),
     ]
     ratio = found["volume"].lost / found["memory"].lost
-    return "\n".join([*rows, "", f"Through the volume {ratio:.1f} × as much is lost.", "", table(limits(found))])
+    return "\n".join([*rows, "", f"Through the volume {ratio:.1f} × as much is lost.", ""])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing (default)")
-    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
-    asked = parser.parse_args()
-    with namespace() as kubectl:
+def make(_: argparse.Namespace) -> Table:
+    """Return the exchange through memory, with its limit, and through the volume. Takes ten minutes."""
+    with namespace(prepare_cluster()) as kubectl:
         found = measure(kubectl)
-    print(report(found))
-    if asked.write:
-        put(RESULTS, f"{report(found)}\n{provenance()}", "exchange")
-    return 0 if all(limit.kept for limit in limits(found)) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return limited(report(found), limits(found))

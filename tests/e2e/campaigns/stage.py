@@ -1,4 +1,4 @@
-"""The cluster, one long job on it, and what its ranks and its operator write down."""
+"""Set the stage: the cluster, a job on it that takes faults, and what its ranks and its operator write down."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from benchmarks.failstop.progress import Progress
-from benchmarks.failstop.watch import Version, Watch
 from dev.cluster import faults
 from dev.cluster.layout import nodes
 from dev.cluster.lifecycle import Options
-from dev.install import FENCED, SYSTEM_NAMESPACE, prepare_cluster, wait_for_spare
+from dev.install import FENCED, SYSTEM_NAMESPACE, wait_for_spare
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.bus import bus_keys, etcd_pod, gateway_pods
+from tests.e2e.campaigns.progress import Progress
+from tests.e2e.campaigns.watch import Version, Watch
 from tests.e2e.jobs import SCRIPTS_DIR, Job, condition, training_job, with_script
+from tests.e2e.pipelines import SPARE
 
-SCRIPT: Final = Path(__file__).with_name("train.py")
-COMMAND: Final = f"python3 {SCRIPTS_DIR}/{SCRIPT.name}"
+SCRIPT: Final = "suffering.py"
+COMMAND: Final = f"python3 {SCRIPTS_DIR}/{SCRIPT}"
 RANKS: Final = 3  # a pod each
 PAUSE_SECONDS: Final = 0.2  # of a step
 CHECKPOINT_EVERY: Final = 20
@@ -35,6 +36,12 @@ SETTLED_STEPS: Final = 15  # after which the next fault may come
 WINDOW_SECONDS: Final = 60.0
 RECOVERY: Final = {"restarts": 1000, "window": "1m"}
 MEMORY: Final = "1Gi"
+LOCAL_STORAGE: Final = "200Mi"  # a trainer's limit
+FINISH_STEPS: Final = 50  # ahead: every rank has read the order by then
+SLOW_SCRIPT: Final = "remembering.py"  # of the jobs that become slow: their state is in the pods' memory
+Layout = Literal["acts", "endures", "ring", "ring with standbys", "two a pod"]
+LAYOUT_RANKS: Final[dict[Layout, int]] = {"acts": 3, "endures": 3, "ring": 4, "ring with standbys": 4, "two a pod": 4}
+_IGNORE: Final = {"type": "Ignore"}
 
 
 class Stage:
@@ -129,8 +136,40 @@ def manifest(
     [trainer] = made["spec"]["template"]["spec"]["containers"]
     values = {"FOLDER": "/checkpoints", "PAUSE_SECONDS": str(pause_seconds)}
     trainer["env"] += [{"name": name, "value": value} for name, value in values.items()]
-    trainer["resources"] = {"limits": {"memory": memory}, "requests": {"memory": "300Mi"}}
+    trainer["resources"] = {
+        "limits": {"memory": memory, "ephemeral-storage": LOCAL_STORAGE},
+        "requests": {"memory": "300Mi"},
+    }
     return made
+
+
+def slow_manifest(namespace: Kubectl, layout: Layout) -> Json:
+    """Return the job of a layout that becomes slow: a small GPT whose state is in the pods' memory.
+
+    ``acts``: three pods, and a node is left as soon as that pays. ``endures``: likewise, but a replacement is declared
+    to cost ten minutes. ``ring``: four pods, which may exchange their roles; also with an
+    interpreter that stands by beside each rank. ``two a pod``: two pods of two ranks.
+    """
+    procs = 2 if layout == "two a pod" else 1
+    match layout:
+        case "acts" | "two a pod":
+            strategies = [_IGNORE, {"type": "ReplaceNode", "overheadSeconds": 10}]
+        case "endures":
+            strategies = [_IGNORE, {"type": "ReplaceNode", "overheadSeconds": 600}]
+        case "ring" | "ring with standbys":
+            strategies = [_IGNORE, {"type": "SwapNodes", "overheadSeconds": 10}]
+    spec = {
+        "checkpoint": {"memory": "64Mi", "copies": 1},
+        "mitigation": {"strategies": strategies},
+        "detection": {"pauseBudget": "20%"},  # a job of the campaign is not five minutes old
+        "procsPerReplica": procs,
+        **({} if layout.startswith("ring") else {"warmPoolRef": {"name": "spares"}}),
+        **({"recovery": {"standby": "Imports"}} if layout == "ring with standbys" else {}),
+    }
+    made = training_job(layout.replace(" ", "-"), steps=MANY, replicas=LAYOUT_RANKS[layout] // procs, spec=spec)
+    if layout.startswith("ring"):  # the local cluster has four nodes for it, one of which is the spare
+        made["spec"]["template"]["spec"]["tolerations"] = [SPARE]
+    return with_script(namespace, made, SLOW_SCRIPT, "--steps", str(MANY), "--every", str(CHECKPOINT_EVERY))
 
 
 @contextlib.contextmanager
@@ -145,9 +184,8 @@ def shared_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def namespace() -> Iterator[Kubectl]:
+def namespace(cluster: Kubectl) -> Iterator[Kubectl]:
     """Yield a namespace of a cluster with Falcon, and leave the cluster as it was."""
-    cluster = prepare_cluster()
     name = f"failstop-{time.time_ns() % 1_000_000:06d}"
     cluster.run("create", "namespace", name)
     try:
@@ -216,6 +254,17 @@ def heal(cluster: Kubectl, job: Job, run: Json) -> None:
         labels = node["metadata"]["labels"]
         if labels[ROLE_LABEL] != "control" and POOL_LABEL not in labels:
             cluster.run("label", "node", node["metadata"]["name"], f"{POOL_LABEL}=spares")
+
+
+def finish(stage: Stage) -> tuple[int, list[str]]:
+    """Let training end; return its last step, and what is left of the job when it has been deleted."""
+    stage.wait_quiet()
+    last = stage.progress.newest() + FINISH_STEPS
+    (stage.folder / "finish").write_text(str(last))
+    stage.job.wait("the job has succeeded", lambda s: s.get("state") == "Succeeded", 120)
+    uid = stage.job.get()["metadata"]["uid"]
+    stage.job.delete()
+    return last, left_behind(stage, uid)
 
 
 def left_behind(stage: Stage, uid: str) -> list[str]:

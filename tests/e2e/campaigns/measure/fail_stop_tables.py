@@ -1,4 +1,4 @@
-"""The tables of a run: figures beside their limits, and a line for each fault."""
+"""Write the tables of a run of failures: figures beside their limits, and a line for each fault."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.failstop.kinds import CUT_SHORT, HANGS, KILLED, NODE_KILLED, RAISED, Kind
-from benchmarks.failstop.outcome import Outcome
 from benchmarks.limits import Limit
+from tests.e2e.campaigns.failures import CUT_SHORT, HANGS, KILLED, NODE_KILLED, RAISED, Kind
+from tests.e2e.campaigns.outcome import Outcome
 
 HANG_SECONDS: Final = 10.0
 MOST_SECONDS: Final = {KILLED.name: 0.5, RAISED.name: 0.3, NODE_KILLED.name: 5.0}

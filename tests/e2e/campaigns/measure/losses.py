@@ -1,13 +1,13 @@
-"""The loss of each step, beside that of the same job without faults."""
+"""Compare the loss of each step with that of the same job without faults."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from benchmarks.failstop.progress import Progress
-from benchmarks.failstop.stage import RANKS, manifest
 from dev.kubectl import Kubectl
+from tests.e2e.campaigns.progress import Progress
+from tests.e2e.campaigns.stage import RANKS, manifest
 from tests.e2e.jobs import Job
 
 SECONDS_A_STEP: Final = 0.5  # at most, without a pause

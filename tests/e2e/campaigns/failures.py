@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.failstop.stage import COMMAND, Stage, is_stalled
 from dev.cluster import faults
-from dev.kubectl import wait_for
+from dev.kubectl import Json, wait_for
 from tests.e2e.bus import gateway_pods
+from tests.e2e.campaigns.stage import COMMAND, Stage, is_stalled
 
 AGENT: Final = "python3 -m falcon_agent"
 LAUNCHER: Final = "/falcon/bin/falcon-launch"
@@ -88,6 +88,29 @@ def _killed_when_shown(hang: Inject) -> Inject:
     return inject
 
 
+def _operator_killed_as_it_acts(fault: Inject) -> Inject:
+    """Return how a fault comes, and the operator is killed as soon as it has written down what it does about it."""
+
+    def inject(stage: Stage, draw: Random, rank: int) -> float:
+        before = len(taken_steps(stage.run()))
+        at = fault(stage, draw, rank)
+        wait_for(
+            "the operator has written down its step",
+            lambda: len(taken_steps(stage.run())) > before,
+            timeout_seconds=30,
+            every_seconds=0.02,
+        )
+        _system_process_killed("operator", OPERATOR)(stage, draw, rank)
+        return at
+
+    return inject
+
+
+def taken_steps(run: Json) -> list[Json]:
+    """Return what the operator has done about the open failure; ``run``: its intent."""
+    return list(run.get("recovery", {}).get("stop", {}).get("done", []))
+
+
 def _pod_deleted(stage: Stage, _: Random, rank: int) -> float:
     name = stage.job.member(rank)["podName"]
     at = time.time()
@@ -146,8 +169,36 @@ NODE_KILLED: Final = Kind(name="node killed", inject=_node_killed, diagnoses=fro
 STOPPED: Final = Kind(
     name="rank stopped (SIGSTOP)", inject=_signalled(COMMAND, signal.SIGSTOP), diagnoses=frozenset({"Hang"})
 )
+STOPPED_OUTSIDE_CALLS: Final = Kind(
+    name="rank stops between two steps", inject=_ordered("stop"), diagnoses=frozenset({"Hang"})
+)
 ASLEEP: Final = Kind(name="rank sleeps", inject=_ordered("sleep"), diagnoses=frozenset({"Hang"}))
 HANGS: Final = (STOPPED, ASLEEP)
+OUT_OF_MEMORY: Final = Kind(
+    name="container out of memory", inject=_ordered("memory"), diagnoses=frozenset({"OutOfMemory"})
+)
+EVICTED: Final = Kind(
+    name="pod evicted: local storage", inject=_ordered("disk"), diagnoses=frozenset({"PodLost/LocalStorageLimit"})
+)
+BAD_GPU: Final = Kind(
+    name="ECC error of a GPU",
+    inject=_ordered("raise", ECC, until="printed"),
+    diagnoses=frozenset({"ProcessFailed/EccError"}),
+    leaves=True,
+)
+BAD_GPU_AND_OPERATOR: Final = Kind(
+    name="ECC error of a GPU, the operator killed in the replacement",
+    inject=_operator_killed_as_it_acts(BAD_GPU.inject),
+    diagnoses=BAD_GPU.diagnoses,
+    leaves=True,
+)
+STORAGE_AWAY: Final = Kind(
+    name="storage away",
+    inject=_storage_away,
+    diagnoses=frozenset({"ProcessFailed/StorageUnavailable"}),
+    hits_rank=False,
+)
+LINK_CUT: Final = Kind(name="link cut for 2–5 s", inject=_link_cut, restarts=False)
 # Nobody waits for minutes until the operator ends the hang.
 CUT_SHORT: Final = tuple(
     Kind(
@@ -171,24 +222,14 @@ KINDS: Final = (
     ),
     Kind(name="rank ends early, exit code 0", inject=_ordered("exit", "0"), diagnoses=frozenset({"ProcessFailed"})),
     Kind(name="rank ends with exit code 3", inject=_ordered("exit", "3"), diagnoses=frozenset({"ProcessFailed"})),
-    Kind(name="container out of memory", inject=_ordered("memory"), diagnoses=frozenset({"OutOfMemory"})),
-    Kind(
-        name="ECC error of a GPU",
-        inject=_ordered("raise", ECC, until="printed"),
-        diagnoses=frozenset({"ProcessFailed/EccError"}),
-        leaves=True,
-    ),
-    Kind(
-        name="storage away",
-        inject=_storage_away,
-        diagnoses=frozenset({"ProcessFailed/StorageUnavailable"}),
-        hits_rank=False,
-    ),
+    OUT_OF_MEMORY,
+    BAD_GPU,
+    STORAGE_AWAY,
     Kind(name="agent killed", inject=_signalled(AGENT, signal.SIGKILL), restarts=False),
     Kind(name="launcher killed", inject=_signalled(LAUNCHER, signal.SIGKILL), diagnoses=frozenset({"PodLost"})),
     Kind(name="agent and rank killed", inject=_agent_and_rank, diagnoses=frozenset({"ProcessKilled"})),
     Kind(name="pod deleted", inject=_pod_deleted, diagnoses=frozenset({"PodLost"})),
-    Kind(name="link cut for 2–5 s", inject=_link_cut, restarts=False),
+    LINK_CUT,
     Kind(name="gateway killed", inject=_gateway_killed, restarts=False),
     Kind(name="etcd killed", inject=_system_process_killed("etcd", ETCD), restarts=False),
     Kind(name="operator killed", inject=_system_process_killed("operator", OPERATOR), restarts=False),

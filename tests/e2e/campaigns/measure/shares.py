@@ -1,6 +1,4 @@
-"""Micro-batches that move away from a slow node (S2): what is removed, beside the exact optimum and a job without it.
-
-    make cluster-up images torch-venv && python -m benchmarks.failslow.shares [--write]     # fifteen minutes
+"""Measure what micro-batches that move away from a slow node (S2) remove, beside the exact optimum and without S2.
 
 Two jobs after each other, the same but for the ladder: in one nothing but a replacement, at a price that is never
 reached, in the other S2 before it. In each a node's CPU is halved after some healthy steps. The script's own clock
@@ -12,23 +10,21 @@ last layout share the parameters (FSDP), on today's PyTorch from the host, since
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from benchmarks.failslow.jobs import SPARE
-from benchmarks.failstop.stage import namespace
-from benchmarks.limits import Limit, table
-from benchmarks.results import provenance, put
+from benchmarks.limits import Limit
 from dev.cluster import faults
-from dev.install import CACHE, heal_nodes
+from dev.install import CACHE, heal_nodes, prepare_cluster
 from dev.kubectl import Kubectl
+from evaluation.harness import Table
 from falcon_core.planning.microbatch import plan
+from tests.e2e.campaigns.measure.limited import limited
+from tests.e2e.campaigns.stage import namespace
 from tests.e2e.jobs import Job, training_job, with_script
+from tests.e2e.pipelines import SPARE
 
-RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 STEPS: Final = 20  # of a median
 HALF: Final = 0.5
 MOST_DIFFERENCE: Final = 1e-5  # of a loss, relative: the order of the sum differs
@@ -115,27 +111,16 @@ def compared(layout: Layout, without: Run, shared: Run) -> tuple[str, list[Limit
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
-    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="these layouts alone, from 0")
-    asked = parser.parse_args()
+def make(options: argparse.Namespace) -> Table:
+    """Return a row for each layout, with its limits. All of them take fifteen minutes."""
     lines = [
         "| job | without S2: healthy, slow | with S2: healthy, slow, shares | removed | optimum | losses differ by |",
         "|---|---|---|---|---|---|",
     ]
     limits: list[Limit] = []
-    with namespace() as kubectl:
-        for layout in LAYOUTS if asked.only is None else [LAYOUTS[number] for number in asked.only]:
+    with namespace(prepare_cluster()) as kubectl:
+        for layout in LAYOUTS if options.layout is None else [LAYOUTS[number] for number in options.layout]:
             row, promised = compared(layout, *measure(kubectl, layout))
             lines.append(row)
             limits += promised
-    body = "\n".join([*lines, "", table(limits)])
-    print(body)
-    if asked.write:
-        put(RESULTS, f"{body}\n{provenance()}", "shares")
-    return 0 if all(limit.kept for limit in limits) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return limited("\n".join([*lines, ""]), limits)

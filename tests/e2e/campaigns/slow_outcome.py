@@ -1,4 +1,4 @@
-"""One fault from its beginning to its end: when it was named, what was done, and how fast the job was meanwhile."""
+"""Follow a slowdown to its end: when it was named, what was done, and how fast the job was meanwhile."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.failslow.kinds import SETTLED_SECONDS, Kind, Struck, named_by
-from benchmarks.failstop.stage import heal
 from dev.install import wait_for_spare
 from dev.kubectl import Json, KubectlError, WaitTimeoutError, wait_for
+from tests.e2e.campaigns.slow_faults import SETTLED_SECONDS, Kind, Struck, named_by
+from tests.e2e.campaigns.stage import heal
 from tests.e2e.jobs import Job
 
 SETTLED_ITERATIONS: Final = 100  # transfers are judged against the job's own healthy transfers

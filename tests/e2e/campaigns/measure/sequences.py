@@ -1,6 +1,6 @@
-"""Faults that come one after the other on the real cluster: what is done against each, and how fast the job is then.
+"""Measure faults that come one after the other: what is done against each, and how fast the job is then.
 
-    python -m dev.cluster up --workers 4 --spares 1 && python -m benchmarks.failslow.sequences [--write]
+The cluster has to be that of ``python -m dev.cluster up --workers 4 --spares 1``.
 
 *Link, then node* is FALCON's figure 17: a slow link, a slow GPU (here: a node's CPU), and a restart elsewhere, once
 moved micro-batches cannot make up for it. *Node, then link*: the link becomes slow while micro-batches are moved away
@@ -11,23 +11,21 @@ roles; its own clock times the iterations.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from benchmarks.failslow.jobs import SPARE
-from benchmarks.failstop.stage import heal, namespace
-from benchmarks.results import provenance, put
 from dev.cluster import faults
+from dev.install import prepare_cluster
 from dev.kubectl import Json, Kubectl, wait_for
+from evaluation.harness import Maker, Table
+from tests.e2e.campaigns.stage import heal, namespace
 from tests.e2e.jobs import Job, training_job, with_script
+from tests.e2e.pipelines import SPARE
 
-RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 RANKS: Final = 4
 MICRO: Final = 4  # micro-batches of a rank
 RATE: Final = "30mbit"
@@ -160,7 +158,7 @@ def node_then_link(sequence: Sequence) -> None:
 def measure(kubectl: Kubectl, name: str) -> list[str]:
     """Let a job that is well suffer a sequence of faults; return its table."""
     story, ladder = SEQUENCES[name]
-    sequence = Sequence(kubectl, name.lower().replace(",", "").replace(" ", "-"), ladder)
+    sequence = Sequence(kubectl, name, ladder)
     job = sequence.job
     try:
         job.wait_settled(SETTLED_ITERATIONS)
@@ -191,27 +189,16 @@ def _table(sequence: Sequence) -> list[str]:
 
 Story = Callable[[Sequence], None]
 SEQUENCES: Final[dict[str, tuple[Story, list[Json]]]] = {
-    "Link, then node": (link_then_node, [*LADDER, REPLACING]),
-    "Node, then link": (node_then_link, LADDER),
+    "link-then-node": (link_then_node, [*LADDER, REPLACING]),
+    "node-then-link": (node_then_link, LADDER),
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=SEQUENCES, help="this sequence alone")
-    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
-    asked = parser.parse_args()
-    lines: list[str] = []
-    with namespace() as kubectl:
-        for name in SEQUENCES:
-            if asked.only in (None, name):
-                lines += [f"### {name}", "", *measure(kubectl, name)]
-    body = "\n".join(lines)
-    print(body)
-    if asked.write:
-        put(RESULTS, f"{body}\n{provenance()}", "sequences")
-    return 0
+def maker(name: str) -> Maker:
+    """Return how the table of a sequence is made."""
 
+    def make(_: argparse.Namespace) -> Table:
+        with namespace(prepare_cluster()) as kubectl:
+            return Table("\n".join(measure(kubectl, name)))
 
-if __name__ == "__main__":
-    sys.exit(main())
+    return make

@@ -1,10 +1,9 @@
-"""Where the time of a restart goes: a killed rank of three pods until the next step of all ranks, phase by phase.
+"""Measure where the time of a restart goes: from a killed rank of three pods to the next step of all, phase by phase.
 
-    make venv shim gateway cluster-build torch-venv && python -m benchmarks.ready.phases
-
-Real are the operator's reconciler, queue and bus, etcd, the API server, gateway, agents, launchers and PyTorch; the
-pods are processes on this machine, without containers or a kubelet, so that nothing but Falcon's own way is measured.
-SHIM_OUT, GATEWAY_OUT and FALCON_CACHE say where ``make`` put what it built. Seconds.
+It needs ``make venv shim gateway cluster-build torch-venv``, and no cluster. Real are the operator's reconciler, queue
+and bus, etcd, the API server, gateway, agents, launchers and PyTorch. The pods are processes on this machine, without
+containers or a kubelet, so that nothing but Falcon's own way is measured. SHIM_OUT, GATEWAY_OUT and FALCON_CACHE say
+where ``make`` put what it built. Seconds.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.ready.standby import AGENT, LEAST_STEPS, PROGRAM, Ranks
-from benchmarks.results import provenance, put
+from evaluation.harness import Table
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launcher.launch import LaunchStatus, Standby
 from falcon_core.wire.reporting.messages import Plan
@@ -39,6 +37,7 @@ from falcon_operator.cluster.transport import MERGE_PATCH, Transport, path_of
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.runtime.leader import PAUSE_SECONDS
 from falcon_operator.runtime.workqueue import KeyedQueue, work
+from tests.e2e.campaigns.measure.standby import AGENT, LEAST_STEPS, PROGRAM, Ranks
 from tests.integration.agent.pod import PYTHON, AgentPod, credentials, start_agent
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.operator.bench import Bench, Session
@@ -47,12 +46,12 @@ from tests.integration.operator.played import add_node, connected
 from tests.integration.shim.launching import Launcher
 from tests.world.running import Metrics
 
-RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 NAMESPACE: Final = "phases"
 JOB: Final = "gpt2"
 REPLICAS: Final = 3
 WINDOW_SECONDS: Final = 60.0  # of the job's budget: an older kill holds no restart back
 PATIENCE_SECONDS: Final = 300.0
+RUNS: Final = 3  # kills of each kind
 KINDS: Final[tuple[Standby, ...]] = ("Processes", "Imports", "None")
 PHASES: Final = (
     "the launcher has noticed the end",
@@ -326,19 +325,10 @@ def table(found: dict[str, list[list[float]]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3, help="kills of each kind")
-    parser.add_argument("--standby", choices=KINDS, action="append", help="this kind alone; may be given again")
-    parser.add_argument("--keep", action="store_true", help="write the table into RESULTS.md")
-    parser.add_argument("--note", default="", help="for RESULTS.md: what else ran on the machine")
-    return parser.parse_args()
-
-
-def main() -> None:
-    asked = parse_arguments()
+def make(options: argparse.Namespace) -> Table:
+    """Return when each phase was over, and how long it took, by the kind of standby."""
     found = {}
-    for standby in asked.standby or KINDS:
+    for standby in options.standby or KINDS:
         with running_apiserver() as api, tempfile.TemporaryDirectory() as folder:
             api.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
             api.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
@@ -347,12 +337,5 @@ def main() -> None:
             for number in range(REPLICAS):
                 add_node(installation, f"node-{number}", {})
             prepare(installation, standby)
-            found[standby] = asyncio.run(measure(api, standby, asked.runs))
-    figures = table(found)
-    print(figures)
-    if asked.keep:
-        put(RESULTS, f"{figures}\n{provenance(note=asked.note and f', {asked.note}')}", "phases")
-
-
-if __name__ == "__main__":
-    main()
+            found[standby] = asyncio.run(measure(api, standby, options.runs or RUNS))
+    return Table(table(found))

@@ -1,19 +1,20 @@
-"""The faults: what makes a job slow, and what Falcon is to say and to do about it."""
+"""Make a job slow, and know what Falcon is to say and to do about it."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from benchmarks.failslow.jobs import SCRIPT, Layout
-from benchmarks.failslow.processes import HeldProcess, rank_process
 from dev.cluster import faults
 from dev.cluster.lifecycle import Options
 from dev.kubectl import Json
-from tests.e2e.jobs import Job
+from tests.e2e.campaigns.stage import SLOW_SCRIPT, Layout
+from tests.e2e.jobs import SCRIPTS_DIR, Job
 
 HALF: Final = 0.5
 PROCESS_SHARE: Final = 0.3
@@ -23,7 +24,12 @@ BESIDE_RATE: Final = "60mbit"  # beside a slow node: slower, and what the node c
 BLIP_SECONDS: Final = 30.0
 FLAP_SECONDS: Final = (10.0, 20.0)  # slow, and well
 SETTLED_SECONDS: Final = 45.0  # after a relief, in which nothing may be done any more
+PERIOD_US: Final = 20_000  # a quota is a millisecond at least
 Action = Literal["ReplaceNode", "SwapNodes", ""]
+
+
+_CPU_CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
+_HELD: Final = "held"  # the group of a process with a quota of its own
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +61,41 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     in_check: bool = True
 
 
+def rank_process(node: str, pod_uid: str, script: str, rank: int) -> int:
+    """Return the process of a rank. Raises LookupError where it does not run."""
+    for pid in faults.processes(node, f"python3 {SCRIPTS_DIR}/{script}", pod_uid):
+        with contextlib.suppress(OSError):
+            if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes():
+                return pid
+    raise LookupError(f"rank {rank} does not run on {node}")
+
+
+class HeldProcess:
+    """A process with a quota of its own, below its container's: no counter of the container shows it.
+
+    It needs cgroup v1, as the local cluster has it.
+    """
+
+    def __init__(self, pid: int, cores: float) -> None:
+        lines = (each.split(":", 2) for each in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+        [path] = [path for _, controllers, path in lines if "cpu" in controllers.split(",")]
+        self._container = _CPU_CGROUPS / path.lstrip("/")
+        self._folder = self._container / _HELD
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (self._folder / "cpu.cfs_quota_us").write_text(str(round(cores * PERIOD_US)))
+        self._pid = pid
+        (self._folder / "cgroup.procs").write_text(str(pid))
+
+    def release(self) -> None:
+        """Give the process its container's CPU back, if it still lives."""
+        with contextlib.suppress(OSError):
+            for pid in (self._folder / "cgroup.procs").read_text().split():
+                (self._container / "cgroup.procs").write_text(pid)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+
 def _slow_node(job: Job, rank: int) -> Struck:
     node = job.member(rank)["node"]
     faults.slow(node, HALF)
@@ -67,7 +108,7 @@ def _throttled(node: str, rank: int) -> Expected:
 
 def _slow_process(job: Job, rank: int, procs: int = 1) -> Struck:
     member = job.member(rank // procs)
-    pid = rank_process(member["node"], member["podUid"], SCRIPT, rank)
+    pid = rank_process(member["node"], member["podUid"], SLOW_SCRIPT, rank)
     cores = Options.load().node_cores * PROCESS_SHARE / procs
     held = HeldProcess(pid, cores)
     # It waits for a CPU and its container was not throttled: that looks like contention.

@@ -1,6 +1,6 @@
 """The example's training (examples/train_gpt.py), which takes faults on demand.
 
-Before each step a rank looks into the folder of its checkpoints, which all ranks and the benchmark share:
+Before each step a rank looks into the folder of its checkpoints, which all ranks and who orders the faults share:
 
 - ``order-RANK``: a fault that the rank is to have once, a JSON object of ``Order``'s fields in ``orders``;
 - ``storage-away``: until when the storage is away (unix seconds);
@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -27,18 +28,19 @@ FOLDER = Path(os.environ["FOLDER"])
 PAUSE_SECONDS = float(os.environ["PAUSE_SECONDS"])  # of a step
 RANK = int(os.environ["RANK"])
 MEBIBYTE = 1 << 20
+DISK_MEBIBYTES = 300  # more than the container's limit of local storage
 _step = train_gpt.run_step
 
 
 def stamp(order: str, what: str) -> None:
-    """Note when something happened, by the clock that the benchmark reads, too."""
+    """Note when something happened, by the machine's clock."""
     line = json.dumps({"order": order, "what": what, "at": time.time()})
     with (FOLDER / "stamps.jsonl").open("a") as file:
         file.write(f"{line}\n")
 
 
 class Log(train_gpt.Log):  # type: ignore[misc]
-    """The example's log, which also notes the steps of each rank where the benchmark reads them."""
+    """The example's log, which also notes the steps of each rank in the shared folder."""
 
     def __init__(self, rank: int, as_json: bool) -> None:
         super().__init__(rank, as_json)
@@ -60,6 +62,13 @@ def use_memory() -> NoReturn:
     held = []
     while True:
         held.append(bytearray(os.urandom(1) * (64 * MEBIBYTE)))
+
+
+def use_disk() -> NoReturn:
+    with Path("/tmp/full").open("wb") as file:
+        for _ in range(DISK_MEBIBYTES):
+            file.write(os.urandom(MEBIBYTE))
+    sleep_for_ever()
 
 
 def sleep_for_ever() -> NoReturn:
@@ -84,8 +93,12 @@ def obey(order: dict[str, str]) -> None:
             raise SystemExit(int(order["text"]))
         case "memory":
             use_memory()
+        case "disk":
+            use_disk()
         case "sleep":
             sleep_for_ever()
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case unknown:
             raise ValueError(f"order {number}: no fault {unknown!r}")
 

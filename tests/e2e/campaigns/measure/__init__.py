@@ -1,0 +1,1 @@
+"""Measure what faults lead to on the real cluster, on the stage of the campaigns that test it."""
