@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -17,9 +19,11 @@ from dev.kubectl import Json
 # Beyond this share of stolen time a rank really waits for a CPU, now and then twice as long as its peers.
 DISTURBING = 0.05
 QUIET_SECONDS = 10.0
+MEASUREMENTS = 3  # at most, until one was not disturbed
 BUDGET_SECONDS = 1200.0  # of a run, after which nothing is repeated and nothing waits for a quiet machine
 _STARTED = time.monotonic()
 SLOWED_BY_THE_MACHINE = ("CpuContention", "Unknown")
+T = TypeVar("T")
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
@@ -73,6 +77,24 @@ def wait_for_quiet(limit_seconds: float) -> None:
         time.sleep(QUIET_SECONDS)
         if stolen_share(begun) <= DISTURBING:
             return
+
+
+def when_quiet(what: str, measure: Callable[[], T]) -> T:
+    """Measure until the hypervisor left the CPUs alone meanwhile, and return that measurement.
+
+    Raises:
+        AssertionError: each of ``MEASUREMENTS`` was disturbed; the message says by how much.
+    """
+    shares: list[float] = []
+    for _ in range(MEASUREMENTS):
+        begun = cpu_times()
+        measured = measure()
+        shares.append(stolen_share(begun))
+        if shares[-1] <= DISTURBING:
+            return measured
+        wait_for_quiet(QUIET_SECONDS)
+    taken = ", ".join(f"{share:.0%}" for share in shares)
+    raise AssertionError(f"{what}: a hypervisor took {taken} of the CPU time, and {DISTURBING:.0%} is the most")
 
 
 def own_diagnoses(status: Json, since: CpuTimes) -> list[Json]:

@@ -84,7 +84,7 @@ def expect_iterations(found: list[Found], iterations: int) -> None:
 
 def expect_slow_rank(named: Counter[tuple[int, ...]]) -> None:
     """Assert that SLOW_RANK, and no other, is named most often."""
-    assert named, "nobody was named"
+    assert named, "no rank was named"
     assert named.most_common(1)[0][0] == (SLOW_RANK,), named
 
 

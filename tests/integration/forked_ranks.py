@@ -81,7 +81,7 @@ if __name__ == "__main__":
     atexit.register(leave)
     for name in IMPORTED:
         importlib.import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a training
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for a training
     wanted, pipe, errors = next_training(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(errors, 2)

@@ -2,7 +2,7 @@
 
 They lie below the kernel's ephemeral range: a server that is down for a moment must find its own port free again, and
 no client may be given it as a source port. Each worker of pytest-xdist has a slice of its own and gives no port twice
-before the slice is used up, so that a port that was chosen and is not yet bound is nobody else's.
+before the slice is used up, so that a port that was chosen and is not yet bound is no other worker's.
 """
 
 from __future__ import annotations

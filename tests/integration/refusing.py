@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Network:
-    """A loopback interface that nobody else uses; ``command`` runs a program there."""
+    """A loopback interface that no other test uses; ``command`` runs a program there."""
 
     def __init__(self) -> None:
         self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])

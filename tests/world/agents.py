@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from falcon_agent.reporting.schedule import Speaker
+from falcon_agent.reporting.schedule import ReportSchedule
 from falcon_core.wire.launcher.launch import LaunchStatus
 from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.probe import ProbeReport
@@ -29,7 +29,7 @@ class Voices:
         self.asked: frozenset[int] = frozenset()  # ranks of the operator's newest request
         self.reports = 0
         self.details = 0  # ranks that were reported in detail
-        self._speakers: dict[str, tuple[Speaker, _Turn]] = {}
+        self._schedules: dict[str, tuple[ReportSchedule, _Turn]] = {}
 
     def report(self, summary: Summary, now: float, *, forgotten: bool) -> Summary | None:
         """Return the report as the operator reads it; None while the agent has nothing to say."""
@@ -43,9 +43,9 @@ class Voices:
                 for rank in summary.ranks
             ),
         )
-        speaker, before = self._speakers.get(summary.pod_uid, (Speaker("u"), None))
-        self._speakers[summary.pod_uid] = (speaker, turn)
-        detailed = speaker.detail_due(
+        schedule, before = self._schedules.get(summary.pod_uid, (ReportSchedule("u"), None))
+        self._schedules[summary.pod_uid] = (schedule, turn)
+        detailed = schedule.detail_due(
             summary, asked=self.asked, detection=Detection(), urgent=forgotten or turn != before, now=now
         )
         if detailed is None:

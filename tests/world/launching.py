@@ -79,6 +79,18 @@ class Launching(WorldState):
             ends = self.nodes[pod.node].ends_pods
             pod.exit_code, pod.said = ends if ends is not None else (None, pod.said)
 
+    def _fail_at_start(self, pod: Pod) -> None:
+        """End the ranks that miss something on their node, soon after their start."""
+        node = self.nodes.get(pod.node)
+        if node is None or not node.lacks or pod.state != "Running":
+            return
+        if self.clock.seconds < pod.run_at + node.lacks_after_seconds:
+            return
+        for rank, process in list(pod.ranks.items()):
+            if process.state == "Running":
+                self._end(pod, rank, exit_code=1)
+                pod.ranks[rank] = replace(pod.ranks[rank], last_words=node.lacks)
+
     def _smoke(self, pod: Pod) -> None:
         """Let the launcher test its machine beside the start, once for each number."""
         number = self.plan.smoke if self.plan is not None and pod.generation == self.plan.generation else 0

@@ -73,12 +73,17 @@ async def run(
     until: Callable[[World], Any],
     *,
     seconds: float = 60.0,
+    ticks: int = 1,
 ) -> None:
-    """Let time pass until ``until`` is true; the operator looks at every tick, and is restarted when it crashes."""
+    """Let time pass until ``until`` is true; the operator is restarted when it crashes.
+
+    ``ticks``: from look to look; ``until`` is asked after each look.
+    """
     end = world.clock.seconds + seconds
     reconciler = operator(world)
     while world.clock.seconds < end:
-        world.tick()
+        for _ in range(ticks):
+            world.tick()
         try:
             with contextlib.suppress(Conflict):
                 await reconciler.reconcile("ml", "gpt2")
@@ -88,6 +93,16 @@ async def run(
             return
     state = world.job.status if world.job else None
     raise AssertionError(f"not within {seconds} s; status: {msgspec.json.format(msgspec.json.encode(state)).decode()}")
+
+
+async def idle(world: World, operator: Callable[[World], Any], seconds: float) -> None:
+    """Let time pass in which nothing is to happen.
+
+    The operator looks twice a second: the real one waits for two seconds and more (``job.decide.LOOK_SECONDS``), and a
+    tenth of a second is for what changes.
+    """
+    end = world.clock.seconds + seconds
+    await run(world, operator, lambda w: w.clock.seconds >= end, seconds=seconds + 1, ticks=5)
 
 
 async def trained(world: World, iterations: int = 30) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -10,6 +11,7 @@ from falcon_core.recovery.model.membership import Exclusion
 from falcon_core.wire.launcher.imports import Imports
 from falcon_core.wire.launcher.launch import LaunchRank, LaunchStandby
 from falcon_core.wire.measurement.check import CheckReport
+from falcon_core.wire.reporting.anomalies import Anomaly
 from falcon_core.wire.reporting.messages import Onset, Plan, RankSignals, Sight, Work
 from falcon_core.wire.saves.checkpoint import Held, Loaded
 from falcon_core.wire.saves.directory import DirectoryReport
@@ -59,6 +61,7 @@ class Node:
         self.bits = 10e9  # a second, of its links
         self.refuses = False  # connections of its peers, in the measurement of links
         self.throttled = 0.0
+        self.odd: Callable[[float], list[Anomaly]] = lambda _seconds: []  # what its pod's agent finds odd at that time
         self.dead = False  # everything on it is gone, and the API server does not know it
         self.ready = True
         self.taints = {TAINT_SPARE: "spares"} if spare else {}
@@ -68,6 +71,8 @@ class Node:
         self.reports: tuple[NodeReport, ...] = ()
         self.ready_changed = START_UNIX
         self.stuck: dict[str, Any] | None = None  # pods do not start here: what their kubelet says (fields of PodView)
+        self.lacks = ""  # ranks end here soon after their start, with these words
+        self.lacks_after_seconds = 0.5
         self.ends_pods: tuple[int, dict[str, Any]] | None = None  # as soon as they would begin: exit code, and words
 
 
@@ -150,7 +155,7 @@ class WorldState:
         self.held: list[Held] = []  # what each pod says of checkpoints in memory
         self.loaded: list[Loaded] = []  # likewise, of what the ranks have begun from
         self.copies: CopiesReport | None = None  # what each says of copies
-        self.peers: Peers | None = None  # what the agents were told of each other
+        self.peers: Peers | None = None  # what the agents know of each other
         self.imports: Imports | None = None  # what standbys in pods without a replica import
         self.directory: DirectoryReport | None = None  # what each pod says of its folder in memory
         self.work: Work = "Fixed"  # what all ranks' calls show of it

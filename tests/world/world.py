@@ -74,6 +74,7 @@ class World(Launching, Reporting):
             self._remove(pod)
         for pod in self.pods.values():
             self._launch(pod)
+            self._fail_at_start(pod)
             self._smoke(pod)
         self._break()
         self._train(seconds)

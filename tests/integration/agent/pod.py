@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.rings.ring_reader import RingReader
 from falcon_agent.rings.tracker import Memory
 from falcon_core.signals.rank.chain import RankChain
+from falcon_core.wire.agent_config import VARIABLE, AgentConfig, encode_config
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launcher.launch import Phase, Standby
 from falcon_core.wire.reporting.messages import Detection, Plan, PlanMember, RankSignals, Summary
@@ -70,20 +71,22 @@ def credentials(folder: Path, site: Site, job_uid: str) -> Path:
     return folder
 
 
-def start_agent(site: Site, job: JobKey, pod: AgentPod, **changes: str) -> subprocess.Popen[bytes]:
-    """Start a pod's agent, with the environment that the operator renders, and ``changes`` of it."""
+def start_agent(site: Site, job: JobKey, pod: AgentPod, **changes: Any) -> subprocess.Popen[bytes]:
+    """Start a pod's agent, with the environment that the operator renders; ``changes``: of ``AgentConfig``."""
+    config = AgentConfig(
+        namespace=job.namespace,
+        job=job.name,
+        job_uid=job.uid,
+        gateways=tuple(gateway.agents for gateway in site.gateways),
+        gateway_tls_dir=str(pod.credentials),
+        run_dir=str(pod.run_dir),
+    )
     environment = {
         **os.environ,
-        "FALCON_NAMESPACE": job.namespace,
-        "FALCON_JOB": job.name,
-        "FALCON_JOB_UID": job.uid,
         "FALCON_POD": pod.name,
         "FALCON_POD_UID": pod.uid,
         "FALCON_NODE": pod.node,
-        "FALCON_RUN_DIR": str(pod.run_dir),
-        "FALCON_GATEWAYS": ",".join(gateway.agents for gateway in site.gateways),
-        "FALCON_GATEWAY_TLS_DIR": str(pod.credentials),
-        **changes,
+        VARIABLE: encode_config(msgspec.structs.replace(config, **changes)),
     }
     with pod.log.open("ab") as log:
         return subprocess.Popen([sys.executable, "-m", "falcon_agent"], env=environment, stdout=log, stderr=log)
@@ -121,8 +124,8 @@ class Pod:
         command = command or (str(PYTHON), str(PROGRAM), str(folder))
         self.launcher = Launcher(folder / "run", *command, options=options)
 
-    def start_agent(self, **changes: str) -> subprocess.Popen[bytes]:
-        """Start another life of the agent, with the environment that the operator renders, and ``changes`` of it."""
+    def start_agent(self, **changes: Any) -> subprocess.Popen[bytes]:
+        """Start another life of the agent, with what the operator hands over, and ``changes`` of it."""
         self.agent = start_agent(
             self._site,
             self._job.key,

@@ -233,7 +233,7 @@ class ByHand:
         milliseconds: int = 200,
         machine_milliseconds: int = 0,
     ) -> None:
-        """Order the ranks to stand still; nobody may ever end it."""
+        """Order the ranks to stand still; the order may never be ended."""
         starts = [Reported(start, 1.0) for report in reported for start in report.ranks]
         where = stops(starts, self.ring.size, None, lead_seconds=lead_seconds, iteration_seconds=ITERATION_SECONDS / 2)
         ring = [(at, self._addresses[at], report.links.port) for at, report in enumerate(reported)]

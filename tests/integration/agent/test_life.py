@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from falcon_agent.reporting.schedule import Speaker
+from falcon_agent.reporting.schedule import ReportSchedule
 from falcon_core.signals.job.communicators import Seat, name_communicators
 from falcon_core.signals.job.hang import Progress, explain_hang
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, Detection, RankSignals, Summary
@@ -93,9 +93,9 @@ def is_quiet(report: Summary) -> bool:
 
 def came_early(later: Summary, earlier: Summary) -> bool:
     """Check whether ``later`` came though the pod's moment to report had not come since ``earlier``."""
-    speaker = Speaker(JOB.uid)
-    speaker.detail_due(earlier, asked=(), detection=Detection(), urgent=True, now=0.0)
-    return not speaker.moment_has_come(later.unix_ns)
+    schedule = ReportSchedule(JOB.uid)
+    schedule.detail_due(earlier, asked=(), detection=Detection(), urgent=True, now=0.0)
+    return not schedule.is_due(later.unix_ns)
 
 
 @pytest.mark.slow  # unit agent/reporting/test_schedule shows when a healthy pod reports
@@ -204,7 +204,7 @@ async def test_training_never_notices_that_etcd_and_gateway_die_and_reports_resu
 async def test_an_agent_that_the_gateway_refuses_says_so_and_tracks_on(make_pod: MakePod) -> None:
     """It stays for as long as training does: whoever repairs the certificate finds everything in place."""
     pod = make_pod(1)
-    agent = pod.start_agent(FALCON_NAMESPACE="elsewhere")
+    agent = pod.start_agent(namespace="elsewhere")
     said = await pod.logged("the gateway refuses this agent; trying again")
     assert "certificate" in said["error"]
     assert agent.poll() is None
@@ -246,6 +246,19 @@ async def test_a_ranks_death_is_reported_at_once_and_the_next_generation_is_foll
     assert dead.launch is not None
     killed = next(rank for rank in dead.launch.ranks if rank.signal == signal.SIGKILL)
     assert (killed.rank, killed.exit_code, killed.core_dumped, killed.oom_killed) == (1, None, False, False)
+
+    # Who waited for whom shows in the calls that each had begun when it ended.
+    ended = await pod.reported(
+        "both ends, with their counts",
+        lambda s: (
+            s.launch is not None
+            and {rank.state for rank in s.launch.ranks} == {"Exited"}
+            and all(rank.comms for rank in s.ranks)
+        ),
+    )
+    begun = {rank.rank: [comm.entered for comm in rank.comms] for rank in ended.ranks}
+    assert None not in (*begun[0], *begun[1])
+    assert sum(map(int, filter(None, begun[0]))) >= sum(map(int, filter(None, begun[1])))
 
     pod.plan(2, "Stop")
     stopped = await pod.reported(

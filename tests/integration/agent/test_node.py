@@ -1,7 +1,7 @@
 """The node's daemon with a real kube-apiserver, the chart's rights and policy, and this machine's kernel log.
 
 Its token is what a pod of the DaemonSet gets: bound to a pod on the node. No kubelet runs. What the kernel has said is
-not known here, and nobody can make it say something: tests/unit/agent/node judges lines.
+not known here, and no test can make it write a record: tests/unit/agent/node judges lines.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -50,6 +51,22 @@ async def test_what_a_rank_raised_is_reported_while_its_process_lives(make_pod: 
     assert words.text.endswith(" in step)")
     assert words.unix_ns >= int((tmp_path / "printed-0").read_text())
     assert words.unix_ns <= report.unix_ns
+
+
+async def test_a_crash_at_a_programs_end_is_reported_with_the_error_that_ended_it(
+    make_pod: MakePod, python_dir: Path, tmp_path: Path
+) -> None:
+    program = (sys.executable, str(PROGRAMS / "raising.py"), str(tmp_path), "crash")
+    pod = make_pod(1, *program, options=("--python", str(python_dir)))
+    pod.start_agent()
+    pod.plan(1, "Run")
+    await runs(pod)
+    (tmp_path / "go").touch()
+    report = await pod.reported("it crashed", lambda s: s.launch is not None and s.launch.ranks[0].state == "Exited")
+    assert report.launch is not None
+    assert report.launch.ranks[0].signal == signal.SIGABRT
+    assert said(report)
+    assert report.output[0].uncaught_unix_ns > 0, "without it the crash would count as the cause"
 
 
 async def test_exceptions_that_are_logged_again_and_again_are_one_word_and_no_storm(

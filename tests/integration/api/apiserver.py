@@ -169,7 +169,7 @@ def process(work_dir: Path, name: str, *flags: str) -> Iterator[subprocess.Popen
         try:
             yield running
         finally:
-            running.kill()  # a graceful end takes seconds and serves nobody
+            running.kill()  # a graceful end takes seconds and serves no client
             running.wait()
 
 

@@ -11,9 +11,10 @@ import pytest
 from falcon_operator.base.ports import PodSettings
 from falcon_operator.manifests.instrument import Identity, instrument
 from tests.integration.api.apiserver import ApiServer
+from tests.unit.operator.manifests.test_instrument import CONFIG
 
 SETTINGS = PodSettings(agent_image="falcon/agent:1", gateways="gateway:7443")
-IDENTITY = Identity(namespace="ml", job="j", uid="u", secret="s", container="trainer", procs=1)
+IDENTITY = Identity(agent=CONFIG, secret="s", container="trainer")
 WHOLE = {"cpu": "4", "memory": "8Gi"}
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.model.membership import Exclusion
-from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.signals.changepoint.generation_level import Level
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import Counters, DiagnosisStatus, DoneStep, IterationStatus, TrainingJobStatus
@@ -57,12 +57,8 @@ STATUS = TrainingJobStatus(
 SLOW = SlowIncident(
     id="i-1",
     phase="Detected",
-    onset_at=1763640250.25,
-    onset_generation=1,
-    onset_iteration=412,
-    reported_iteration=421,
-    healthy_ns=231_000_000,
-    slow_ns=612_000_000,
+    onset=SlowdownOnset(at=1763640250.25, generation=1, iteration=412, reported_iteration=421),
+    times=IterationTimes(healthy_ns=231_000_000, slow_ns=612_000_000),
     loss=Loss(seconds=13.3, generation=1, counted_iterations=421),
 )
 RUN = TrainingRunSpec(
@@ -73,8 +69,10 @@ RUN = TrainingRunSpec(
     exclusions=[Exclusion(node="node-c", reason="slow", at=1763640250.0)],
     counters=Counters(restarts=1, replacements=3),
     recovery=RecoveryState(
-        level=Level(iteration_ns=231_000_000, noise=0.02, iterations=400, world_size=2, period_calls=7),
-        slow=SLOW,
+        levels=Levels(
+            settled=Level(iteration_ns=231_000_000, noise=0.02, iterations=400, world_size=2, period_calls=7)
+        ),
+        slowdowns=[SLOW],
         overheads={"ReplaceNode": 13.0},
     ),
     history=[ClosedIncident(at=1763640300.5, outcome="Relieved", slow=SLOW)],
@@ -135,10 +133,10 @@ def test_columns_of_a_run(api: ApiServer, run: str) -> None:
 def test_a_word_that_a_newer_version_stored_is_taken(api: ApiServer) -> None:
     """What the operator remembers must never be refused for a word: it could not write anything down any more."""
     slow = {**msgspec.to_builtins(SLOW), "phase": "Bargaining"}
-    spec = {**msgspec.to_builtins(RUN), "phase": "Hibernate", "recovery": {"slow": slow}}
+    spec = {**msgspec.to_builtins(RUN), "phase": "Hibernate", "recovery": {"slowdowns": [slow]}}
     name = store_run(api, "from-tomorrow", spec)
     stored = json.loads(api.ok("kubectl", "get", "ftr", name, "-o", "json"))["spec"]
-    assert (stored["phase"], stored["recovery"]["slow"]["phase"]) == ("Hibernate", "Bargaining")
+    assert (stored["phase"], stored["recovery"]["slowdowns"][0]["phase"]) == ("Hibernate", "Bargaining")
     api.ok("kubectl", "delete", "ftr", name)
 
 

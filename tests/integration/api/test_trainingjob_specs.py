@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_core.recovery.views import STRATEGY_TYPES
 from falcon_operator.api.trainingjob import TrainingJobSpec
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.api.manifests import REMOVED, TRAINING_JOB, Changes, changed
@@ -146,7 +147,7 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     "unknown strategy": (
         {"spec.mitigation": {"strategies": [{"type": "Restart"}]}},
         "spec.mitigation.strategies[0].type",
-        '"Ignore", "AdjustMicrobatches", "SwapNodes", "ReplaceNode"',
+        ", ".join(f'"{facts.name}"' for facts in STRATEGY_TYPES),
     ),
     "strategy twice": (
         {"spec.mitigation": {"strategies": [{"type": "Ignore"}, {"type": "Ignore"}]}},
@@ -209,6 +210,8 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     "empty window": ({"spec.recovery": {"window": ""}}, "spec.recovery.window", "write for example 1h"),
     "short window": ({"spec.recovery": {"window": "59s"}}, "spec.recovery.window", "from 1m to 168h"),
     "long window": ({"spec.recovery": {"window": "169h"}}, "spec.recovery.window", "from 1m to 168h"),
+    "long wait for an outage": ({"spec.recovery": {"outageWait": "169h"}}, "spec.recovery.outageWait", "up to 168h"),
+    "wait without unit": ({"spec.recovery": {"outageWait": "0"}}, "spec.recovery.outageWait", "0s not to wait"),
     # -- what a later release brings
     "minReplicas": ({"spec.minReplicas": 2}, "spec.minReplicas", LATER),
     "weight": ({"spec.weight": "1.0"}, "spec.weight", LATER),
@@ -312,7 +315,7 @@ GOOD: dict[str, Changes] = {
             ]
         }
     },
-    "windows": {"spec.recovery": {"restarts": 0, "window": "1h30m"}},
+    "windows": {"spec.recovery": {"restarts": 0, "window": "1h30m", "outageWait": "0s"}},
     "checkpoints": {"spec.checkpoint": {"intervalSeconds": 1800}},
     "the longest name": {"metadata.name": "a" * 50},
     "suspended": {"spec.suspend": True, "spec.ttlSecondsAfterFinished": 0, "spec.activeDeadlineSeconds": 60},

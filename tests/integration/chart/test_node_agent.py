@@ -10,7 +10,7 @@ from falcon_agent.settings import NodeSettings
 from tests.integration.chart.charts import CHART, NAMESPACE, Manifest, Rendered, helm
 
 ON = ("--set", "nodeAgent.enabled=true")
-ERRORS = {"disabled": ["xid-hot"]}
+ERRORS = {"disabled": ["xid-power"]}
 
 
 def pod(chart: Rendered) -> Manifest:
@@ -72,7 +72,7 @@ def test_pods_are_named_unless_tenants_may_not_know_of_each_other() -> None:
 
 def test_operator_and_node_agent_have_the_same_table_of_errors() -> None:
     chart = Rendered(*ON, "--set-json", f"operator.errors={json.dumps(ERRORS)}")
-    assert json.loads(variables(chart)["FALCON_ERRORS"])["disabled"] == ["xid-hot"]
+    assert json.loads(variables(chart)["FALCON_ERRORS"])["disabled"] == ["xid-power"]
     assert variables(chart)["FALCON_ERRORS"] == chart.operator_env()["FALCON_ERRORS"]
     assert "FALCON_ERRORS" not in variables(Rendered(*ON))
 

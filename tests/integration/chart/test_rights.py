@@ -20,7 +20,8 @@ POLICY_TIMEOUT_SECONDS = 60.0
 def cluster() -> Iterator[ApiServer]:
     """Yield the chart installed for all namespaces, and a team's namespace."""
     with running_apiserver() as server:
-        server.ok("helm", "install", "falcon", str(CHART), "-n", NAMESPACE, "--create-namespace")
+        installed = ("-n", NAMESPACE, "--create-namespace", "--set", "anomalies.enabled=true")
+        server.ok("helm", "install", "falcon", str(CHART), *installed)
         server.ok("kubectl", "create", "namespace", "team")
         yield server
 
@@ -132,6 +133,27 @@ def test_in_its_own_namespace_it_reads_its_own_secrets_alone(cluster: ApiServer)
     assert may(cluster, "update", "secrets/falcon-gateway-tls", NAMESPACE)
     assert not may(cluster, "get", "secrets/someone-elses", NAMESPACE)
     assert not may(cluster, "list", "secrets", NAMESPACE)
+
+
+@pytest.mark.parametrize("namespace", [NAMESPACE, "team"])
+def test_the_anomaly_service_may_nothing(cluster: ApiServer, namespace: str) -> None:
+    """Its account has no role; what every account may (ask for its own rights) is all that is left."""
+    user = f"system:serviceaccount:{NAMESPACE}:falcon-anomalies"
+    assert may(cluster, "get", "secrets/falcon-anomalies-tls", NAMESPACE), (
+        "the operator may, so the question is asked right"
+    )
+    for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
+        for resource in (
+            "pods",
+            "secrets",
+            "configmaps",
+            "services",
+            "nodes",
+            "trainingjobs",
+            "trainingruns",
+            "events",
+        ):
+            assert not may(cluster, verb, resource, namespace, user), f"{verb} {resource}"
 
 
 def test_it_writes_no_other_secret_of_a_job(cluster: ApiServer) -> None:
@@ -291,6 +313,7 @@ def test_users_get_rights_through_the_default_roles(cluster: ApiServer, role: st
         ("Deployment", "falcon"),
         ("Deployment", "falcon-etcd"),
         ("Deployment", "falcon-gateway"),
+        ("Deployment", "falcon-anomalies"),
         ("Pod", "falcon-test-operator"),
         ("Pod", "falcon-test-etcd"),
         ("Pod", "falcon-test-gateway"),
@@ -301,7 +324,7 @@ def test_pods_pass_pod_security_restricted(cluster: ApiServer, kind: str, name: 
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     enforced = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": label}}
     cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(enforced))
-    workload = Rendered()(kind, name)
+    workload = Rendered("--set", "anomalies.enabled=true")(kind, name)
     spec = workload["spec"] if kind == "Pod" else workload["spec"]["template"]["spec"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "namespace": namespace}, "spec": spec}
     cluster.ok("kubectl", "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))

@@ -61,12 +61,27 @@ def test_a_request_needs_this_right(method: str, path: str, right: Right) -> Non
     assert rights_of(method, path) == {right}
 
 
-@pytest.mark.parametrize("flags", [(), ("--set", EXTERNAL)], ids=["own-etcd", "external-etcd"])
+def test_only_with_the_anomaly_service_does_it_keep_that_services_certificate() -> None:
+    def named(*flags: str) -> set[str]:
+        return {name for rule in Rendered(*flags)("Role", "falcon")["rules"] for name in rule.get("resourceNames", [])}
+
+    assert named("--set", "anomalies.enabled=true") - named() == {"falcon-anomalies-tls"}
+
+
+ANOMALIES = "anomalies.enabled=true"
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--set", EXTERNAL), ("--set", ANOMALIES)], ids=["own-etcd", "external-etcd", "anomalies"]
+)
 def test_no_job_has_a_secret_of_the_name_of_one_of_the_releases(flags: tuple[str, ...]) -> None:
     """Jobs may live in the release's namespace, and `prod-falcon` is what a release named `prod` is called."""
     chart = Rendered(*flags, release="prod")
     gateway = chart("Deployment", "prod-falcon-gateway")["spec"]["template"]["spec"]
-    mounted = {volume["secret"]["secretName"] for volume in gateway["volumes"] if "secret" in volume}
+    pods = [gateway]
+    if ("Deployment", "prod-falcon-anomalies") in chart.objects:
+        pods.append(chart("Deployment", "prod-falcon-anomalies")["spec"]["template"]["spec"])
+    mounted = {volume["secret"]["secretName"] for pod in pods for volume in pod["volumes"] if "secret" in volume}
     named = {name for rule in chart("Role", "prod-falcon")["rules"] for name in rule.get("resourceNames", [])}
     assert mounted <= named
     suffix = secret_name(TrainingJob(metadata=ObjectMeta(name=""), spec=TrainingJobSpec(replicas=1, template={})))

@@ -1,7 +1,8 @@
 """Kubelets and agents that a test plays, so that a job runs against a real API server without machines.
 
 A kubelet runs every pod that the real scheduler has placed, and removes every pod that is being deleted. The agents of
-running pods follow the operator's plan at once, and report iterations of a quarter of a second.
+running pods follow the operator's plan at once, and report iterations of a quarter of a second, or as long as the
+slowest node makes them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+import msgspec
 
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launcher.imports import Imports
@@ -54,6 +57,8 @@ class Agents:
         self.run_at = 0.0
         self.pods: list[PodView] = []  # that run
         self.gone: dict[str, float] = {}  # by uid of a pod on a lost node: since when its agent is silent
+        self.lacks = ""  # every rank ends at its start with these words
+        self.slow_nodes: dict[str, float] = {}  # by node: how many times its normal time a rank there computes
 
     def follow(self, pods: list[PodView], lost: frozenset[str]) -> None:
         """Take over which pods run, and which are gone with their node."""
@@ -81,27 +86,38 @@ class Agents:
         processes = [
             LaunchRank(local_rank=0, rank=rank, pid=100, state="Running", started_unix_ns=began_ns) for rank in ranks
         ]
+        if self.lacks:
+            end = {"state": "Exited", "exit_code": 1, "ended_unix_ns": time.time_ns(), "last_words": self.lacks}
+            processes = [msgspec.structs.replace(process, **end) for process in processes]
         launch = LaunchStatus(
             generation=generation, dead_below=generation, state="Running" if running else "Stopped", ranks=processes
         )
-        signals = [self._signals(rank) for rank in ranks]
+        signals = [self._signals(rank, self.slow_nodes.get(pod.node, 1.0)) for rank in ranks if not self.lacks]
         return Summary(
             pod_uid=pod.uid, sequence=1, unix_ns=time.time_ns(), generation=generation, launch=launch, ranks=signals
         )
 
-    def _signals(self, rank: int) -> RankSignals:
-        done = int((time.monotonic() - self.run_at) / ITERATION_SECONDS)
-        length = [int(ITERATION_SECONDS * 1e9)] * min(16, done)
+    def _signals(self, rank: int, slowdown: float) -> RankSignals:
+        """Return what a rank reports that takes ``slowdown`` times its normal compute time."""
+        slowest = max((self.slow_nodes.get(pod.node, 1.0) for pod in self._members()), default=1.0)
+        done = int((time.monotonic() - self.run_at) / (slowest * ITERATION_SECONDS))
+        known = min(16, done)
+        compute_ns, iteration_ns = (int(factor * ITERATION_SECONDS * 1e9) for factor in (slowdown, slowest))
         return RankSignals(
             rank=rank,
             tracking="Tracking",
             iterations=done,
-            iteration_ns=length,
-            compute_ns=length,
-            wait_ns=[0] * len(length),
+            iteration_ns=[iteration_ns] * known,
+            compute_ns=[compute_ns] * known,
+            wait_ns=[iteration_ns - compute_ns] * known,
             last_call_unix_ns=time.time_ns(),
             hang_deadline_ns=int(5e9),
         )
+
+    def _members(self) -> list[PodView]:
+        """Return the running pods that have ranks in the plan."""
+        uids = {member.pod_uid for member in self.plan.members} if self.plan is not None else set()
+        return [pod for pod in self.pods if pod.uid in uids]
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
         if self.plan is None or (plan.generation, plan.phase) != (self.plan.generation, self.plan.phase):
@@ -147,7 +163,11 @@ class Played:
         self.lost: frozenset[str] = frozenset()  # nodes that are gone, with all that ran there
         self.looks = 0
         self._schedules = schedules
-        self._reconciler = JobReconciler(kube, self.agents, self, Metrics(), SystemClock())
+        self.restart()
+
+    def restart(self) -> None:
+        """Replace the operator's process: what it remembered is lost."""
+        self._reconciler = JobReconciler(self.kube, self.agents, self, Metrics(), SystemClock())
 
     async def look(self) -> None:
         """Let the operator look once."""

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 UV = os.environ.get("UV") or shutil.which("uv") or ""
-PROGRAMS = ("falcon-operator", "falcon-agent", "falcon-sim", "kubectl-falcon")
+PROGRAMS = ("falcon-operator", "falcon-anomaly", "falcon-agent", "falcon-sim", "kubectl-falcon")
 RECORDING = ROOT / "examples" / "recordings" / "straggler"
 SCENARIO = ROOT / "examples" / "simulation" / "straggler.yaml"
 
@@ -133,13 +133,16 @@ def test_the_extra_errors_classifies_a_line(wheel: Path, tmp_path: Path) -> None
     assert bare.run("python", "-c", program).stdout.strip() == "GpuLost"
 
 
-@pytest.mark.parametrize("extra", ["operator", "agent"])
-def test_a_service_starts_as_far_as_its_settings(wheel: Path, tmp_path: Path, extra: str) -> None:
+@pytest.mark.parametrize(
+    ("extra", "missing"),
+    [("operator", "FALCON_GATEWAYS"), ("anomaly", "FALCON_GATEWAYS"), ("agent", "FALCON_AGENT_CONFIG")],
+)
+def test_a_service_starts_as_far_as_its_settings(wheel: Path, tmp_path: Path, extra: str, missing: str) -> None:
     bare = environment(wheel, extra, tmp_path)
     check_every_program_introduces_itself(bare)
     done = bare.run(f"falcon-{extra}", succeeds=False)
     assert done.returncode == 78  # EX_CONFIG: every import was found, the settings were read
-    assert "FALCON_GATEWAYS" in done.stderr
+    assert missing in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -150,5 +153,5 @@ def test_the_extra_nvml_brings_the_bindings(wheel: Path, tmp_path: Path) -> None
 
 
 def test_every_extra_is_tried_here() -> None:
-    tried = {"errors", "sim", "plot", "etcd", "gateway", "operator", "agent", "nvml"}
+    tried = {"errors", "sim", "plot", "etcd", "gateway", "operator", "anomaly", "agent", "nvml"}
     assert set(PROJECT["optional-dependencies"]) == tried

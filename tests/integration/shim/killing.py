@@ -18,7 +18,7 @@ from falcon_core.wire.ring import RecordArray
 DRIVER = Path(os.environ.get("SHIM_TEST_OUT", "")) / "ring_stress"
 THREADS = 3
 CAPACITY = 4096
-# A thread leaves two slots at most that nobody can read: the slot in which it dies, and, where the other threads lapped
+# A thread leaves two slots at most that cannot be read: the slot in which it dies, and, where the other threads lapped
 # it in the middle of an append, the slot that it then spoilt for them. It never leaves two spoilt slots: when it
 # reserves again, the head is past the first spoilt slot, so that a slot that it spoils then has overwritten the first.
 MOST_HOLES = 2 * THREADS

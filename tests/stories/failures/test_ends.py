@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from falcon_operator.base.ports import ContainerView
-from tests.world.running import operator, run, runs, state, trained
+from tests.world.running import idle, operator, run, runs, state, trained
 from tests.world.world import World
 
 replace = msgspec.structs.replace
@@ -120,8 +120,7 @@ async def test_a_pod_that_is_done_may_leave_before_the_others_end(leaves: str) -
     else:
         pod.disruption = "Eviction API: evicting" if leaves == "drained" else ""
         pod.deleting_at = world.clock.seconds
-    later = world.clock.seconds + 90
-    await run(world, operator, lambda w: w.clock.seconds > later, seconds=100)
+    await idle(world, operator, 90)
     assert (world.generation, world.status.state, world.status.diagnoses) == (1, "Running", [])
     for rank in (0, 1):
         world.end_rank(rank, exit_code=0)
@@ -181,11 +180,6 @@ def _init_failed(message: str = "") -> dict[str, Any]:
     return {"containers": {each.name: each for each in (agent, fetch, trainer)}}
 
 
-async def _pause(world: World, seconds: float) -> None:
-    later = world.clock.seconds + seconds
-    await run(world, operator, lambda w: w.clock.seconds > later, seconds=seconds + 10)
-
-
 async def _end_each(world: World, said: dict[str, Any], most: int, apart: float = 30.0) -> list[float]:
     """End rank 1's pod each time that the job trains again; return for how long it then stood still, seconds."""
     waits: list[float] = []
@@ -194,7 +188,7 @@ async def _end_each(world: World, said: dict[str, Any], most: int, apart: float 
         pod.said, pod.exit_code = said, 137
         await run(world, operator, lambda w, again=again: w.status.state == "Failed" or again(w), seconds=200)
         waits.append(world.clock.seconds - at)
-        await _pause(world, apart)
+        await idle(world, operator, apart)
     return waits
 
 
@@ -230,7 +224,7 @@ async def test_evictions_by_the_jobs_own_limit_are_counted_backed_off_and_given_
 async def test_what_the_cluster_does_for_its_own_reasons_is_not_counted(said: dict[str, Any]) -> None:
     world = World()
     await trained(world)
-    assert len(await _end_each(world, said, most=6)) == 6
+    assert len(await _end_each(world, said, most=5, apart=5.0)) == 5, "two more than the restarts that a job has"
     assert world.status.state == "Running"
     assert world.intent.recovery.attempts == []
 
@@ -240,7 +234,7 @@ async def test_an_eviction_for_a_limit_of_its_own_is_no_reason_to_leave_the_node
     await trained(world)
     pod = world.pod_of(1)
     pod.disruption = OWN_LIMIT  # the condition comes before the kubelet has ended the pod
-    await _pause(world, 5)
+    await idle(world, operator, 5)
     assert len(world.made) == 3, "no pod is prepared elsewhere"
     pod.said, pod.exit_code = _evicted(OWN_LIMIT), 137
     await run(world, operator, runs(2))
@@ -301,11 +295,51 @@ async def test_an_init_container_that_finds_broken_hardware_costs_the_node() -> 
     assert [exclusion.node for exclusion in world.exclusions] == ["node-b"]
 
 
-async def test_a_node_whose_kubelet_refuses_pods_is_left() -> None:
+REFUSALS = {
+    "UnexpectedAdmissionError": (
+        "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
+    ),
+    "OutOfcpu": "Pod was rejected: Node didn't have enough resource: cpu, requested: 4000, used: 3900, capacity: 4000",
+    "NodeAffinity": "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node selector",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+async def test_a_node_whose_kubelet_refuses_pods_is_left(reason: str) -> None:
     world = World()
-    message = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
-    refused = {"reason": "UnexpectedAdmissionError", "message": message, "containers": {}, "phase": "Failed"}
+    refused = {"reason": reason, "message": REFUSALS[reason], "containers": {}, "phase": "Failed"}
     world.nodes["node-b"].ends_pods = (1, refused)
     await run(world, operator, state("Running"), seconds=200)
     assert [exclusion.node for exclusion in world.exclusions] == ["node-b"]
     assert "PodRejected" in world.status.diagnoses[0].evidence
+
+
+DISRUPTIONS = {
+    "Evicted": PRESSURE,
+    "NodeShutdown": "Pod was rejected as the node is shutting down.",
+    "Preempting": "Preempted in order to admit critical pod",
+}
+
+
+def _disrupted(reason: str) -> dict[str, Any]:
+    return {"reason": reason, "message": DISRUPTIONS[reason], "containers": {}, "phase": "Failed"}
+
+
+@pytest.mark.parametrize("reason", DISRUPTIONS)
+async def test_a_node_that_ends_each_pod_for_reasons_of_its_own_is_left_for_a_spare(reason: str) -> None:
+    world = World()
+    world.nodes["node-b"].ends_pods = (1, _disrupted(reason))
+    await run(world, operator, state("Running"))
+    assert [exclusion.node for exclusion in world.exclusions] == ["node-b"]
+    assert len(world.made) == 7, "three pods, three on the node again, and the one on the spare"
+    assert [attempt.kind for attempt in world.intent.recovery.attempts] == ["Moved"], "it counts against no restart"
+
+
+async def test_without_a_spare_pods_are_made_again_later_each_time_and_the_job_does_not_fail() -> None:
+    world = World(spares=0)
+    world.nodes["node-b"].ends_pods = (1, _disrupted("Evicted"))
+    await idle(world, operator, 200)
+    assert len(world.made) < 15
+    assert world.status.state == "Recovering"
+    world.nodes["node-b"].ends_pods = None
+    await run(world, operator, state("Running"), seconds=100)

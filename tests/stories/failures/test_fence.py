@@ -11,7 +11,7 @@ from falcon_operator.api.common import TAINT_FENCED, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.ports import NodeReport
 from falcon_operator.intent.placement.exclusion import STEADY_SECONDS, fence_owner
-from tests.world.running import operator, run, state, trained
+from tests.world.running import idle, operator, run, state, trained
 from tests.world.world import Node, World
 
 replace = msgspec.structs.replace
@@ -25,12 +25,6 @@ async def fenced(world: World) -> Node:
     await run(world, operator, lambda _: TAINT_FENCED in slow.taints, seconds=120)
     await run(world, operator, state("Running"))
     return slow
-
-
-async def idle(world: World, seconds: float) -> None:
-    """Let the operator look on for this many seconds."""
-    until = world.clock.seconds + seconds
-    await run(world, operator, lambda w: w.clock.seconds > until, seconds=seconds + 1)
 
 
 def named(name: str, uid: str) -> TrainingJob:
@@ -51,9 +45,9 @@ async def test_a_fence_that_somebody_removed_is_respected() -> None:
     slow = await fenced(world)
     assert world.job is not None
     assert slow.taints == {TAINT_FENCED: fence_owner(world.job)}
-    await idle(world, 5)
+    await idle(world, operator, 5)
     del slow.taints[TAINT_FENCED]
-    await idle(world, 60)
+    await idle(world, operator, 60)
     assert slow.taints == {}
     assert "not fenced: the fence was removed by hand" in world.status.diagnoses[0].result
     assert [exclusion.node for exclusion in world.exclusions] == [slow.name], "the job itself still avoids the node"
@@ -67,7 +61,7 @@ async def test_another_jobs_fence_is_not_lifted() -> None:
     for _ in range(700):
         world.tick(1.0)
     await run(world, operator, lambda w: w.exclusions[0].test == "Passed", seconds=60)
-    await idle(world, 5)
+    await idle(world, operator, 5)
     assert slow.taints == {TAINT_FENCED: "gpt2.of-another-namespace"}
 
 
@@ -106,7 +100,7 @@ async def test_a_test_without_peers_waits_for_the_score_of_a_spare() -> None:
     claimed = [replace(spare, gemm_gflops="") for spare in world.pool.status.spares]
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[*claimed, untested]))
     await run(world, operator, lambda w: bool(w.tested), seconds=60)
-    await idle(world, 30)
+    await idle(world, operator, 30)
     assert world.exclusions[0].test == "Pending"
     scored = replace(untested, state="Ready", gemm_gflops="100")
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[*claimed, scored]))
@@ -120,7 +114,7 @@ async def test_a_node_in_trouble_is_not_released_from_its_fence_before_the_troub
     slow = await fenced(world)
     slow.slow = 1.0
     slow.reports = (NodeReport("FalconLinkProblem", "NicLost", "mlx5_0"),)
-    await idle(world, 2000)
+    await idle(world, operator, 2000)
     assert TAINT_FENCED in slow.taints
     slow.reports = ()
     await run(world, operator, lambda _: TAINT_FENCED not in slow.taints, seconds=1500)

@@ -85,6 +85,15 @@ async def test_a_gang_that_finds_no_nodes_is_released_whole_and_tried_again() ->
     assert len(world.made) == 6
 
 
+async def test_a_gang_whose_pause_is_longer_than_its_deadline_has_that_deadline_again() -> None:
+    world = World(spec={"schedulingDeadlineSeconds": 10})
+    world.nodes["node-c"].ready = False
+    await run(world, operator, lambda w: w.intent.gang.releases == 3, seconds=120)
+    world.nodes["node-c"].ready = True
+    await run(world, operator, state("Running"), seconds=120)
+    assert world.intent.membership.generation == 4, "the first attempt with enough nodes succeeds"
+
+
 async def test_a_job_that_waits_for_a_fenced_node_names_that_node() -> None:
     world = World()
     world.nodes["node-c"].taints[TAINT_FENCED] = "other-1"
@@ -163,7 +172,7 @@ async def test_a_hang_that_ends_in_a_processs_death_is_left_to_the_restart() -> 
 async def test_a_suspended_job_forgets_what_it_measured() -> None:
     world = World()
     await trained(world)
-    assert world.intent.recovery.healthy_ns
+    assert world.intent.recovery.levels.healthy_ns
     world.edit_spec(suspend=True)
     await run(world, operator, lambda w: w.status.state == "Suspended")
-    assert world.intent.recovery.healthy_ns is None
+    assert world.intent.recovery.levels.healthy_ns is None

@@ -8,7 +8,7 @@ import pytest
 
 from falcon_operator.api.trainingjob import DiagnosisStatus
 from tests.world.flows import MB, Flow, Flows
-from tests.world.running import operator, reasons, run, trained
+from tests.world.running import idle, operator, reasons, run, trained
 from tests.world.world import World
 
 LADDER = [
@@ -78,13 +78,12 @@ async def test_the_node_is_left_for_its_own_cost_and_the_link_is_remembered_over
     world = training()
     notes = await both(world, first)
     named = world.clock.seconds
-    await run(world, operator, lambda w: w.generation == 2, seconds=400)
+    await run(world, operator, lambda w: w.generation == 2, seconds=400, ticks=5)
     own = (SLOW_RANK - 1) * 0.2 / (1.25 + (SLOW_RANK - 1) * 0.2)  # of each second
     assert 0.6 * 10 / own < world.clock.seconds - named < 1.5 * 10 / own, "the link's cost is not the node's"
     await run(world, operator, lambda w: by_cause(w)["computation"].state == "Resolved", seconds=60)
     assert "node-a" not in [world.node_of(rank).name for rank in range(4)]
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    await idle(world, operator, 60)
     link = by_cause(world)["communication"]
     assert (link.id, link.state) == (notes["communication"].id, "Open"), "agents have learned the slow level"
     assert len(world.status.diagnoses) == 2
@@ -147,7 +146,7 @@ async def moved_then_slow(strategies: list[dict[str, Any]] | None = None) -> Wor
 async def test_iterations_that_moved_micro_batches_do_not_explain_have_the_links_measured() -> None:
     world = await moved_then_slow()
     await run(world, operator, lambda w: "Validating" in reasons(w), seconds=180)
-    assert [note.what for note in world.status.diagnoses] == ["fail-slow, computation"], "a suspicion is not told"
+    assert [note.what for note in world.status.diagnoses] == ["fail-slow, computation"], "a suspicion is not reported"
     await run(world, operator, lambda w: "LinkLocated" in reasons(w), seconds=60)
     assert "MicrobatchesBack" not in reasons(world), "they have helped"
     notes = by_cause(world)
@@ -183,8 +182,7 @@ async def test_links_that_are_alike_leave_the_suspicion_alone() -> None:
     world = await moved_then_slow()
     world.paused.slow = {}
     await run(world, operator, lambda w: w.paused.pauses, seconds=240)
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 120, seconds=150)
+    await idle(world, operator, 120)
     assert len(world.paused.pauses) == 1
     assert world.generation == 1
     assert [note.what for note in world.status.diagnoses] == ["fail-slow, computation"]

@@ -8,7 +8,7 @@ import pytest
 
 from falcon_operator.api.trainingjob import DiagnosisStatus
 from tests.world.flows import two_by_two
-from tests.world.running import operator, reasons, run, steps, trained
+from tests.world.running import idle, operator, reasons, run, steps, trained
 from tests.world.world import World
 
 REPLACE = {"type": "ReplaceNode", "overheadSeconds": 60}
@@ -62,8 +62,7 @@ async def test_two_slow_nodes_no_longer_compute_one_after_the_other(tensor: int,
     )
     assert {note.state for note in notes.values()} == {"Open"}, "the nodes are as slow as they were"
     assert {note.rank for note in notes.values()} == {after.index("node-a"), after.index("node-c")}
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    await idle(world, operator, 60)
     assert (world.generation, len(world.status.diagnoses)) == (2, 2)
     assert first.next.startswith("no action: ")
     world.nodes["node-a"].slow = world.nodes["node-c"].slow = 1.0
@@ -82,8 +81,7 @@ async def test_the_traffic_is_not_put_back_on_a_link_that_an_exchange_left() -> 
     for end in ends:
         end.slow = 2.0
     await run(world, operator, lambda w: {end.name for end in ends} <= by_node(w).keys(), seconds=60)
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 120, seconds=150)
+    await idle(world, operator, 120)
     assert world.generation == 2
     assert "roles are not exchanged: slow nodes are where they cost least" in by_node(world)[ends[0].name].next
 
@@ -115,8 +113,7 @@ async def test_one_slow_node_in_equal_stages_moves_nobody() -> None:
     world = training()
     await trained(world)
     world.node_of(0).slow = 2.0
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 90, seconds=120)
+    await idle(world, operator, 90)
     assert world.generation == 1
     (note,) = world.status.diagnoses
     assert note.next.endswith("roles are not exchanged: slow nodes are where they cost least")

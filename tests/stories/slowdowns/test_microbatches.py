@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.world.running import operator, reasons, run, runs, steps, trained
+from tests.world.running import idle, operator, reasons, run, runs, steps, trained
 from tests.world.world import World
 
 EVEN = [4, 4, 4]
@@ -66,8 +66,7 @@ async def test_an_iteration_as_short_as_ever_is_no_relief_while_shares_are_moved
     await trained(world)
     world.node_of(1).slow = 1.25
     await run(world, operator, moved)
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    await idle(world, operator, 60)
     assert world.onset is None, "no agent reports a slowdown any more"
     assert len(world.orders) == 1, "they stay where they are"
     assert world.status.diagnoses[0].state == "Open"
@@ -78,7 +77,7 @@ async def test_what_is_lost_all_the_same_pays_for_a_replacement_and_a_restart_be
     await trained(world)
     slow = world.node_of(2)
     slow.slow = 4.0
-    await run(world, operator, runs(2), seconds=600)
+    await run(world, operator, runs(2), seconds=600, ticks=5)
     assert world.node_of(2).name == "spare-1"
     assert world.orders[0] == (1, [5, 5, 2])
     assert {generation for generation, _ in world.orders} == {1}
@@ -95,9 +94,8 @@ async def test_the_split_outlives_a_process_that_is_restarted_in_its_pod() -> No
     await run(world, operator, lambda w: moved(w) and "since" in steps(w.status.diagnoses[0]))
     world.end_rank(1, signal=9)
     await run(world, operator, lambda w: w.generation == 2 and w.shares == [5, 5, 2])
-    begun = world.clock.seconds
     assert world.orders == [(1, [5, 5, 2]), (2, [5, 5, 2])]
-    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    await idle(world, operator, 60)
     assert world.orders == [(1, [5, 5, 2]), (2, [5, 5, 2])], "it is good, and stays"
     slow = next(note for note in world.status.diagnoses if note.rank == 2)
     assert (slow.state, "micro-batches moved" in steps(slow)) == ("Open", True)
@@ -127,7 +125,7 @@ async def test_ranks_that_take_no_order_are_not_waited_for() -> None:
     tried = [(1, [5, 5, 2]), (1, EVEN)]
     assert world.orders == tried
     assert "moved back: the ranks did not take their shares over within 30 s" in steps(world.status.diagnoses[0])
-    await run(world, operator, runs(2), seconds=300)
+    await run(world, operator, runs(2), seconds=300, ticks=5)
     assert world.orders == 2 * tried, "once more after a minute; the node is left before the next time"
 
 
@@ -147,7 +145,7 @@ async def test_where_they_cannot_move_the_next_strategy_follows_and_the_note_say
     await trained(world)
     world.node_of(2).slow = 2.0
     await run(world, operator, lambda w: w.status.diagnoses and f"are not moved: {said}" in w.status.diagnoses[0].next)
-    await run(world, operator, runs(2), seconds=600)
+    await run(world, operator, runs(2), seconds=600, ticks=5)
     assert world.orders == []
 
 
@@ -163,7 +161,7 @@ async def test_a_spec_without_the_strategy_moves_nothing_and_says_nothing_of_it(
     world = sharing(strategies=[LADDER[0], LADDER[2]])
     await trained(world)
     world.node_of(2).slow = 2.0
-    await run(world, operator, runs(2), seconds=600)
+    await run(world, operator, runs(2), seconds=600, ticks=5)
     assert world.orders == []
     assert "micro-batches" not in str(world.status.diagnoses)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.world.flows import ring
-from tests.world.running import operator, phases, reasons, run, trained
+from tests.world.running import idle, operator, phases, reasons, run, trained
 from tests.world.world import World
 
 LADDER = [{"type": "Ignore"}, {"type": "SwapNodes", "overheadSeconds": 5}, {"type": "ReplaceNode"}]
@@ -89,8 +89,7 @@ async def test_links_that_are_alike_name_nobody_and_are_not_measured_again_soon(
     await congested(world)
     world.paused.slow = {}
     await run(world, operator, lambda w: "LinksAlike" in reasons(w))
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 300, seconds=320)
+    await idle(world, operator, 300)
     assert phases(world) == ["Prepare", "Hold", "Release"]
     assert world.generation == 1
     assert "none of the 4 links is far below its peers" in world.status.diagnoses[0].evidence
@@ -101,7 +100,7 @@ async def test_the_budget_is_kept() -> None:
     await congested(world)
     await run(world, operator, lambda w: w.status.diagnoses and "from " in w.status.diagnoses[0].next)
     assert "the links are measured while training is paused, from " in world.status.diagnoses[0].next
-    await run(world, operator, lambda w: "Validating" in reasons(w), seconds=400)
+    await run(world, operator, lambda w: "Validating" in reasons(w), seconds=400, ticks=5)
     assert world.clock.seconds > 300, "three seconds are one percent of five minutes"
 
 
@@ -110,8 +109,7 @@ async def test_nobody_is_stopped_where_that_is_not_allowed(spec: dict[str, Any])
     world = training(**spec)
     await congested(world)
     await run(world, operator, lambda w: w.status.diagnoses)
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    await idle(world, operator, 60)
     assert world.paused.orders == []
 
 
@@ -121,8 +119,7 @@ async def test_what_cannot_be_paused_is_said_and_tried_three_times() -> None:
     world.paused.why = "its calls are not regular now"
     await congested(world)
     await run(world, operator, lambda w: reasons(w).count("NotValidated") == 3, seconds=300)
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 120, seconds=140)
+    await idle(world, operator, 120)
     assert phases(world) == ["Prepare", "Release"] * 3
     (note,) = world.status.diagnoses
     assert "rank 0: its calls are not regular now" in note.evidence
@@ -137,7 +134,7 @@ async def test_links_between_ranks_on_devices_are_measured_once_all_of_their_cal
     await run(world, operator, lambda w: phases(w) == ["Prepare"], seconds=90)
     begun = world.clock.seconds
     await run(world, operator, lambda w: w.clock.seconds > begun + 3)
-    assert phases(world) == ["Prepare"], "nobody is stopped, and nothing is given up"
+    assert phases(world) == ["Prepare"], "no rank is stopped, and nothing is given up"
     world.paused.why = ""
     await run(world, operator, lambda w: phases(w) == ["Prepare", "Hold", "Release"], seconds=30)
     assert "LinkLocated" in reasons(world)

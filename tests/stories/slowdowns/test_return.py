@@ -9,7 +9,7 @@ from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.base.ports import Occupant
 from falcon_operator.intent.placement.last_resort import PLACE_SECONDS
 from falcon_operator.pool.burn_in_result import MOST_TESTS, SLOW_TESTS
-from tests.world.running import operator, run, state, steps, trained
+from tests.world.running import idle, operator, run, state, steps, trained
 from tests.world.world import Node, World
 
 replace = msgspec.structs.replace
@@ -145,7 +145,7 @@ async def test_a_pool_that_does_not_serve_the_job_tests_no_node_for_it() -> None
     lost.ready = False
     await run(world, operator, lambda w: w.exclusions != [], seconds=60)
     lost.dead, lost.ready = False, True
-    await run(world, operator, state("Running"), seconds=900)
+    await run(world, operator, state("Running"), seconds=900, ticks=5)
     assert world.tested == []
 
 
@@ -169,8 +169,7 @@ async def test_a_fenced_node_is_no_last_resort() -> None:
     take_spares(world)
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: "no ready spare" in w.status.summary)
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=61)
+    await idle(world, operator, 60)
     assert "no ready spare" in world.status.summary
     assert TAINT_FENCED in slow.taints
 

@@ -137,7 +137,7 @@ async def test_a_slowdown_without_a_name_is_reported_when_it_lasts_and_not_again
     assert (world.status.state, world.status.diagnoses, condition(world.status, "Degraded")) == ("Running", [], "")
     for node in nodes:
         node.slow = 1.0
-    await run(world, operator, lambda w: w.intent.recovery.slow is None)
+    await run(world, operator, lambda w: w.intent.recovery.leader is None)
     for node, factor in zip(nodes, (1.4, 1.9, 2.2), strict=True):
         node.slow = factor
     begun = world.clock.seconds
@@ -193,6 +193,37 @@ async def test_a_fence_that_the_circuit_breaker_refuses_is_reported() -> None:
     world.node_of(2).slow = 3.0
     await run(world, operator, lambda w: w.status.diagnoses and "breaker" in w.status.diagnoses[0].result, seconds=90)
     assert [(exclusion.test, exclusion.fenced) for exclusion in world.exclusions] == [("Failed", False)]
+
+
+async def test_a_quota_that_stops_all_ranks_is_a_common_cause_that_takes_no_node_and_no_change_of_the_job() -> None:
+    world = World()
+    await trained(world)
+    nodes = [world.node_of(replica) for replica in range(3)]
+    for node in nodes:
+        node.slow, node.throttled = 1.7, 0.62
+    await run(world, operator, state("Degraded"))
+    (note,) = world.status.diagnoses
+    assert (note.cause, note.what, note.rank, note.node) == ("CommonCause", "fail-slow, all ranks alike", None, "")
+    assert note.where == "all 3 ranks (nodes node-a, node-b, node-c)"
+    assert "their own quotas stop them in 62 % of periods (0 % before)" in note.why
+    assert "iterations take 1.6x the healthy time; the job loses" in note.slowdown
+    assert [each.reason for each in world.status.conditions if each.type == "Degraded"] == ["CommonCause"]
+    assert condition(world.status, "JobChanged") != "True"
+    assert world.status.healthy_iteration == "250ms"
+    await run(world, operator, lambda w: w.iterations >= 200)
+    assert (len(world.made), world.claims, world.status.counters.restarts) == (3, 0, 0)
+    # A node that is worse than the others is found all the same, and is no longer one of many.
+    nodes[2].slow = 1.7 * 1.6
+    await run(world, operator, lambda w: any(each.rank == 2 for each in w.status.diagnoses))
+    nodes[2].slow = 1.7
+    for node in nodes:
+        node.slow, node.throttled = 1.0, 0.0
+    await run(world, operator, lambda w: condition(w.status, "Degraded") == "False")
+    assert not any(each.cause == "CommonCause" for each in world.status.diagnoses)
+    assert [reason for reason, _ in world.events][:2] == ["Started", "CommonCause"]
+    reason, text = world.events[-1]
+    assert reason == "Resolved"
+    assert text.startswith("all ranks: no longer slowed alike: CPU throttling of all containers")
 
 
 async def test_mode_off_judges_nobody_and_still_restarts_what_dies() -> None:

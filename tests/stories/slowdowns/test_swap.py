@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.wire.saves.checkpoint import Held
 from tests.world.flows import MB, Flows, ring, two_by_two
-from tests.world.running import operator, reasons, run, runs, state, steps, trained
+from tests.world.running import idle, operator, reasons, run, runs, state, steps, trained
 from tests.world.world import World
 
 LADDER = [{"type": "Ignore"}, {"type": "SwapNodes", "overheadSeconds": 5}, {"type": "ReplaceNode"}]
@@ -73,8 +73,7 @@ async def test_a_second_exchange_does_not_bring_the_first_slow_link_back(stage: 
 async def test_a_link_that_carries_little_moves_nobody() -> None:
     world = training()
     await congested(world, 0, 3)
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    await idle(world, operator, 60)
     assert (world.generation, world.status.diagnoses) == (1, [])
 
 
@@ -85,8 +84,7 @@ async def test_which_link_of_a_ring_is_slow_is_not_guessed() -> None:
     assert world.status.diagnoses[0].next == (
         "no action: Falcon could find the slow link if spec.detection.pauseBudget allowed a pause"
     )
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    await idle(world, operator, 60)
     assert world.generation == 1
 
 
@@ -99,8 +97,7 @@ async def test_an_exchange_that_has_not_helped_is_not_tried_again() -> None:
     await run(
         world, operator, lambda w: w.status.diagnoses and "did not help" in w.status.diagnoses[0].next, seconds=180
     )
-    begun = world.clock.seconds
-    await run(world, operator, lambda w: w.clock.seconds > begun + 120, seconds=150)
+    await idle(world, operator, 120)
     assert world.generation == 2
     (note,) = world.status.diagnoses
     assert note.state == "Open"

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from falcon_agent.reporting.schedule import Speaker
+from falcon_agent.reporting.schedule import ReportSchedule
 from falcon_agent.rings.tracker import Tracker
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.wire import ring
 from falcon_core.wire.launcher.launch import RINGS_DIR, LaunchRank, LaunchStatus
 from falcon_core.wire.reporting.messages import Detection, RankSignals, Summary, ThrottleSignals
@@ -109,7 +109,7 @@ class Operator:
             membership=Membership(generation=1, phase="Run", since=self.now - 600, members=members),
             master_addr="10.0.0.1",
             master_port=1,
-            recovery=RecoveryState(healthy_ns=healthy_ns),
+            recovery=RecoveryState(levels=Levels(healthy_ns=healthy_ns)),
         )
         self.job = TrainingJob(
             metadata=ObjectMeta(name="gpt2", namespace="ml", uid="u"),
@@ -119,7 +119,7 @@ class Operator:
         self.asked: list[int] = []
         self.effects: list[Effect] = []  # of the newest decision
         self.addresses: dict[str, str] = {}  # of the pods, by node
-        self._speakers = [Speaker("u") for _ in range(ranks)]
+        self._schedules = [ReportSchedule("u") for _ in range(ranks)]
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -151,7 +151,7 @@ class Operator:
                 ranks=[msgspec.structs.replace(report, rank=number)],
                 throttle=throttle,
             )
-            detailed = self._speakers[number].detail_due(
+            detailed = self._schedules[number].detail_due(
                 summary, asked=self.asked, detection=Detection(), urgent=True, now=self.now
             )
             received = decode_summary(encode_summary(summary, detailed or ()), member.pod_uid)

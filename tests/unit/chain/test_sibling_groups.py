@@ -48,7 +48,7 @@ def watched(folder: Path, *, slow: float, late: float = 1.0, sampled: int | None
 @pytest.mark.parametrize("sampled", [None, 5], ids=["blocking", "on a device"])
 def test_links_are_measured_for_a_group_that_is_slower_than_its_kind(tmp_path: Path, sampled: int | None) -> None:
     operator = watched(tmp_path, slow=6.0, sampled=sampled)
-    slow = operator.intent.recovery.slow
+    slow = operator.intent.recovery.leader
     assert slow is not None
     assert slow.link is not None
     assert slow.link.comm == "data group of rank 0"
@@ -60,7 +60,7 @@ def test_links_are_measured_for_a_group_that_is_slower_than_its_kind(tmp_path: P
 @pytest.mark.parametrize(("slow", "late"), [(1.0, 1.0), (1.0, 1.3), (1.4, 1.0)], ids=["well", "a late rank", "hardly"])
 def test_a_rank_that_others_wait_for_makes_no_group_slow(tmp_path: Path, slow: float, late: float) -> None:
     operator = watched(tmp_path, slow=slow, late=late)
-    compared = operator.intent.recovery.compared
+    compared = operator.intent.recovery.suspicions.compared
     assert compared is not None
     assert (compared.over, compared.reports) == (True, 0)
-    assert all(slow is None or slow.link is None for slow in [operator.intent.recovery.slow])
+    assert all(slow is None or slow.link is None for slow in [operator.intent.recovery.leader])

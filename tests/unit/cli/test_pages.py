@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from falcon_operator.intent.model.intent import HISTORY
+from falcon_operator.intent.model.layout import LAYOUTS
 from kubectl_falcon.explain import explain
 from kubectl_falcon.objects import KEPT_INCIDENTS, job_of, run_of
 from kubectl_falcon.timeline import timeline
@@ -81,6 +83,16 @@ def test_what_cannot_be_read_counts_as_empty() -> None:
     job = job_of({"metadata": {"name": 3}, "spec": [], "status": {"conditions": "x", "diagnoses": [4]}})
     assert (job.name, job.conditions, job.diagnoses) == ("", (), ())
     assert "not seen by the operator yet" in explain(job, run_of({"spec": None}), (), now=0.0, width=80)
+
+
+def test_open_slowdowns_are_read_from_each_layout_of_a_run() -> None:
+    stored = json.loads((Path(__file__).resolve().parents[2] / "data" / "trainingruns" / "two_nodes.json").read_text())
+    expected = run_of(stored).incidents
+    assert [(each.kind, each.healthy_us is not None) for each in expected] == [("slow", True)] * 2
+    for layout in LAYOUTS[1:]:
+        assert layout.upgrade is not None
+        stored["spec"] = layout.upgrade(stored["spec"])
+        assert run_of(stored).incidents == expected
 
 
 def test_the_plugin_knows_how_many_incidents_a_run_keeps() -> None:

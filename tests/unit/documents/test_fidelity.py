@@ -109,6 +109,7 @@ def test_a_citation_that_names_no_single_file_is_refused(
         ("WIRED", "unit/rules/test_costly", "parts by hand"),
         ("CORE", "tests/gpu", "GPU by hand"),
         ("DIFF+", "`python -m benchmarks.cost`", "measured by hand"),
+        ("DIFF+", "`python -m tests.e2e.campaigns.measure --only shares`", "measured by hand"),
         ("CORE", "evaluation/simulator", "simulated"),
         ("CORE", "nothing", "–"),
         ("ABSENT", "AA1 shows another thing", "–"),

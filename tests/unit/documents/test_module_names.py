@@ -16,6 +16,7 @@ FOLDERS = {
     "falcon_core": "core",
     "falcon_sim": "core",
     "falcon_operator": "operator",
+    "falcon_anomaly": "operator",
     "falcon_agent": "agent",
     "falcon_bench": "agent",
     "falcon_start": "agent",

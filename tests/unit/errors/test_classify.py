@@ -1,4 +1,4 @@
-"""Judging lines: whole logs, the order of findings, and text that nobody meant well with."""
+"""Judging lines: whole logs, the order of findings, and hostile text."""
 
 from __future__ import annotations
 

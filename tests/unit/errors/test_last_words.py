@@ -10,7 +10,7 @@ import pytest
 
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.last_words import MOST_CHARACTERS
-from falcon_core.errors.table import shipped
+from falcon_core.errors.table import Source, shipped
 from falcon_core.model import Severity
 
 OWN = """step 40 loss 2.31
@@ -98,6 +98,55 @@ def test_words_are_bounded_printable_and_hold_no_secret() -> None:
     assert len(text) <= MOST_CHARACTERS
     assert text.isprintable()
     assert "hunter22" not in text
+
+
+LOST_STORE = "[rank3]:[W511 06:22:40 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=8): Broken pipe"
+WAITS = (
+    "E external/xla/xla/service/rendezvous.cc:44] This thread has been waiting for `first call to a collective`"
+    + " ; run_id=1" * 20
+    + " for 20 seconds and may be stuck. Expected 8 threads to join the rendezvous, but not all of them did."
+)
+
+
+def test_some_warnings_count_only_where_the_process_has_ended() -> None:
+    assert JUDGE.classifier.line(LOST_STORE, Source.OUTPUT) is None
+    assert JUDGE.last_words(LOST_STORE).error_class == "ConnectionReset"
+
+
+def test_what_excuses_a_long_line_excuses_its_pieces() -> None:
+    assert JUDGE.last_words(WAITS).error_class == ""
+
+
+def test_the_indented_lines_below_a_printed_exception_are_its_message() -> None:
+    output = 'grpc._channel.InactiveRpcError: <RPC that terminated with:\n\tdetails = "Connection refused"\nbye\n'
+    assert JUDGE.last_words(output).error_class == "ConnectionReset"
+
+
+@pytest.mark.parametrize(
+    "text", ["ERROR: pip's dependency resolver found conflicts", "Retrying (Retry(total=4)) after x"]
+)
+def test_a_level_and_a_bare_word_are_no_exception(text: str) -> None:
+    assert JUDGE.words(text).error_class == ""
+
+
+def test_an_error_that_python_left_is_no_reason_even_without_frames() -> None:
+    left = "Exception ignored in: <function Loader.__del__ at 0x7f>\nAssertionError: can only test a child process\n"
+    assert JUDGE.last_words(left).error_class == ""
+
+
+@pytest.mark.parametrize(
+    ("raised", "error_class"),
+    [
+        ("trainer.errors.UnknownSplit: no split named 'trian'", "ProgramError"),
+        ("ConfigError: tensor parallel size 3", "ProgramError"),
+        ("mylib.net.LinkError: connection to the store was lost", ""),
+        ("botocore.exceptions.SomethingNew: x", ""),
+        ("mylib.StrangeError: it did not work", ""),
+    ],
+)
+def test_an_exception_of_a_programs_own_class_is_the_programs(raised: str, error_class: str) -> None:
+    known = JUDGE.words(raised).error_class
+    assert (known == "ProgramError") is (error_class == "ProgramError")
 
 
 def test_noise_is_read() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evaluation.real_jobs.outcome import Case, Incident, Outcome, Taken
 from evaluation.real_jobs.scene import Broken
-from evaluation.real_jobs.verdict import falls_short, tally
+from evaluation.real_jobs.verdict import limits, tally
 
 
 def _outcome(
@@ -45,14 +45,17 @@ def test_a_suspicion_that_passes_is_no_incident_and_is_counted() -> None:
     assert (counts.incidents, counts.silent, counts.silent_rate) == (1, 2, 2.0)
 
 
+def missed(outcomes: list[Outcome]) -> list[str]:
+    return [limit.what for limit in limits(outcomes) if not limit.kept]
+
+
 def test_limits() -> None:
     once = [_outcome(incidents=[Incident(opened=5, incident_at=5)])]
-    assert falls_short(once) == []
+    assert missed(once) == []
     assert (
-        len(falls_short([_outcome(incidents=[Incident(opened=5, incident_at=5), Incident(opened=9, incident_at=40)])]))
-        == 1
+        len(missed([_outcome(incidents=[Incident(opened=5, incident_at=5), Incident(opened=9, incident_at=40)])])) == 1
     )
     taken = Taken(at=200, node=3, what="Prepare", slow=False)
-    assert len(falls_short([_outcome(taken=[taken])])) == 1
+    assert len(missed([_outcome(taken=[taken])])) == 1
     unseen = _outcome(broken=[Broken(node=3, onset=100)], taken=[taken])
-    assert len(falls_short([unseen])) == 2
+    assert len(missed([unseen])) == 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.failslow import mitigation_ladder
+from falcon_core.recovery import mitigation_ladder
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import Applied, Culprit, IterationTimes, SlowdownOnset, SlowIncident
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.suspects import Stay
 from falcon_core.signals.changepoint.generation_level import Level
@@ -23,14 +23,10 @@ def located(rank: int = 2, **fields: Any) -> SlowIncident:
     base = SlowIncident(
         id="gpt2-1",
         phase="Located",
-        onset_at=NOW - 6,
-        onset_generation=1,
-        onset_iteration=90,
-        reported_iteration=95,
-        healthy_ns=250 * MS,
-        slow_ns=650 * MS,
+        onset=SlowdownOnset(at=NOW - 6, generation=1, iteration=90, reported_iteration=95),
+        times=IterationTimes(healthy_ns=250 * MS, slow_ns=650 * MS),
         loss=Loss(seconds=4.4, generation=1, counted_iterations=100),
-        culprit=Culprit(
+        subject=Culprit(
             rank=rank,
             replica=rank,
             pod_name=f"gpt2-{rank}",
@@ -47,12 +43,13 @@ def located(rank: int = 2, **fields: Any) -> SlowIncident:
 
 
 def step(obs: Observation, slow: SlowIncident | None = None, policy: Policy = POLICY, **state: Any) -> Step:
-    return mitigation_ladder.step(RecoveryState(healthy_ns=250 * MS, slow=slow, **state), Look(obs, policy))
+    before = RecoveryState(levels=Levels(healthy_ns=250 * MS), slowdowns=[] if slow is None else [slow])
+    return mitigation_ladder.step(replace(before, **state), Look(obs, policy))
 
 
 def incident(state: RecoveryState) -> SlowIncident:
-    assert state.slow is not None
-    return state.slow
+    assert state.leader is not None
+    return state.leader
 
 
 def named(slow: SlowIncident) -> Culprit:

@@ -8,7 +8,7 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.model.observation import Look, Observation, ProbeSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses
-from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
+from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident, SlowLink
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.probe import probe_controller
@@ -30,14 +30,10 @@ LINK = SlowLink(
 INCIDENT = SlowIncident(
     id="gpt2-1",
     phase="Detected",
-    onset_at=NOW - 60,
-    onset_generation=1,
-    onset_iteration=40,
-    reported_iteration=45,
-    healthy_ns=HEALTHY,
-    slow_ns=SLOW,
+    onset=SlowdownOnset(at=NOW - 60, generation=1, iteration=40, reported_iteration=45),
+    times=IterationTimes(healthy_ns=HEALTHY, slow_ns=SLOW),
     loss=Loss(generation=1, counted_iterations=99),
-    link=LINK,
+    subject=LINK,
 )
 OLD = Pauses(since=NOW - 3600)
 
@@ -58,7 +54,7 @@ def job(**fields: Any) -> Observation:
 
 
 def state(**fields: Any) -> RecoveryState:
-    return replace(RecoveryState(slow=INCIDENT, pauses=OLD), **fields)
+    return replace(RecoveryState(slowdowns=[INCIDENT], pauses=OLD), **fields)
 
 
 def answers(report: Any, age: float = 0.0) -> dict[int, ProbeSeen]:
@@ -72,7 +68,7 @@ def ready(at: int) -> ProbeReport:
 
 
 def ordered(before: RecoveryState | None = None) -> RecoveryState:
-    """Return the state in which ranks are told to stand still."""
+    """Return the state in which ranks are ordered to stand still."""
     begun = probe_controller.step(before or state(), Look(job(), POLICY))
     return probe_controller.step(begun, Look(job(probes=answers(ready)), POLICY))
 

@@ -180,7 +180,7 @@ class Job:
             self._begin_anew(moved)
 
     def _take_spare(self) -> bool:
-        """Take a spare, if there is one or nobody counts them."""
+        """Take a spare, if there is one or they are not counted."""
         given = self._spares is None or self._spares > 0
         if self._spares:
             self._spares -= 1
@@ -267,7 +267,7 @@ class Job:
         """Return the changes of the job that were reported, oldest first."""
         found: list[JobChange] = []
         for look in self.looks:
-            change = look.state.change
+            change = look.state.levels.change
             if change is not None and not change.recurring and (not found or found[-1].since != change.since):
                 found.append(change)
         return found
@@ -302,7 +302,7 @@ class Job:
 
     def _incidents(self) -> Iterator[tuple[Look, SlowIncident]]:
         for look in self.looks:
-            for slow in (look.state.slow, *look.state.beside):
+            for slow in look.state.slowdowns:
                 if slow is not None:
                     yield look, slow
 

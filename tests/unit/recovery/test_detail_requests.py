@@ -12,12 +12,12 @@ from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.reporting.messages import MAX_DETAILED, RankSignals
-from tests.unit.recovery.seen import member
+from tests.unit.recovery.seen import member, replace
 
 ONSET_AT = 1_000_000.0
 POLICY = Policy(job="j", strategies=[])
@@ -36,16 +36,12 @@ def slow(culprit: int | None = None) -> RecoveryState:
     incident = SlowIncident(
         id="j-1",
         phase="Detected",
-        onset_at=ONSET_AT,
-        onset_generation=1,
-        onset_iteration=7,
-        reported_iteration=12,
-        healthy_ns=1,
-        slow_ns=2,
+        onset=SlowdownOnset(at=ONSET_AT, generation=1, iteration=7, reported_iteration=12),
+        times=IterationTimes(healthy_ns=1, slow_ns=2),
         loss=Loss(generation=1),
     )
     named = None if culprit is None else msgspec.structs.replace(CULPRIT, rank=culprit)
-    return RecoveryState(slow=msgspec.structs.replace(incident, culprit=named))
+    return RecoveryState(slowdowns=[msgspec.structs.replace(incident, subject=named)])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +69,7 @@ def test_the_culprit_alone_is_asked_once_it_is_named() -> None:
 def test_all_ranks_are_asked_where_what_they_send_decides_over_an_exchange() -> None:
     """A slow link is known between two of the job's nodes, and slow ranks may exchange their roles."""
     pair = SlowPair(nodes=["node-0", "node-1"], at=ONSET_AT)
-    state = msgspec.structs.replace(slow(culprit=3), slow_pairs=[pair])
+    state = replace(slow(culprit=3), slow_pairs=[pair])
     obs = msgspec.structs.replace(job(4, 60), members=[member(number) for number in range(4)])
     staged = Policy(job="j", strategies=[("SwapNodes", None)], layout=Parallelism(data=2, pipeline=2))
     assert wanted_detail(state, Look(obs, staged)) == [0, 1, 2, 3]

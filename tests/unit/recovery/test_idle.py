@@ -44,5 +44,5 @@ def test_a_job_that_does_not_run_or_is_not_heard_is_watched(fields: dict[str, An
 
 def test_a_job_with_an_open_incident_is_watched() -> None:
     slow = machine.step(RecoveryState(), Look(seen(ranks=STRAGGLER), POLICY)).state
-    assert slow.slow is not None
+    assert slow.leader is not None
     assert not is_quiet(slow, seen())

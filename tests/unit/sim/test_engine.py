@@ -106,14 +106,14 @@ def test_one_seed_one_story() -> None:
 
 def test_sentinels_find_the_same_culprit_as_all_rings() -> None:
     engine = _run(faults={"slow": [STRAGGLER]}, detection={"sentinels": 2})
-    assert any("rank 2 computes" in text for text in _noted(engine, "action"))
+    assert any("rank 2 takes" in text for text in _noted(engine, "action"))
     assert "2 of 8 rings all the time" in table(report(engine))
 
 
 def test_suspects_of_a_tensor_parallel_job_are_read_by_their_groups() -> None:
     job = {**JOB, "parallelism": {"data": 2, "pipeline": 2, "tensor": 4}, "procs_per_node": 4, "tensor_seconds": 0.01}
     engine = _run(faults={"slow": [{**STRAGGLER, "proc": 2}]}, job=job, detection={"sentinels": 2})
-    assert any("rank 6 computes" in text for text in _noted(engine, "action")), engine.timeline.notes
+    assert any("rank 6 takes" in text for text in _noted(engine, "action")), engine.timeline.notes
 
 
 def test_a_jump_over_healthy_stretches_changes_the_work_and_not_the_story() -> None:
@@ -162,7 +162,7 @@ def test_a_good_plan_is_not_taken_for_relief() -> None:
     assert [sum(note.kind == kind for note in notes) for kind in ("located", "closed")] == [1, 1]
     assert all(note.at_seconds > 120 + 300 for note in notes if note.kind == "closed")
     assert engine.counts == engine.model.even
-    assert engine.state.slow is None
+    assert engine.state.leader is None
 
 
 @pytest.mark.parametrize(

@@ -68,5 +68,5 @@ def test_two_of_four_are_kept_apart() -> None:
 def test_who_takes_a_role_holds_its_copies() -> None:
     assert holders(list("abcd"), takes={1: 3, 3: 1}) == [2, 3, 0, 1]
     assert holders(list("abcdef"), {frozenset((0, 2))}, {1: 3, 3: 1}) == [5, 3, 4, 1, 2, 0]
-    assert holders(list("abc"), takes={1: 2, 2: 1}) == holders(list("abc")), "nobody would hold the first's"
+    assert holders(list("abc"), takes={1: 2, 2: 1}) == holders(list("abc")), "no pod would hold the first's"
     assert holders(list("ab"), takes={0: 1, 1: 0}) == [1, 0]

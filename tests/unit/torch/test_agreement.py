@@ -89,7 +89,7 @@ def play(seed: int, ranks: int, ahead: int, silent: int | None = None) -> list[l
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    assert not any(thread.is_alive() for thread in threads), "nobody waits for ever"
+    assert not any(thread.is_alive() for thread in threads), "no rank waits for ever"
     return acted
 
 

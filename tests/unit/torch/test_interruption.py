@@ -1,4 +1,4 @@
-"""What the handler of a signal raises is told from an error of the work that it interrupts: real signals."""
+"""What the handler of a signal raises is distinguished from an error of the work that it interrupts: real signals."""
 
 from __future__ import annotations
 

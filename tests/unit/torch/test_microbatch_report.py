@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from falcon_agent.telemetry.microbatches import SaidFile
-from falcon_core.wire.reporting.microbatches import MAX_HINDRANCE, MAX_TURNS, Said
+from falcon_agent.telemetry.microbatches import MicrobatchReportFile
+from falcon_core.wire.reporting.microbatches import MAX_HINDRANCE, MAX_TURNS, MicrobatchReport
 from tests.unit.client_format import PACKAGE, microbatch_report
 
 MS = 1_000_000
@@ -32,8 +32,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def read(path: Path) -> Said:
-    found = SaidFile(path, 3).look()
+def read(path: Path) -> MicrobatchReport:
+    found = MicrobatchReportFile(path, 3).look()
     assert found is not None
     return found
 
@@ -46,7 +46,7 @@ def steps(script: Any, clock: Clock, micro_ms: float, times: int = 1) -> None:
 
 def test_a_time_is_said_after_a_few_steps_and_again_when_it_has_changed(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "microbatches.0"
-    script = microbatch_report.Said(str(path), 3, 4, "")
+    script = microbatch_report.ReportWriter(str(path), 3, 4, "")
     steps(script, clock, 10.0, times=microbatch_report.LEAST_STEPS - 1)
     assert read(path).micro_ns is None
     steps(script, clock, 10.0)
@@ -60,7 +60,7 @@ def test_a_time_is_said_after_a_few_steps_and_again_when_it_has_changed(tmp_path
 
 def test_single_steps_do_not_count_but_every_other_one_does(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "microbatches.0"
-    script = microbatch_report.Said(str(path), 3, 4, "")
+    script = microbatch_report.ReportWriter(str(path), 3, 4, "")
     for number in range(32):
         steps(script, clock, 500.0 if number % 8 == 0 else 10.0)
     assert read(path).micro_ns == 10 * MS
@@ -72,7 +72,7 @@ def test_single_steps_do_not_count_but_every_other_one_does(tmp_path: Path, cloc
 def test_passes_that_cannot_be_timed_are_not(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "microbatches.0"
     for same_calls in (True, False):
-        script = microbatch_report.Said(str(path), 3, 4, "", timed=False, same_calls=same_calls)
+        script = microbatch_report.ReportWriter(str(path), 3, 4, "", timed=False, same_calls=same_calls)
         steps(script, clock, 10.0, times=microbatch_report.STEPS)
         script.turn(2, even=False)
         words = read(path)
@@ -81,7 +81,7 @@ def test_passes_that_cannot_be_timed_are_not(tmp_path: Path, clock: Clock) -> No
 
 def test_each_turn_is_said_at_once_and_the_oldest_are_forgotten(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "microbatches.0"
-    script = microbatch_report.Said(str(path), 3, 4, "")
+    script = microbatch_report.ReportWriter(str(path), 3, 4, "")
     for number in range(2 * MAX_TURNS):
         clock.seconds += 5.0
         script.turn(2 if number % 2 else 4, number % 2 == 0)
@@ -91,14 +91,14 @@ def test_each_turn_is_said_at_once_and_the_oldest_are_forgotten(tmp_path: Path, 
 
 
 def test_a_rank_with_one_micro_batch_or_without_the_folder_goes_on(tmp_path: Path) -> None:
-    script = microbatch_report.Said(str(tmp_path / "gone" / "microbatches.0"), 3, 4, "why")
+    script = microbatch_report.ReportWriter(str(tmp_path / "gone" / "microbatches.0"), 3, 4, "why")
     script.step(5, 0)
     script.turn(2, False)
 
 
 def test_the_reasons_of_the_client_fit(tmp_path: Path) -> None:
     path = tmp_path / "microbatches.0"
-    microbatch_report.Said(str(path), 3, 4, "x" * MAX_HINDRANCE)
+    microbatch_report.ReportWriter(str(path), 3, 4, "x" * MAX_HINDRANCE)
     assert len(read(path).hindrance) == MAX_HINDRANCE
     for name in ("microbatches.py", "store/sharded.py"):
         text = (PACKAGE / name).read_text()

@@ -12,6 +12,8 @@ from falcon_core.wire.launcher.printed import Printed, RankOutput
 from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.check_links import LinkReport, LinksReport
 from falcon_core.wire.measurement.probe import MOST_CHANNELS, ChannelStart, ProbeReport, RankStart
+from falcon_core.wire.network import NetworkSignals
+from falcon_core.wire.reporting.anomalies import MAX_ANOMALIES, Anomaly
 from falcon_core.wire.reporting.bounds import MAX_TEXT
 from falcon_core.wire.reporting.messages import (
     RECENT_ITERATIONS,
@@ -193,7 +195,7 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, None, [], b"", None, None, "new"]
+    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, None, [], b"", None, None, [], "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
@@ -321,3 +323,34 @@ def test_causes_in_the_program_pass_with_the_detail() -> None:
     assert sent(pod([slow], []), 3).ranks == [slow]
     brief = sent(pod([slow], [])).ranks[0]
     assert (brief.collecting_fraction, brief.stall_share, brief.samples) == (None, None, None)
+
+
+def test_anomalies_pass_and_a_report_without_them_has_no_byte_for_them() -> None:
+    leak = Anomaly("Memory", -1, lasted=3000, used=5 << 40, limit=1 << 43, left=7800, earliest=7000, latest=9000)
+    odd = Anomaly("NotFinite", 3, "loss", lasted=4, iteration=41, text="step 41 loss nan")
+    newer = Anomaly("Soul", 0)
+    healthy = pod([rank(0)], [])
+    assert sent(replace(healthy, anomalies=[leak, odd, newer])).anomalies == [leak, odd, newer]
+    many = replace(healthy, anomalies=[leak] * (MAX_ANOMALIES + 5))
+    assert sent(many).anomalies == [leak] * MAX_ANOMALIES
+    assert len(encode_summary(replace(healthy, network=NetworkSignals()), ())) < len(
+        encode_summary(replace(healthy, network=NetworkSignals(), anomalies=[newer]), ())
+    )
+
+
+@pytest.mark.parametrize(
+    "anomaly",
+    [
+        ["x" * 33, 0],
+        ["Disk", -2],
+        ["Disk", 0, "x" * 129],
+        ["Disk", 0, "", -1],
+        ["Disk", 0, "", 0, 1 << 63],
+        ["Disk", 1.5],
+    ],
+)
+def test_anomalies_beyond_the_bounds_are_refused(anomaly: list[Any]) -> None:
+    long = [*fields(), [], [], [], None, None, None, [], "", None, None, [], b"", None, None]
+    decode_summary(msgspec.msgpack.encode([*long, [["Disk", 0]]]), "p")
+    refused([*long, [anomaly]])
+    refused([*long, [["Disk", 0]] * (MAX_ANOMALIES + 1)])

@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +26,13 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a folder on a tmpfs that agent and ranks know as the pod's; the agent is to make the buffers in it."""
     folder = Path(tempfile.mkdtemp(prefix="falcon-checkpoint-", dir="/dev/shm"))
     monkeypatch.setenv("FALCON_CHECKPOINT_DIR", str(folder))
-    monkeypatch.setenv("FALCON_CHECKPOINT_BYTES", str(32 * MIB))
-    monkeypatch.setenv("FALCON_CHECKPOINT_RANKS", "2")
     yield folder
     shutil.rmtree(folder)
+
+
+def asked(store: Path) -> dict[str, Any]:
+    """Return what a job with checkpoints in memory asks of the agent (``AgentConfig``)."""
+    return {"checkpoint_dir": str(store), "checkpoint_bytes": 32 * MIB, "procs": 2}
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def pod(store: Path, make_pod: MakePod, python_dir: Path) -> Pod:
     """Return a pod of two ranks that save every EVERY steps, with its agent."""
     program = (str(PYTHON), str(PROGRAMS / "remembering.py"), str(python_dir.parent), str(EVERY))
     made = make_pod(2, *program, options=("--python", str(python_dir)))
-    made.start_agent()
+    made.start_agent(**asked(store))
     return made
 
 
@@ -87,7 +91,7 @@ async def test_killed_ranks_resume_at_the_newest_step_and_an_agent_that_died_has
     assert pod.agent is not None
     pod.agent.kill()
     pod.agent.wait()
-    pod.start_agent()
+    pod.start_agent(**asked(store))
     pod.allow(60)
     pod.plan(2, "Run")
     after = await losses(pod, 2, 60)

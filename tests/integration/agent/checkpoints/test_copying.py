@@ -17,6 +17,7 @@ from falcon_agent.checkpoint import client, replication
 from falcon_agent.checkpoint import protocol as wire
 from falcon_agent.checkpoint.replication import Copying
 from falcon_agent.checkpoint.store import Store
+from falcon_core.wire.agent_config import AgentConfig
 from falcon_core.wire.launcher.launch import Phase
 from falcon_core.wire.saves.checkpoint import Loaded
 from falcon_core.wire.saves.peers import CopiesReport, PeerPod, Peers
@@ -39,11 +40,17 @@ class Pod:
         self.told: tuple[bool, dict[int, int]] = (False, {})
         self.copying = Copying(
             self.store,
-            root / uid / "copies",
-            tls,
-            job_uid=JOB,
+            AgentConfig(
+                namespace="ml",
+                job="gpt2",
+                job_uid=JOB,
+                gateways=("gateway:7443",),
+                gateway_tls_dir=str(tls),
+                run_dir=str(root / uid),
+                copies_dir=str(root / uid / "copies"),
+                copies_interface=interface,
+            ),
             pod_uid=uid,
-            interface=interface,
             on_copied=self._take,
         )
         self.copying.start()
@@ -262,9 +269,9 @@ async def test_why_nothing_is_copied_is_said_and_no_save_waits_for_it(make: Call
     pod, keeper = make("pod", 0), make("keeper", 1)
     await ready(pod, keeper)
     pod.save(20)
-    await until("nobody is known", lambda: pod.report.why == "not known yet which pod keeps them")
+    await until("no keeper is known", lambda: pod.report.why == "not known yet which pod keeps them")
     tell([pod, keeper], {})
-    await until("nobody keeps them", lambda: pod.report.why == "no other pod is there to keep them")
+    await until("no pod keeps them", lambda: pod.report.why == "no other pod is there to keep them")
     nowhere = PeerPod(uid="keeper", first_rank=1, host="127.0.0.1", port=free_port())
     told = Peers(
         epoch=1,

@@ -95,7 +95,7 @@ def test_a_peer_that_has_died_is_not_known(executors: list[Executor]) -> None:
     found = whys([each.machine() for each in executors[::2]])
     assert found[0, 2] == found[2, 0] == ""
     assert "Connection refused" in found[0, 1]
-    assert found[2, 1], "nobody came"
+    assert found[2, 1], "the peer did not come"
 
 
 def test_strangers_change_nothing(executors: list[Executor]) -> None:

@@ -115,7 +115,7 @@ async def test_a_check_names_the_machine_with_fewer_cores(ring: Ring, cores: Non
 
 
 class Asked(ByHand):
-    """Probes of which nobody may hear the end."""
+    """Probes whose end no agent may hear."""
 
     async def said(self, what: str, pods: list[int]) -> None:
         """Wait until these pods say why their ranks go on."""
@@ -160,7 +160,7 @@ async def test_whatever_goes_wrong_training_goes_on(ring: Ring, network: Network
     by_hand.hold(reported, lead_seconds=-3.0)
     await by_hand.said("was past the cut", list(range(PODS)))
     await ring.trained(len(ring.steps()) + 5)
-    assert longest(ring, began) < 2.5 + usual, "nobody waited for a cut that was passed"
+    assert longest(ring, began) < 2.5 + usual, "no rank waited for a cut that was passed"
 
     reported = await by_hand.prepared()
     began = time.monotonic()

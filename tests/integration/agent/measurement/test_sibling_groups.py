@@ -67,7 +67,7 @@ async def _found(ring: Ring, deciding: Deciding) -> None:
 
 async def _left_alone(ring: Ring, deciding: Deciding) -> None:
     def is_compared() -> bool:
-        compared = deciding.decider.intent.recovery.compared
+        compared = deciding.decider.intent.recovery.suspicions.compared
         return compared is not None and compared.over
 
     await deciding.until("groups have been compared", is_compared)

@@ -1,12 +1,13 @@
 """Ranks that print, raise and stay: what the agent reads of them while they live. ``raising.py FOLDER WHAT``.
 
 Each waits for a file FOLDER/go, and then does WHAT: ``raise`` in the main thread while another thread keeps the process
-alive, ``catch`` and log an exception again and again, or ``flood`` and then raise. FOLDER/printed-RANK is the time just
-before the last traceback is written (unix ns).
+alive, ``catch`` and log an exception again and again, ``flood`` and then raise, or raise and ``crash`` while the
+interpreter ends. FOLDER/printed-RANK is the time just before the last traceback is written (unix ns).
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -37,7 +38,10 @@ def flood() -> None:
 def main() -> None:
     folder, what = Path(sys.argv[1]), sys.argv[2]
     print("training", flush=True)
-    threading.Thread(target=time.sleep, args=(1000,)).start()
+    if what == "crash":
+        atexit.register(os.abort)
+    else:
+        threading.Thread(target=time.sleep, args=(1000,)).start()
     while not (folder / "go").exists():
         time.sleep(0.01)
     if what == "flood":

@@ -1,4 +1,4 @@
-"""Ranks whose state can be told from their number and step: shards.py. PyTorch is imported once, each life is a fork.
+"""Ranks whose state follows from their number and step: shards.py. PyTorch is imported once, each life is a fork.
 
 Each line of standard input is a life: its environment, its folder, and the steps that it saves after it has loaded. It
 prints what it loaded, whether that is byte for byte what was saved, and what the client has warned of; then, by

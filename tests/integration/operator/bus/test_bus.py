@@ -17,7 +17,7 @@ from tests.integration.gateway.gateways import GPT, eventually
 from tests.integration.operator.bench import PLAN, POD, Bench, has_plan, report, sees
 from tests.integration.operator.cluster import until_async
 
-NOWHERE = "127.0.0.9"  # nobody listens there
+NOWHERE = "127.0.0.9"  # no process listens there
 
 
 # -- both ways ---------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ async def test_a_request_for_detail_is_published_when_it_changes(bench: Bench) -
     await session.healthy()
     session.announce(GPT)
     await session.bus.ask_detail(GPT.key, 1, [])
-    assert await session.client.get(GPT.key.detail) is None, "nobody has been asked, and nobody is"
+    assert await session.client.get(GPT.key.detail) is None, "no agent has been asked, and none is"
     for ranks in ([3, 5], []):
         await session.bus.ask_detail(GPT.key, 1, ranks)
         kv = await session.client.get(GPT.key.detail)

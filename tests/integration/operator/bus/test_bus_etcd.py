@@ -39,7 +39,7 @@ async def test_etcd_lets_root_in_and_nobody_else(bench: Bench) -> None:
 async def test_a_certificate_of_the_jobs_authority_gets_no_further_than_etcds_handshake(
     bench: Bench, name: str
 ) -> None:
-    """So a tenant can raise no alarm, compact nothing, and log in as nobody: no request of his is ever read."""
+    """So a tenant can raise no alarm, compact nothing, and log in as no user: no request of his is ever read."""
     session = await bench.session()
     await session.healthy()
     files = session.bus.agent_credentials(name)

@@ -130,7 +130,7 @@ def test_a_restart_in_place_writes_nothing(start: Start, store: Path, tmp_path: 
     launcher.wait(state="Running")
     launcher.plan(LaunchPlan(generation=2, phase="Stop"))
     launcher.wait(state="Stopped", dead_below=2)
-    assert list(tmp_path.glob("*.falcon")) == [], "memory stays where it is, and nobody waits for the volume"
+    assert list(tmp_path.glob("*.falcon")) == [], "memory stays where it is, and nothing waits for the volume"
 
 
 def test_ranks_that_do_not_end_lose_nothing_by_it(start: Start, store: Path, tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ stay()
 def test_what_a_program_below_a_shell_saves_at_its_end_is_durable(
     start: Start, folder: Path, end: str, code: int
 ) -> None:
-    # The shell dies of the signal. By its end nobody can tell whether such a file is whole.
+    # The shell dies of the signal. Its end does not show whether such a file is whole.
     program = f"""
 def save():
     os.mkdir(os.environ["MEMORY"] + "/step-1")

@@ -16,7 +16,7 @@ import pytest
 from falcon_core.wire.launcher.launch import LaunchPlan, LaunchStatus
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
-from tests.integration.shim.memory import memory_cgroup
+from tests.integration.shim.memory import memory_cgroup, oom_kills
 
 AGENT = Path(__file__).parents[4] / "agent"
 PROGRAM = Path(__file__).parents[1] / "programs" / "standing.py"
@@ -24,7 +24,7 @@ RESTARTS = 50
 MEMORY_LIMIT_BYTES = 2 << 30
 OWN_LAUNCHER = "import os, subprocess, sys; subprocess.run(sys.argv[1:], env=dict(os.environ, RANK='0'))"
 HEAVY = """
-import ctypes, mmap, os
+import ctypes, mmap, os, time
 from pathlib import Path
 def port_in_c():
     library = ctypes.CDLL(None)
@@ -34,6 +34,8 @@ folder = Path(__file__).parents[1]
 (folder / f"imported-{os.getpid()}").touch()
 print("heavy is here", flush=True)
 if (folder / "greedy").exists():
+    while not (folder / "fill").exists():
+        time.sleep(0.02)
     held = mmap.mmap(-1, 4 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
 if (folder / "broken").exists():
     raise RuntimeError("no such device")
@@ -252,6 +254,13 @@ def test_a_standby_is_the_first_that_the_kernel_kills_for_memory(
     (held,) = standbys(launcher, 1)
     (tmp_path / "greedy").touch()
     os.kill(held, signal.SIGKILL)
+    (greedy,) = until(lambda: below(launcher.process.pid) - {rank, held})
+    # The launcher ends a standby when memory is short, and it stops one that takes much CPU time: here the kernel acts.
+    os.kill(launcher.process.pid, signal.SIGSTOP)
+    os.kill(greedy, signal.SIGCONT)
+    (tmp_path / "fill").touch()
+    until(lambda: oom_kills(limited_memory) >= 1)
+    os.kill(launcher.process.pid, signal.SIGCONT)
     until(lambda: (launcher.wait(state="Running").oom_kills or 0) >= 1)
     until(lambda: below(launcher.process.pid) == {rank})
     assert "by itself" in why(launcher)

@@ -1,4 +1,4 @@
-"""The smoke test beside a restart, by the real launcher: when it begins, what it says, and that nobody waits for it."""
+"""The smoke test during a restart, by the real launcher: when it begins, what it says, that no rank waits."""
 
 from __future__ import annotations
 

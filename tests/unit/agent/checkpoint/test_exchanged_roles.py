@@ -10,12 +10,11 @@ import pytest
 
 from falcon_agent.agent import Agent
 from falcon_agent.checkpoint.store import Store
-from falcon_agent.settings import load_settings
+from falcon_core.wire.agent_config import AgentConfig
 from falcon_core.wire.launcher.launch import PLAN_FILE, STATUS_FILE, LaunchRank, LaunchStatus
 from falcon_core.wire.reporting.messages import Plan, PlanMember
 from tests.unit.agent.checkpoint.test_store import commit, written
-from tests.unit.agent.test_settings import GOOD, good
-from tests.unit.environ import load_with
+from tests.unit.agent.test_settings import POD, environ, good, load
 
 __all__ = ["good"]  # a fixture
 MIB = 1 << 20
@@ -27,7 +26,7 @@ PLAN = Plan(
     world_size=4,
     master_addr="10.0.0.1",
     master_port=20_000,
-    members=[PlanMember(replica=3, pod_uid=GOOD["FALCON_POD_UID"], pod_name="gpt2-1", node="node-b", first_rank=3)],
+    members=[PlanMember(replica=3, pod_uid=POD["FALCON_POD_UID"], pod_name="gpt2-1", node="node-b", first_rank=3)],
 )
 
 
@@ -43,7 +42,7 @@ def status(state: Literal["Running", "Stopped"], rank: int) -> LaunchStatus:
     ids=["before it starts", "while it runs"],
 )
 def test_what_another_rank_saved_is_forgotten_before_the_ranks_start(
-    good: dict[str, str], tmp_path: Path, said: LaunchStatus, held: list[int]
+    good: AgentConfig, tmp_path: Path, said: LaunchStatus, held: list[int]
 ) -> None:
     run_dir, folder = tmp_path / "run", tmp_path / "checkpoints"
     for path in (run_dir / "agent", run_dir / "launch", folder):
@@ -52,13 +51,8 @@ def test_what_another_rank_saved_is_forgotten_before_the_ranks_start(
     store.make()
     written(folder / "rank-0.0", commit(99, rank=1))
     (run_dir / STATUS_FILE).write_bytes(msgspec.json.encode(said))
-    environ = {
-        **good,
-        "FALCON_RUN_DIR": str(run_dir),
-        "FALCON_CHECKPOINT_DIR": str(folder),
-        "FALCON_CHECKPOINT_BYTES": str(16 * MIB),
-    }
-    agent = Agent(load_with(environ, load_settings))
+    config = msgspec.structs.replace(good, run_dir=str(run_dir), checkpoint_dir=str(folder), checkpoint_bytes=16 * MIB)
+    agent = Agent(load(environ(config)))
     agent.take_plan(PLAN)
     agent._store_made = True  # its loop does not run
     agent._write_plan(PLAN)

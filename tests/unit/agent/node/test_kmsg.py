@@ -51,7 +51,7 @@ def test_what_is_no_record_is_left_out(data: bytes) -> None:
 
 
 def test_only_recent_records_of_the_kernel_are_read(tmp_path: Path) -> None:
-    """A file stands for the device: the kernel lets nobody write records of its own."""
+    """A file stands for the device: no program can write records of the kernel's own."""
     path = tmp_path / "kmsg"
     micros = int(time.monotonic() * 1e6)
     old, new = micros - 1_000_000_000, micros - 500_000_000

@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_unknown(adapter: Adapter) -> None:
     assert (port.state, port.rate, port.lanes) == (None, None, None)
     assert "symbol_error" not in port.counters
     assert watch(15) == []
-    adapter.count("symbol_error", 2000)  # back: nobody knows how much it grew
+    adapter.count("symbol_error", 2000)  # back: it is unknown how much it grew
     assert watch(30) == []
 
 

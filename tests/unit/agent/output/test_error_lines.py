@@ -1,4 +1,4 @@
-"""The errors in a rank's output: lines whole wherever reads cut them, each error told once, the most telling kept."""
+"""The errors in a rank's output: whole lines wherever reads cut them, each error reported once, the clearest kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_agent.output.error_lines import MOST_NEWS, Budget, Errors, LineJudge, Told, WholeLines
+from falcon_agent.output.error_lines import MOST_NEWS, Budget, Errors, FoundError, LineJudge, WholeLines
 from falcon_core.errors.classify import MOST_LINE_BYTES
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.last_words import MOST_CHARACTERS
@@ -69,7 +69,7 @@ def test_after_a_gap_the_rest_of_a_line_is_no_line() -> None:
     assert whole.feed(b" line\nwhole\n") == b"whole\n"
 
 
-def read(output: bytes, reads: list[bytes] | None = None) -> list[Told]:
+def read(output: bytes, reads: list[bytes] | None = None) -> list[FoundError]:
     judge, whole = LineJudge(lambda: shipped_judge().classifier), WholeLines()
     told = [one for piece in reads or [output] for one in judge.read(whole.feed(piece))]
     return told + judge.read(whole.flush())
@@ -105,10 +105,10 @@ def test_texts_are_clean_and_bounded() -> None:
         assert [len(told.text) <= MOST_CHARACTERS for told in read(output)] == [True]
 
 
-def told(kind: str, text: str = "", **fields: object) -> Told:
+def told(kind: str, text: str = "", **fields: object) -> FoundError:
     name = str(fields.get("error_class", ""))
     known = shipped_judge().classifier.table.get(name) if name else None
-    return Told(text or kind, known, (kind, ""), raised=bool(fields.get("raised", not name)))
+    return FoundError(text or kind, known, (kind, ""), raised=bool(fields.get("raised", not name)))
 
 
 def test_the_most_telling_errors_are_kept_and_the_rest_is_counted() -> None:

@@ -13,12 +13,14 @@ import pytest
 from falcon_agent.launch.output_file import OutputReader
 from falcon_agent.output import monitor as outputs
 from falcon_agent.output.monitor import KEPT_BYTES, PIECE_BYTES, Output
+from falcon_core.anomalies.output_numbers import usable_metrics
 from falcon_core.errors.classify import Classifier
 from falcon_core.errors.judge import ErrorRules, shipped_judge, usable_judge
 from falcon_core.errors.table import Domain, JobRule, shipped
 from falcon_core.model import Severity
 from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.launcher.output import CAPACITY, HEADER_BYTES, READABLE, OutputFormatError
+from falcon_core.wire.reporting.anomalies import OutputMetric
 from tests.unit.agent.outputs import OutputWriter
 
 ECC = b"CUDA error: uncorrectable ECC error encountered\n"
@@ -229,3 +231,19 @@ def test_a_file_of_another_version_is_named(tmp_path: Path) -> None:
         os.pwrite(file.fileno(), (2).to_bytes(4, "little"), 8)
     with pytest.raises(OutputFormatError, match="use the launcher of this agent's release"):
         OutputReader(writer.path, 1)
+
+
+def test_a_loss_that_stays_nan_is_news_with_the_iteration_and_only_of_its_generation(tmp_path: Path) -> None:
+    writer = OutputWriter(tmp_path, 1)
+    OutputWriter(tmp_path, 0)
+    own = usable_metrics([OutputMetric(name="reward", pattern="reward ([a-z0-9.]+)")])
+    output = Output(tmp_path, lambda: shipped_judge().classifier, metrics=lambda: own, iterations=lambda: {0: 3, 1: 41})
+    output.look(status(0, 1), 1.0)
+    writer.write(b"step 41 loss nan\nreward nan\n")
+    assert not output.look(status(0, 1), 2.0)
+    writer.write(b"step 42 loss nan\nreward 2\n")
+    assert output.look(status(0, 1), 3.0)
+    (found,) = output.not_finite(1)[1]
+    assert (found.name, found.line, found.iteration) == ("loss", b"step 41 loss nan", 41)
+    assert not output.not_finite(1).get(0)
+    assert output.not_finite(2) == {}

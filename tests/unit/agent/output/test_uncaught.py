@@ -1,4 +1,4 @@
-"""Exceptions that nobody caught: noted by the process itself, and told by the agent while the process lives on."""
+"""Uncaught exceptions: noted by the process itself, and reported by the agent while the process lives on."""
 
 from __future__ import annotations
 

@@ -8,26 +8,25 @@ import msgspec
 import pytest
 
 from falcon_agent.agent import Agent
-from falcon_agent.settings import load_settings
+from falcon_core.wire.agent_config import AgentConfig
 from falcon_core.wire.launcher.launch import PLAN_FILE
 from falcon_core.wire.measurement.probe import ProbeOrder
 from tests.unit.agent.checkpoint.test_exchanged_roles import PLAN
-from tests.unit.agent.test_settings import good
-from tests.unit.environ import load_with
+from tests.unit.agent.test_settings import environ, good, load
 
 __all__ = ["good"]  # a fixture
 ORDER = ProbeOrder(epoch=1, generation=PLAN.generation, number=7, phase="Prepare")
 
 
 @pytest.fixture
-def agent(good: dict[str, str], tmp_path: Path) -> Agent:
+def agent(good: AgentConfig, tmp_path: Path) -> Agent:
     (tmp_path / "agent").mkdir()
     (tmp_path / "launch").mkdir()
-    return Agent(load_with({**good, "FALCON_RUN_DIR": str(tmp_path)}, load_settings))
+    return Agent(load(environ(msgspec.structs.replace(good, run_dir=str(tmp_path)))))
 
 
 def probe_wanted(folder: Path) -> bool:
-    """Return whether the launcher is told to start the executor of ORDER."""
+    """Return whether the launcher is ordered to start the executor of ORDER."""
     return f"links={ORDER.number}\n" in (folder / PLAN_FILE).read_text()
 
 

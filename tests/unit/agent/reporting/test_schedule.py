@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_agent.reporting.schedule import SLOW_SECONDS, Speaker, computes_slowly
+from falcon_agent.reporting.schedule import SLOW_SECONDS, ReportSchedule, computes_slowly
 from falcon_core.times import DETAIL_SECONDS, REPORT_SECONDS
 from falcon_core.wire.reporting.messages import Detection, Onset, RankSignals, Summary
 
@@ -34,7 +34,7 @@ class Pod:
     """An agent that looks at its ranks each second."""
 
     def __init__(self, job_uid: str = "u") -> None:
-        self.speaker = Speaker(job_uid)
+        self.schedule = ReportSchedule(job_uid)
         self.now = 0.0
 
     def look(
@@ -48,7 +48,7 @@ class Pod:
             for each in ranks or [rank()]
         ]
         summary = Summary(pod_uid="p", sequence=1, unix_ns=unix_ns, generation=1, ranks=moved)
-        return self.speaker.detail_due(summary, asked=asked, detection=Detection(), urgent=urgent, now=self.now)
+        return self.schedule.detail_due(summary, asked=asked, detection=Detection(), urgent=urgent, now=self.now)
 
 
 def test_a_healthy_pod_reports_briefly_each_ten_seconds() -> None:
@@ -78,7 +78,7 @@ def test_the_jobs_moment_comes_once_in_ten_seconds_at_the_same_time_for_all_its_
         came = []
         for tenth in range(1, 400):
             unix_ns = int((START + pod.now) * 1e9) + tenth * 100_000_000
-            if pod.speaker.moment_has_come(unix_ns):
+            if pod.schedule.is_due(unix_ns):
                 came.append(unix_ns / 1e9)
                 pod.look(after=unix_ns / 1e9 - START - pod.now)
                 break

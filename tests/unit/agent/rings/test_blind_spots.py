@@ -58,4 +58,4 @@ def test_the_headers_figures_are_read(tmp_path: Path) -> None:
     assert (status.device_times, status.device_reason) == (DeviceTimes.OFF, NoDeviceTimes.FAULTS)
     assert (status.device_code, status.device_faults, status.full) == (700, 100, ring.Full.COUNTERS)
     reader.path.write_bytes(b"FALCRING")
-    assert sight(reader.status()) == "Full", "a damaged ring is told of elsewhere"
+    assert sight(reader.status()) == "Full", "a damaged ring is reported elsewhere"

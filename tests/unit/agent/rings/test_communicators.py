@@ -63,7 +63,7 @@ def test_what_a_slow_rank_puts_on_links_is_added_up_over_its_cycle() -> None:
     ((slow,), _) = table.comms(counts={}, excess_ns={7: (1.0,)}, period_calls=period)
     assert slow.link_bytes == 100, "of a ring of two, a half there and a half back"
     ((silent,), _) = table.comms(counts={7: Count(8, 8)}, excess_ns={}, period_calls=period)
-    assert silent.link_bytes is None, "nobody asks"
+    assert silent.link_bytes is None, "the operator does not ask"
     told = table.sends(period)
     assert (len(told), told[0]) == (MAX_SENDS, SentSignals(comm=7, peer=MAX_SENDS, bytes=100 + MAX_SENDS))
     assert table.sends(None) == []
@@ -146,3 +146,17 @@ def test_the_ring_of_an_earlier_shim_has_no_counts_to_report(tmp_path: Path) -> 
     tracker = Tracker(tmp_path, monotonic_ns=lambda: script.now_ns + 5_000 * MS)
     tracker.poll(["g1-r0-100.ring"])
     assert tracker.signals(1)[0].comms == []
+
+
+def test_a_rank_that_has_just_ended_says_how_far_it_had_come(tmp_path: Path) -> None:
+    script = Script(jitter=0.02)
+    script.cycle([Call(ring.Op.ALL_REDUCE, 64, 100 * MS)], 60)
+    records = np.concatenate((descriptor(7, 2, 1), script.records))
+    (tmp_path / RINGS_DIR).mkdir(parents=True)
+    counted = {KEY(7, ring.Traffic.COLLECTIVE): (61, 60)}
+    write_ring(tmp_path / RINGS_DIR / "g1-r0-100.ring", records, rank=0, world_size=2, counters=counted)
+    tracker = Tracker(tmp_path, monotonic_ns=lambda: script.now_ns + 100 * MS)
+    tracker.poll(["g1-r0-100.ring"])
+    assert tracker.signals(1)[0].comms == [], "it is not silent yet"
+    (comm,) = tracker.signals(1, ended={0})[0].comms
+    assert (comm.size, comm.place, comm.entered, comm.finished) == (2, 1, 61, 60)

@@ -11,23 +11,23 @@ import pytest
 
 from falcon_agent.launch.run_dir import RunDir
 from falcon_agent.rings.tracker import Tracker
-from falcon_agent.telemetry.microbatches import SaidFile
+from falcon_agent.telemetry.microbatches import MicrobatchReportFile
 from falcon_core.wire.launcher.launch import RINGS_DIR
-from falcon_core.wire.reporting.microbatches import MAX_TURNS, MicrobatchOrder, MicroShare, Said, Turn
+from falcon_core.wire.reporting.microbatches import MAX_TURNS, MicrobatchOrder, MicrobatchReport, MicroShare, Turn
 from tests.unit.agent.ring_files import descriptor, write_ring
 
 GOOD: dict[str, Any] = {"generation": 3, "per_rank": 4, "turns": [[9, 4, True], [20, 2, False]], "micro_ns": 7_000_000}
 
 
-def written(folder: Path, content: Any) -> SaidFile:
+def written(folder: Path, content: Any) -> MicrobatchReportFile:
     path = folder / "microbatches.0"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return SaidFile(path, 3)
+    return MicrobatchReportFile(path, 3)
 
 
 def test_what_the_script_says_is_read_and_read_again_when_it_changes(tmp_path: Path) -> None:
     file = written(tmp_path, GOOD)
-    assert file.look() == Said(
+    assert file.look() == MicrobatchReport(
         generation=3, per_rank=4, turns=[Turn(9, 4, even=True), Turn(20, 2, even=False)], micro_ns=7_000_000
     )
     fresh = tmp_path / "fresh"
@@ -68,8 +68,8 @@ def test_neither_a_fifo_nor_a_link_is_followed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "good").write_text(json.dumps(GOOD))
     (tmp_path / "link").symlink_to(tmp_path / "good")
-    assert SaidFile(tmp_path / "fifo", 3).look() is None
-    assert SaidFile(tmp_path / "link", 3).look() is None
+    assert MicrobatchReportFile(tmp_path / "fifo", 3).look() is None
+    assert MicrobatchReportFile(tmp_path / "link", 3).look() is None
 
 
 def test_it_is_in_the_ranks_report(tmp_path: Path) -> None:

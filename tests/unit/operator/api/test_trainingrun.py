@@ -13,7 +13,7 @@ from falcon_core.recovery.diagnosis.slow_from_start import MOST_SUSPECTS
 from falcon_core.recovery.history.flapping import MOST_RELIEVED
 from falcon_core.recovery.model.membership import Exclusion, Member, Membership, Replacement
 from falcon_core.recovery.model.slowdown import Relieved
-from falcon_core.recovery.model.state import MOST_BESIDE, RecoveryState
+from falcon_core.recovery.model.state import MOST_NODES, Habits, Levels, RecoveryState, Suspicions
 from falcon_core.recovery.model.suspects import Grown, SinceStart
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
@@ -21,10 +21,10 @@ from falcon_operator.api.trainingrun import ClosedIncident
 from falcon_operator.intent.model.intent import Intent, close_open_incidents, remember
 from falcon_operator.intent.model.run import build_run, decode, encode, lasting, read_run
 from tests.unit.operator.status.test_status import CHANGE, NOON, SLOW
+from tests.unit.recovery.seen import replace
 from tests.world.running import condition, operator, run, state, trained
 from tests.world.world import World
 
-replace = msgspec.structs.replace
 LONG = "x" * 52  # the longest name of a job whose pods' names are host names
 
 
@@ -74,13 +74,15 @@ def intent(of: TrainingJob) -> Intent:
         master_port=20_001,
         recovery=RecoveryState(
             incidents=1,
-            change=replace(CHANGE, growth=[1.2345] * MAX_STAGES),
-            phases=[1.2] * MOST_PHASES,
-            relieved=[Relieved(id="gpt2-1", node="n" * 63, at=NOON, loss_seconds=3.0)] * MOST_RELIEVED,
-            since_start=SinceStart(generation=2, iteration=50, ranks=list(range(MOST_SUSPECTS)), reports=4),
-            grown=Grown(generation=2, iteration=400, healthy_ns=1_250_000_000, compute_ns={5: 800_000_000}, reports=3),
-            slow=SLOW,
-            beside=[replace(SLOW, id=f"gpt2-{number}") for number in range(2, 2 + MOST_BESIDE)],
+            levels=Levels(change=replace(CHANGE, growth=[1.2345] * MAX_STAGES), phases=[1.2] * MOST_PHASES),
+            habits=Habits(relieved=[Relieved(id="gpt2-1", node="n" * 63, at=NOON, loss_seconds=3.0)] * MOST_RELIEVED),
+            suspicions=Suspicions(
+                since_start=SinceStart(generation=2, iteration=50, ranks=list(range(MOST_SUSPECTS)), reports=4),
+                grown=Grown(
+                    generation=2, iteration=400, healthy_ns=1_250_000_000, compute_ns={5: 800_000_000}, reports=3
+                ),
+            ),
+            slowdowns=[SLOW, *(replace(SLOW, id=f"gpt2-{number}") for number in range(2, 1 + MOST_NODES))],
         ),
         history=[ClosedIncident(at=NOON, outcome="Helped", slow=SLOW)],
         started_at=NOON,
@@ -120,7 +122,7 @@ def test_the_columns_of_a_run_without_pods_are_not_blank() -> None:
 
 def test_reports_that_are_counted_are_worth_no_write() -> None:
     spec = encode(job(), intent(job()))
-    known = spec.recovery.since_start
+    known = spec.recovery.suspicions.since_start
     assert known is not None
     counted = replace(
         spec, recovery=replace(spec.recovery, since_start=replace(known, reports=5, counted_iteration=99))
@@ -155,9 +157,9 @@ def stored(**changes: Any) -> dict[str, Any]:
     ("changes", "problem"),
     [
         ({"version": 2, "shards": {"a": 1}}, ""),
-        ({"recovery__slow__phase": "Profiling"}, "spec.recovery.slow"),
-        ({"recovery__slow__culprit__cause": "ThermalThrottling"}, "spec.recovery.slow"),
-        ({"recovery__beside__0__phase": "Profiling"}, "spec.recovery.beside"),
+        ({"recovery__slowdowns__0__phase": "Profiling"}, "spec.recovery.slowdowns"),
+        ({"recovery__slowdowns__0__subject__cause": "ThermalThrottling"}, "spec.recovery.slowdowns"),
+        ({"recovery__slowdowns__1__phase": "Profiling"}, "spec.recovery.slowdowns"),
         ({"exclusions__0__test": "Running"}, "spec.exclusions"),
         ({"history__0__outcome": "Swapped"}, "spec.history"),
         ({"phase": "Hold"}, ""),
@@ -175,7 +177,7 @@ async def test_a_word_of_a_newer_version_stops_no_job_and_is_said(monkeypatch: p
     world = World()
     await trained(world)
     assert world.trainingrun is not None
-    world.trainingrun["spec"]["recovery"]["slow"] = {"phase": "Profiling"}
+    world.trainingrun["spec"]["recovery"]["slowdowns"] = [{"phase": "Profiling"}]
     await operator(world).reconcile("ml", "gpt2")
     assert condition(world.status, "RunReadable") == "False"
     await run(world, operator, lambda w: condition(w.status, "RunReadable") == "True")
@@ -232,7 +234,7 @@ def test_an_incident_that_comes_back_leaves_the_history_until_it_is_over_again()
     passed = ClosedIncident(at=NOON, outcome="Relieved", slow=SLOW)
     other = ClosedIncident(at=NOON, outcome="Relieved", slow=replace(SLOW, id="gpt2-0"))
     calm = Intent(history=[passed, other])
-    open_again = replace(calm, recovery=RecoveryState(slow=SLOW))
+    open_again = replace(calm, recovery=RecoveryState(slowdowns=[SLOW]))
     assert remember(open_again, []).history == [other]
     later = replace(passed, at=NOON + 60)
     assert remember(calm, [later]).history == [later, other]
@@ -240,11 +242,11 @@ def test_an_incident_that_comes_back_leaves_the_history_until_it_is_over_again()
 
 def test_an_incident_beside_the_first_is_kept_apart_from_the_history_too() -> None:
     passed = ClosedIncident(at=NOON, outcome="Relieved", slow=replace(SLOW, id="gpt2-2"))
-    both = RecoveryState(slow=SLOW, beside=[replace(SLOW, id="gpt2-2")])
+    both = RecoveryState(slowdowns=[SLOW, replace(SLOW, id="gpt2-2")])
     assert remember(Intent(history=[passed], recovery=both), []).history == []
     ended = close_open_incidents(Intent(recovery=both), "Suspended", NOON)
     assert [(entry.slow.id, entry.outcome) for entry in ended.history if entry.slow is not None] == [
         ("gpt2-1", "Suspended"),
         ("gpt2-2", "Suspended"),
     ]
-    assert (ended.recovery.slow, ended.recovery.beside) == (None, [])
+    assert (ended.recovery.leader, ended.recovery.further) == (None, [])

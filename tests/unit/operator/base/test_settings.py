@@ -94,6 +94,7 @@ def test_everything_set() -> None:
         ("FALCON_GATEWAYS", "https://falcon-gateway:7443", "write host:port"),
         ("FALCON_GATEWAYS", "a:1,b:70000", "write host:port"),
         ("FALCON_GATEWAY_SECRET_PREFIX", "", "is not set: set it"),
+        ("FALCON_ANOMALY_SERVICE", "falcon-anomalies", "write host:port"),
         ("FALCON_FENCE_LIMIT", "-1", "write a whole number from 0"),
         ("FALCON_FENCE_WINDOW_SECONDS", "1h", "write a whole number from 1"),
         ("FALCON_ERRORS", "rules: [", "not YAML in line 2: did not find"),

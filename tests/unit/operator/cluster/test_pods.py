@@ -118,7 +118,7 @@ def test_a_pod_of_which_nothing_is_known_yet() -> None:
 
 
 def a_running_pod(number: int) -> dict[str, Any]:
-    """Return a pod as an API server sends it: much of it is read by nobody here."""
+    """Return a pod as an API server sends it: much of it is not read here."""
     job, replica = divmod(number, 64)
     owned = {f"f:field{index}": {} for index in range(40)}
     condition = {"status": "True", "lastTransitionTime": "2026-11-20T12:00:00Z", "message": "as it should be"}

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause
 from falcon_core.recovery.failstop.faults import rank_fault
 from falcon_core.recovery.model.membership import Member, Membership, Replacement
-from falcon_core.recovery.model.observation import NOTHING_SENT, RankSeen
+from falcon_core.recovery.model.observation import NOTHING_SENT, Look, RankSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.times import FRESH_SECONDS
 from falcon_core.wire.launcher.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.launcher.printed import Printed, RankOutput
@@ -229,7 +229,7 @@ def test_the_rank_that_a_launcher_of_the_users_own_names_has_failed_first(
     obs = observe(snapshot(launch={"state": "Exited", "ranks": [ended]}, spec=spec), members())
     assert [seen.process for seen in obs.ranks] == ["Ended"] * 4
     assert [seen.rank for seen in obs.ranks if seen.exit_code or seen.signal] == failed
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, Policy(job="gpt2", strategies=[])))
     assert fault is not None
     assert (fault.rank, fault.cause) == (failed[0], Cause.PROCESS_KILLED if failed == [2] else Cause.PROCESS_FAILED)
 
@@ -283,7 +283,7 @@ def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:
     """
     snap = snapshot(launch={"generation": 2, "dead_below": 0})
     ahead = replace(snap, now=NOW + 60, phase_seen_at=MONOTONIC - 1)
-    assert observe(ahead, members("Stop")).members[0].unacknowledged_seconds == 1.0
+    assert observe(ahead, members("Stop")).members[0].launcher.unacknowledged_seconds == 1.0
     assert observe(replace(snap, phase_seen_at=None), members()).running_seconds == 0.0
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.model.membership import Member, Membership
-from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident, SlowLink
+from falcon_core.recovery.model.state import Habits, RecoveryState
 from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.model.treatments import Outlook, SlowPair
 from falcon_core.recovery.strategies.known_slow_links import KEPT_SECONDS
@@ -39,26 +39,19 @@ replace = msgspec.structs.replace
 
 
 def test_the_agent_alone_gets_a_second_volume_and_its_memory() -> None:
-    spec = instrument(SPEC, identity(checkpoint_bytes=64 * MIB, copies_bytes=64 * MIB), SETTINGS)
+    spec = instrument(SPEC, identity({"checkpoint_bytes": 64 * MIB, "copies_bytes": 64 * MIB}), SETTINGS)
     trainer, agent = by_name(spec["containers"])["trainer"], by_name(spec["initContainers"])["falcon-agent"]
     volume = {"name": "falcon-copies", "emptyDir": {"medium": "Memory", "sizeLimit": str(64 * MIB)}}
     assert by_name(spec["volumes"])["falcon-copies"] == volume
     mounts = {container["name"]: by_name(container["volumeMounts"]) for container in (trainer, agent)}
     assert "falcon-copies" not in mounts["trainer"], "another pod's state is none of its business"
     assert mounts["falcon-agent"]["falcon-copies"]["mountPath"] == "/falcon/copies"
-    assert by_name(agent["env"])["FALCON_COPIES_BYTES"]["value"] == str(64 * MIB)
     assert by_name(trainer["env"])["FALCON_CHECKPOINT_COPIES"]["value"] == "1"
     assert agent["resources"]["limits"]["memory"] == f"{384 + 128}Mi"
 
 
-def test_the_agent_is_told_the_interface_that_the_job_names() -> None:
-    named = identity(checkpoint_bytes=64 * MIB, copies_bytes=64 * MIB, copies_interface="net1")
-    agent = by_name(instrument(SPEC, named, SETTINGS)["initContainers"])["falcon-agent"]
-    assert by_name(agent["env"])["FALCON_COPIES_INTERFACE"]["value"] == "net1"
-
-
 def test_a_job_without_copies_gets_none() -> None:
-    assert "copies" not in str(instrument(SPEC, identity(checkpoint_bytes=64 * MIB), SETTINGS)).lower()
+    assert "copies" not in str(instrument(SPEC, identity({"checkpoint_bytes": 64 * MIB}), SETTINGS)).lower()
 
 
 @pytest.mark.parametrize(
@@ -174,16 +167,12 @@ def slow_between(*nodes: str, **fields: Any) -> RecoveryState:
     incident = SlowIncident(
         id="gpt2-1",
         phase="Detected",
-        onset_at=1.0,
-        onset_generation=3,
-        onset_iteration=1,
-        reported_iteration=2,
-        healthy_ns=1,
-        slow_ns=2,
+        onset=SlowdownOnset(at=1.0, generation=3, iteration=1, reported_iteration=2),
+        times=IterationTimes(healthy_ns=1, slow_ns=2),
         loss=Loss(),
-        link=link,
+        subject=link,
     )
-    return RecoveryState(slow=replace(incident, **fields))
+    return RecoveryState(slowdowns=[replace(incident, **fields)])
 
 
 def test_no_copies_go_over_a_slow_link() -> None:
@@ -194,9 +183,9 @@ def test_no_copies_go_over_a_slow_link() -> None:
 
 
 def test_a_link_that_roles_were_exchanged_against_is_kept_off_when_its_incident_is_over() -> None:
-    known = RecoveryState(slow_pairs=[SlowPair(nodes=["a", "b"], at=90.0)])
+    known = RecoveryState(habits=Habits(slow_pairs=[SlowPair(nodes=["a", "b"], at=90.0)]))
     assert holders(told(list("abcd"), recovery=known)) == holders(told(list("abcd"), recovery=slow_between("a", "b")))
-    old = RecoveryState(slow_pairs=[SlowPair(nodes=["a", "b"], at=90.0 - KEPT_SECONDS)])
+    old = RecoveryState(habits=Habits(slow_pairs=[SlowPair(nodes=["a", "b"], at=90.0 - KEPT_SECONDS)]))
     assert holders(told(list("abcd"), recovery=old)) == holders(told(list("abcd")))
 
 
@@ -216,9 +205,9 @@ def test_a_pod_that_is_about_to_take_another_role_keeps_the_copies_of_that_role(
 
 
 def test_the_exchange_for_a_link_counts_beside_a_slow_rank_whose_outlook_is_another_action() -> None:
-    link = slow_between("a", "b", outlook=Outlook(at=1.0, removed_share=1.0, moves={1: 3, 3: 1})).slow
-    rank = slow_between(outlook=Outlook(at=1.0, removed_share=0.5), link=None).slow
-    assert holders(told(list("abcd"), recovery=RecoveryState(slow=rank, link_beside=link))) == [
+    link = slow_between("a", "b", outlook=Outlook(at=1.0, removed_share=1.0, moves={1: 3, 3: 1})).leader
+    rank = slow_between(outlook=Outlook(at=1.0, removed_share=0.5), subject=None).leader
+    assert holders(told(list("abcd"), recovery=RecoveryState(slowdowns=[rank, link]))) == [
         "uid-2",
         "uid-3",
         "uid-0",

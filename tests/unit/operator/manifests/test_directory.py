@@ -109,7 +109,7 @@ def test_a_sound_folder_is_accepted(directory: dict[str, Any]) -> None:
 def test_a_pod_has_the_time_to_copy_before_it_counts_as_stuck() -> None:
     plain, copying = job(POD, TRAINER), job(POD, TRAINER, checkpoint={"directory": DIRECTORY})
     policies = [policy_of(each, Settings.pods) for each in (plain, copying)]
-    assert policies[1].grace_seconds == 2 * policies[0].grace_seconds
+    assert policies[1].pod_times.grace_seconds == 2 * policies[0].pod_times.grace_seconds
 
 
 async def test_the_job_succeeds_when_all_pods_copies_are_durable() -> None:

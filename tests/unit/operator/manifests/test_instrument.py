@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
+from falcon_core.wire.agent_config import VARIABLE, AgentConfig, decode_config
 from falcon_operator.base.ports import PodSettings
 from falcon_operator.manifests.instrument import Identity, instrument
 
@@ -31,18 +33,21 @@ SPEC: dict[str, Any] = {
 }
 
 
-def identity(**fields: Any) -> Identity:
-    return Identity(
-        **{
-            "namespace": "ml",
-            "job": "gpt2",
-            "uid": "u-1",
-            "secret": "gpt2-falcon-gateway",
-            "container": "trainer",
-            "procs": 8,
-            **fields,
-        }
-    )
+CONFIG = AgentConfig(
+    namespace="ml",
+    job="gpt2",
+    job_uid="u-1",
+    procs=8,
+    gateways=("gateway:7443",),
+    gateway_tls_dir="/falcon/gateway",
+    run_dir="/falcon/run",
+)
+
+
+def identity(agent: dict[str, Any] | None = None, **fields: Any) -> Identity:
+    """Return the identity of a job of which the agent gets these fields."""
+    config = msgspec.structs.replace(CONFIG, **(agent or {}))
+    return Identity(**{"agent": config, "secret": "gpt2-falcon-gateway", "container": "trainer", **fields})
 
 
 def by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -106,13 +111,8 @@ def test_the_agent_is_a_native_sidecar_without_a_cpu_limit() -> None:
     assert agent["restartPolicy"] == "Always"
     assert set(agent["resources"]["limits"]) == {"memory"}
     env = by_name(agent["env"])
-    assert {name: entry["value"] for name, entry in env.items() if "value" in entry} == {
-        "FALCON_NAMESPACE": "ml",
-        "FALCON_JOB": "gpt2",
-        "FALCON_JOB_UID": "u-1",
-        "FALCON_RUN_DIR": "/falcon/run",
-        "FALCON_GATEWAYS": "gateway:7443",
-        "FALCON_GATEWAY_TLS_DIR": "/falcon/gateway",
+    assert {name: decode_config(entry["value"]) for name, entry in env.items() if "value" in entry} == {
+        VARIABLE: CONFIG
     }
     assert {
         name: entry["valueFrom"]["fieldRef"]["fieldPath"] for name, entry in env.items() if "valueFrom" in entry

@@ -39,6 +39,15 @@ def test_a_rule_that_cannot_be_used_is_named(rule: dict[str, Any], problem: str)
     assert bool(problems(job(recovery={"rules": [rule]}), hot)) == (rule["class"] != "RackHot")
 
 
+def test_a_metric_that_cannot_be_used_is_named_with_a_remedy() -> None:
+    metrics = [{"name": "loss", "pattern": "loss=([0-9.]+|nan)"}, {"name": "reward", "pattern": "reward=nan"}]
+    assert problems(job(anomalies={"metrics": metrics[:1]})) == []
+    (found,) = problems(job(anomalies={"metrics": metrics}))
+    assert found.field == "spec.anomalies.metrics[1].pattern"
+    assert found.message == "has 0 groups, and one must capture the number"
+    assert found.remedy.startswith("write for example 'loss")
+
+
 def pool(*allowed_namespaces: str) -> WarmPool:
     spec = {"nodeSelector": {"gpu": "yes"}, "allowedNamespaces": list(allowed_namespaces)}
     return msgspec.convert({"metadata": {"name": "spares"}, "spec": spec}, WarmPool)

@@ -53,7 +53,7 @@ TENANT = ["team/greedy"]
     ("report", "tenants", "outcome"),
     [
         (WAITED, TENANT, "Disturbed"),
-        (WAITED, [], "Slow"),  # nobody else is there: the node itself gives less than it should
+        (WAITED, [], "Slow"),  # no other pod is there: the node itself gives less than it should
         (msgspec.structs.replace(WAITED, throttled=0.6), TENANT, "Slow"),  # by the test's own quota
         (msgspec.structs.replace(WAITED, run_delay=0.1), TENANT, "Slow"),  # which explains a tenth of it
         (msgspec.structs.replace(WAITED, run_delay=1.0), TENANT, "Disturbed"),

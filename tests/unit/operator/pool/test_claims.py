@@ -52,7 +52,7 @@ def test_a_limit_of_the_pool_is_kept_and_named(limits: dict[str, int], word: str
     refused = allowance(pool, "ns/job/uid-1/", NOW)
     assert refused.spares == 0
     assert word in refused.message
-    assert claim(pool, "another/job/uid-3/1", "another", now=NOW) is not None, "nobody else notices"
+    assert claim(pool, "another/job/uid-3/1", "another", now=NOW) is not None, "other namespaces are not affected"
     assert claim(pool, keys[0], "ns", now=NOW) == pool.status, "who asks twice still gets the same spare"
 
 

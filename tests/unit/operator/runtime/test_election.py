@@ -94,7 +94,7 @@ async def test_a_dead_leaders_lease_expires_and_the_epoch_grows(clock: FakeClock
     first, second = Election(leases, "a", clock), Election(leases, "b", clock)
     await first.acquire()
     before = clock.monotonic()
-    await second.acquire()  # nobody renews
+    await second.acquire()  # no candidate renews
     assert clock.monotonic() - before <= ports.LEASE_SECONDS + 2 * election.RETRY_SECONDS
     assert second.epoch == 2
     assert not first.leading

@@ -1,4 +1,4 @@
-"""What a job's agents may report: anything at all. No look fails, nothing impossible is stored, nobody else pays."""
+"""What a job's agents may report: anything at all. No look fails, nothing impossible is stored, no other job pays."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_the_limits_equal_the_limits_of_the_definition() -> None:
 def test_850_slow_ranks_are_counted_and_not_listed() -> None:
     assert SLOW.culprit is not None
     culprit: Culprit = replace(SLOW.culprit, also=list(range(3, 11)), also_total=850)
-    note = describe_slowdown(replace(SLOW, culprit=culprit), POLICY, None)
+    note = describe_slowdown(replace(SLOW, subject=culprit), POLICY, None)
     assert note is not None
     assert note.where.endswith("further slow ranks: 3, 4, 5, 6, 7 and 845 more")
 

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from falcon_core.model import Cause, Evidence
+from falcon_core.model import Cause, Evidence, Severity
 from falcon_core.planning.ski_rental import Candidate, Loss
 from falcon_core.recovery.model.evidence import Sampled, SampledPlace
+from falcon_core.recovery.model.failure import Fault, StepTaken, StopIncident
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Applied, Culprit, JobChange, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import (
+    Applied,
+    CommonCause,
+    Culprit,
+    IterationTimes,
+    JobChange,
+    SlowdownOnset,
+    SlowIncident,
+)
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import DoneStep, TrainingJobStatus
 from falcon_operator.api.trainingrun import ClosedIncident, NodeVerdict
 from falcon_operator.base.time_format import parse_duration
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.conditions import job_changed, set_condition
-from falcon_operator.status.diagnoses import describe_slowdown, diagnoses
+from falcon_operator.status.diagnoses import describe_slowdown, describe_stop, diagnoses
 from falcon_operator.status.events import Look, turning_points
 from falcon_operator.status.limits import LINE, TEXT
+from tests.unit.recovery.seen import replace
 
 NOON = 1_795_176_250.0  # 2026-11-20T12:04:10Z
 POLICY = Policy(job="gpt2", strategies=[("Ignore", None), ("ReplaceNode", None)])
@@ -44,18 +53,13 @@ CULPRIT = Culprit(
 SLOW = SlowIncident(
     id="gpt2-1",
     phase="Located",
-    onset_at=NOON,
-    onset_generation=1,
-    onset_iteration=412,
-    reported_iteration=420,
-    healthy_ns=231_000_000,
-    slow_ns=612_000_000,
+    onset=SlowdownOnset(at=NOON, generation=1, iteration=412, reported_iteration=420),
+    times=IterationTimes(healthy_ns=231_000_000, slow_ns=612_000_000),
     loss=Loss(seconds=3.0),
-    culprit=CULPRIT,
+    subject=CULPRIT,
     applied=[Applied(strategy="Ignore", at=NOON + 3, loss_seconds=2.0, overhead_seconds=0.0)],
 )
 ACTED = Applied(strategy="ReplaceNode", at=NOON + 21, loss_seconds=13.3, overhead_seconds=13.0)
-replace = msgspec.structs.replace
 
 
 def put(conditions: list[Condition], value: bool | None, *, now: float, reason: str = "Why") -> list[Condition]:
@@ -95,7 +99,7 @@ def test_an_open_slowdown_reads_like_a_doctors_note() -> None:
 
 def test_a_rank_that_was_never_well_reads_as_such() -> None:
     never = replace(CULPRIT, slowdown=1.4, healthy_compute_ns=None, cause=Cause.UNKNOWN)
-    slow = replace(SLOW, from_start=True, onset_iteration=1, culprit=never)
+    slow = replace(SLOW, from_start=True, onset_iteration=1, subject=never)
     note = describe_slowdown(slow, POLICY, None)
     assert note is not None
     assert (
@@ -106,14 +110,14 @@ def test_a_rank_that_was_never_well_reads_as_such() -> None:
 
 
 def test_what_all_ranks_have_in_common_is_part_of_the_jobs_slowdown_and_kept_apart_from_the_ranks() -> None:
-    shared = replace(SLOW, common_ns=round(0.8 * SLOW.healthy_ns))
+    shared = replace(SLOW, common_ns=round(0.8 * SLOW.times.healthy_ns))
     note = describe_slowdown(shared, POLICY, None)
     assert note is not None
     assert (
         note.slowdown
         == "iterations take 2.6x the healthy time, 1.8x without this rank; rank 2 takes 2.9x its normal compute time"
     )
-    hardly = describe_slowdown(replace(SLOW, common_ns=round(0.04 * SLOW.healthy_ns)), POLICY, None)
+    hardly = describe_slowdown(replace(SLOW, common_ns=round(0.04 * SLOW.times.healthy_ns)), POLICY, None)
     assert hardly is not None
     assert hardly.slowdown == "iterations take 2.6x the healthy time; rank 2 takes 2.9x its normal compute time"
 
@@ -158,14 +162,14 @@ def test_what_was_done_and_what_it_cost() -> None:
     ],
 )
 def test_other_causes(culprit: Culprit, words: str) -> None:
-    note = describe_slowdown(replace(SLOW, culprit=culprit), POLICY, None)
+    note = describe_slowdown(replace(SLOW, subject=culprit), POLICY, None)
     assert note is not None
     assert words in note.why
     assert "throttled" not in note.why
 
 
 OTHER = replace(
-    SLOW, id="gpt2-2", slow_ns=400_000_000, culprit=replace(CULPRIT, rank=4, node="node-e", slowdown=1.9), applied=[]
+    SLOW, id="gpt2-2", slow_ns=400_000_000, subject=replace(CULPRIT, rank=4, node="node-e", slowdown=1.9), applied=[]
 )
 JOINED = Applied(
     strategy="ReplaceNode", at=NOON + 21, loss_seconds=7.2, overhead_seconds=4.5, spare_seconds=4.5, shares="gpt2-1"
@@ -173,7 +177,7 @@ JOINED = Applied(
 
 
 def test_a_node_beside_the_first_has_a_note_of_its_own() -> None:
-    first, other = reversed(diagnoses(Intent(recovery=RecoveryState(slow=SLOW, beside=[OTHER])), POLICY, None))
+    first, other = reversed(diagnoses(Intent(recovery=RecoveryState(slowdowns=[SLOW, OTHER])), POLICY, None))
     assert (first.id, first.slowdown) == (
         "gpt2-1",
         "iterations take 2.6x the healthy time; rank 2 takes 2.9x its normal compute time",
@@ -218,7 +222,7 @@ def test_a_node_that_was_left_in_the_restart_of_another() -> None:
 
 
 def test_nobody_named_no_note() -> None:
-    assert describe_slowdown(replace(SLOW, culprit=None), POLICY, None) is None
+    assert describe_slowdown(replace(SLOW, subject=None), POLICY, None) is None
 
 
 def test_a_slow_rank_against_which_the_spec_has_nothing_is_endured() -> None:
@@ -232,7 +236,7 @@ def test_the_newest_incident_comes_first_open_or_over() -> None:
     closed = [
         ClosedIncident(at=NOON, outcome="Relieved", slow=replace(SLOW, id=f"gpt2-{number}")) for number in (9, 10)
     ]
-    intent = Intent(recovery=RecoveryState(slow=replace(SLOW, id="gpt2-11")), history=closed)
+    intent = Intent(recovery=RecoveryState(slowdowns=[replace(SLOW, id="gpt2-11")]), history=closed)
     assert [note.id for note in diagnoses(intent, POLICY, None)] == ["gpt2-11", "gpt2-10", "gpt2-9"]
 
 
@@ -273,8 +277,18 @@ def test_a_change_of_the_job_reads_as_nobodys_fault() -> None:
     assert job_changed(None).value is False
 
 
+def test_a_cause_outside_of_the_job_is_no_change_of_it() -> None:
+    outside = CommonCause(cause=Cause.CPU_CONTENTION, counter=0.8, healthy=0.02)
+    finding = job_changed(replace(CHANGE, outside=outside))
+    assert (finding.value, finding.reason) == (False, "CommonCause")
+    assert "ready to run but waited 0.80 s a second (0.02 s before), and no quota" in finding.message
+
+
 def changes_reported(before: JobChange | None, after: JobChange | None) -> list[str]:
-    looks = [Look(Intent(recovery=RecoveryState(change=change)), TrainingJobStatus()) for change in (before, after)]
+    looks = [
+        Look(Intent(recovery=RecoveryState(levels=Levels(change=change))), TrainingJobStatus())
+        for change in (before, after)
+    ]
     return [event.reason for event in turning_points(*looks)]
 
 
@@ -293,7 +307,7 @@ UNEXPLAINED = replace(CULPRIT, cause=Cause.UNKNOWN, work="Hidden")
 
 
 def described(evidence: Evidence, policy: Policy = POLICY, culprit: Culprit = UNEXPLAINED, **fields: Any) -> Any:
-    note = describe_slowdown(replace(SLOW, culprit=culprit, evidence=evidence, **fields), policy, CANDIDATE)
+    note = describe_slowdown(replace(SLOW, subject=culprit, evidence=evidence, **fields), policy, CANDIDATE)
     assert note is not None
     return note
 
@@ -387,3 +401,20 @@ def test_late_data_are_named_with_the_place_of_the_program() -> None:
         "; of 12 samples of its main thread's stack: 9 times in _try_get_data (dataloader.py:1286), called by main"
         " (train.py:35); 3 times in f (g.py:1)"
     )
+
+
+def test_a_step_that_only_a_newer_operator_knows_is_shown_by_its_name() -> None:
+    fault = Fault(
+        severity=Severity.SEV2, cause=Cause.PROCESS_KILLED, text="was killed", replica=1, pod_name="gpt2-1", node="n"
+    )
+    stop = StopIncident(
+        id="gpt2-1",
+        fault=fault,
+        generation=1,
+        since=100.0,
+        detected_at=101.0,
+        done=[StepTaken(at=102.0, what="Freeze", generation=2), StepTaken(at=103.0, what="Restart", generation=3)],
+    )
+    freeze, restart = describe_stop(stop, POLICY).done
+    assert freeze.what == "Freeze (generation 2)"
+    assert restart.what == "all ranks restarted in their pods (generation 3)"

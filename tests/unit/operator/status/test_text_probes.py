@@ -14,7 +14,7 @@ from tests.unit.recovery.incidents import located
 
 POLICY = Policy(job="gpt2", strategies=[("SwapNodes", 1.0), ("ReplaceNode", 1.0)], world_size=3, pause_budget=0.01)
 DOUBTED = located(evidence=Evidence.WORK_MAY_MOVE)
-STATE = RecoveryState(slow=DOUBTED, pauses=Pauses(since=1.0))
+STATE = RecoveryState(slowdowns=[DOUBTED], pauses=Pauses(since=1.0))
 
 
 @pytest.mark.parametrize(

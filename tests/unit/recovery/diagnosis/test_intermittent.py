@@ -11,7 +11,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis import intermittent
 from falcon_core.recovery.model.observation import Look, Observation
-from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import MS, NOW, POLICY, member, rank, replace
 from tests.unit.recovery.series import Job, only
@@ -37,12 +37,10 @@ def spell(slow_ranks: Collection[int], last: int) -> tuple[SlowIncident, Observa
     slow = SlowIncident(
         id="",
         phase="Detected",
-        onset_at=obs.now - SPELL * 0.33,
-        onset_generation=1,
-        onset_iteration=last - SPELL + 1,
-        reported_iteration=last - 1,
-        healthy_ns=250 * MS,
-        slow_ns=330 * MS,
+        onset=SlowdownOnset(
+            at=obs.now - SPELL * 0.33, generation=1, iteration=last - SPELL + 1, reported_iteration=last - 1
+        ),
+        times=IterationTimes(healthy_ns=250 * MS, slow_ns=330 * MS),
         loss=Loss(generation=1, counted_iterations=last),
     )
     return slow, obs

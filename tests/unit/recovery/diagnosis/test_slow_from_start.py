@@ -1,4 +1,4 @@
-"""Slow from the first iteration: named against its peers alone, and nobody is named whose work differs by nature.
+"""Slow from the first iteration: named against its peers alone, and no rank is named whose work differs by nature.
 
 Each case is a series through the agents' own detectors, which take a slow start for health.
 """
@@ -10,12 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from falcon_core.recovery import mitigation_ladder
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.diagnosis import slow_from_start
-from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Levels, RecoveryState, Suspicions
 from falcon_core.recovery.model.suspects import SinceStart
 from falcon_core.signals.changepoint.generation_level import Level
 from tests.unit.recovery.seen import MS, replace
@@ -40,8 +40,8 @@ def of(ranks: dict[int, float]) -> Times:
 
 
 def opened(played: Job) -> SlowIncident:
-    assert played.state.slow is not None
-    return played.state.slow
+    assert played.state.leader is not None
+    return played.state.leader
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -57,11 +57,11 @@ def test_a_rank_that_was_slow_from_the_first_iteration_is_named(
     assert rank == 5
     assert iteration <= LATEST
     slow = opened(played)
-    assert (slow.from_start, slow.onset_generation, slow.onset_iteration) == (True, 1, 1)
+    assert (slow.onset.from_start, slow.onset.generation, slow.onset.iteration) == (True, 1, 1)
     assert slow.culprit is not None
     assert slow.culprit.healthy_compute_ns is None
     assert slow.culprit.slowdown == pytest.approx(factor, rel=0.1)
-    assert slow.healthy_ns == pytest.approx(250 * MS, rel=0.12)
+    assert slow.times.healthy_ns == pytest.approx(250 * MS, rel=0.12)
     assert slow.loss.seconds == pytest.approx(400 * 0.2 * (factor - 1), rel=0.35), "since the first iteration"
 
 
@@ -82,7 +82,7 @@ def test_the_heaviest_stage_decides_whether_a_slow_rank_costs_anything(seed: int
     assert job(lambda iteration: hidden, stages=4, seed=seed).run(300).named == []
     played = job(lambda iteration: shown, stages=4, seed=seed).run(300)
     assert [rank for rank, _ in played.named] == [0]
-    assert opened(played).healthy_ns == pytest.approx(350 * MS, rel=0.1), "as long as the heaviest stage"
+    assert opened(played).times.healthy_ns == pytest.approx(350 * MS, rel=0.1), "as long as the heaviest stage"
 
 
 def by_nature(iteration: int) -> Times:
@@ -125,7 +125,7 @@ def test_nobody_is_named_where_peers_prove_nothing(name: str, noise: float, comm
     work, fields = HEALTHY[name]
     played = job(work, noise=noise, common_noise=common_noise, seed=seed, **fields).run(600)
     assert (played.named, played.state.incidents) == ([], 0)
-    assert played.state.slow is None
+    assert played.state.leader is None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -136,7 +136,11 @@ def test_there_is_one_such_incident_a_generation(seed: int) -> None:
         return only(5, 1.0 if 250 < iteration <= 300 else 1.5, RANKS)
 
     played = job(work, noise=0.015, seed=seed).run(400)
-    found = {look.state.slow.id for look in played.looks if look.state.slow is not None and look.state.slow.from_start}
+    found = {
+        look.state.leader.id
+        for look in played.looks
+        if look.state.leader is not None and look.state.leader.onset.from_start
+    }
     assert len(found) == 1
     assert [closed.outcome for closed in played.closed] == ["Relieved"]
 
@@ -154,8 +158,8 @@ def test_near_the_threshold_an_incident_opens_once_or_never(factor: float, seed:
 def test_slowness_that_begins_later_is_left_to_its_onset(later: int) -> None:
     played = job(lambda iteration: only(5, 1.4, RANKS) if iteration > later else 1.0).run(later + 200)
     slow = opened(played)
-    assert (slow.from_start, [rank for rank, _ in played.named]) == (False, [5])
-    assert abs(slow.onset_iteration - later) <= 12
+    assert (slow.onset.from_start, [rank for rank, _ in played.named]) == (False, [5])
+    assert abs(slow.onset.iteration - later) <= 12
 
 
 # -- reports without detail, other generations -------------------------------------------------------------------------
@@ -179,15 +183,17 @@ def test_detail_is_asked_before_a_rank_is_named() -> None:
     work = only(5, 1.4, RANKS)
     played = job(lambda iteration: work)
     state, obs = followed(played, RecoveryState(), 80)
-    assert state.since_start is not None
-    assert (state.since_start.ranks, wanted_detail(state, Look(obs, played.policy))) == ([5], []), "not certain yet"
+    assert state.suspicions.since_start is not None
+    assert (state.suspicions.since_start.ranks, wanted_detail(state, Look(obs, played.policy))) == ([5], []), (
+        "not certain yet"
+    )
     state, obs = followed(played, state, 80)
-    assert state.slow is None
+    assert state.leader is None
     assert wanted_detail(state, Look(obs, played.policy)) == [5]
     state = mitigation_ladder.step(state, Look(played.run(LOOK_ITERATIONS).observation(), played.policy)).state
-    assert state.slow is not None
-    assert state.slow.culprit is not None
-    assert state.slow.culprit.rank == 5
+    assert state.leader is not None
+    assert state.leader.culprit is not None
+    assert state.leader.culprit.rank == 5
 
 
 def test_the_same_report_counts_once() -> None:
@@ -195,31 +201,31 @@ def test_the_same_report_counts_once() -> None:
     obs, state = played.observation(), RecoveryState()
     for _ in range(20):
         state = mitigation_ladder.step(state, Look(obs, played.policy)).state
-    assert state.since_start == SinceStart(generation=1, iteration=100, ranks=[5], reports=1, counted_iteration=100), (
-        "twenty looks at one report"
-    )
-    assert state.slow is None
+    assert state.suspicions.since_start == SinceStart(
+        generation=1, iteration=100, ranks=[5], reports=1, counted_iteration=100
+    ), "twenty looks at one report"
+    assert state.leader is None
 
 
 def test_a_job_whose_start_is_slow_against_an_earlier_generation_is_explained_by_its_peers() -> None:
     """Check a rank below the median rule's factor: the level shows that the job is slow, the peers show why."""
     earlier = Level(iteration_ns=250 * MS, noise=0.02, iterations=400, world_size=RANKS, period_calls=4)
     played = job(lambda iteration: only(5, 1.4, RANKS))
-    state = RecoveryState(level=earlier, healthy_ns=250 * MS)
+    state = RecoveryState(levels=Levels(settled=earlier, healthy_ns=250 * MS))
     for _ in range(60):
         state = mitigation_ladder.step(state, Look(played.run(LOOK_ITERATIONS).observation(), played.policy)).state
-    assert state.slow is not None
-    assert state.slow.culprit is not None
-    assert (state.slow.culprit.rank, state.slow.healthy_ns, state.incidents) == (5, 250 * MS, 1)
+    assert state.leader is not None
+    assert state.leader.culprit is not None
+    assert (state.leader.culprit.rank, state.leader.times.healthy_ns, state.incidents) == (5, 250 * MS, 1)
 
 
 def test_each_generation_is_looked_at_for_itself() -> None:
     played = job(lambda iteration: only(5, 1.4, RANKS)).run(100)
-    earlier = RecoveryState(since_start=SinceStart(generation=1))
+    earlier = RecoveryState(suspicions=Suspicions(since_start=SinceStart(generation=1)))
     second = replace(played.observation(), generation=2)
     state = slow_from_start.look(earlier, Look(second, played.policy))
-    assert state.since_start is not None
-    assert (state.since_start.generation, state.since_start.ranks) == (2, [5])
+    assert state.suspicions.since_start is not None
+    assert (state.suspicions.since_start.generation, state.suspicions.since_start.ranks) == (2, [5])
     assert slow_from_start.look(earlier, Look(played.observation(), played.policy)) is earlier, "over in the first one"
 
 
@@ -228,4 +234,4 @@ def test_the_first_look_waits_for_every_rank() -> None:
     obs = played.observation()
     late = replace(obs.ranks[5], sent=replace(obs.ranks[5].sent, iterations=0, healthy_compute_ns=None))
     missing = replace(obs, ranks=[late if rank.rank == 5 else rank for rank in obs.ranks])
-    assert slow_from_start.look(RecoveryState(), Look(missing, played.policy)).since_start is None
+    assert slow_from_start.look(RecoveryState(), Look(missing, played.policy)).suspicions.since_start is None

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from falcon_core.model import Evidence
+from falcon_core.recovery import mitigation_ladder
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.diagnosis import slow_without_onset
-from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.model.observation import Look, Observation
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Levels, RecoveryState, Suspicions
 from tests.unit.recovery.diagnosis.test_slow_from_start import opened
 from tests.unit.recovery.seen import replace
 from tests.unit.recovery.series import Job, Times, only
@@ -51,12 +51,12 @@ def test_a_slow_rank_that_costs_less_than_an_onset_is_named(
     assert rank == 5
     assert ONSET + 112 <= iteration <= ONSET + LATEST
     found = opened(played)
-    assert found.without_onset
-    assert ONSET <= found.onset_iteration <= ONSET + 24
+    assert found.onset.unreported
+    assert ONSET <= found.onset.iteration <= ONSET + 24
     assert found.culprit is not None
     assert found.culprit.slowdown == pytest.approx(1.5, rel=0.1)
-    assert found.evidence is Evidence.WAS_HEALTHY_HERE
-    lost = found.slow_ns / found.healthy_ns - 1
+    assert found.node_fault.evidence is Evidence.WAS_HEALTHY_HERE
+    lost = found.times.slow_ns / found.times.healthy_ns - 1
     assert 0.02 < lost < 0.10
     assert found.loss.seconds == pytest.approx(500 * 0.34 * 0.05, rel=0.6), "what the job loses, not what the rank does"
 
@@ -93,8 +93,8 @@ def test_its_node_is_replaced_when_the_loss_has_paid_for_it() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_relief_is_the_ranks_own_computation(seed: int) -> None:
     played = job(slow(1.5, until=700), seed=seed).run(690)
-    assert played.state.slow is not None, "though the job's iterations are as good as well"
-    assert played.run(60).state.slow is None
+    assert played.state.leader is not None, "though the job's iterations are as good as well"
+    assert played.run(60).state.leader is None
     assert [closed.outcome for closed in played.closed] == ["Relieved"]
 
 
@@ -118,7 +118,7 @@ HEALTHY: dict[str, tuple[Callable[[int], float | Times], dict[str, object]]] = {
     "constant": (lambda iteration: 1.0, {}),
     "a spell": (slow(1.5, until=ONSET + 90), {}),
     "below the factor": (slow(1.15), {}),
-    "nobody waits for it": (slow(1.4), {"least": lambda iteration: 2.0}),
+    "no rank waits for it": (slow(1.4), {"least": lambda iteration: 2.0}),
     "work that moves": (moving, {}),
     "work that cannot be seen": (slow(1.5), {"shown": "Hidden"}),
     "shares that wander": (drifting, {}),
@@ -138,12 +138,14 @@ def test_nobody_is_named_where_that_proves_nothing(name: str, noise: float, comm
 
 def test_the_detail_of_a_suspect_is_asked_for_before_it_is_named() -> None:
     played = job(slow(1.5)).run(ONSET + 60)
-    assert played.state.grown is not None
-    assert list(played.state.grown.compute_ns) == [5]
+    assert played.state.suspicions.grown is not None
+    assert list(played.state.suspicions.grown.compute_ns) == [5]
     assert wanted_detail(played.state, Look(played.observation(), played.policy)) == []
     certain = RecoveryState(
-        grown=mitigation_ladder.replace(played.state.grown, reports=slow_without_onset.REPORTS),
-        healthy_ns=played.state.healthy_ns,
+        suspicions=Suspicions(
+            grown=mitigation_ladder.replace(played.state.suspicions.grown, reports=slow_without_onset.REPORTS)
+        ),
+        levels=Levels(healthy_ns=played.state.levels.healthy_ns),
     )
     assert wanted_detail(certain, Look(played.observation(), played.policy)) == [5]
 
@@ -152,6 +154,6 @@ def test_a_generation_forgets_the_suspects_of_the_one_before() -> None:
     played = job(slow(1.5)).run(ONSET + 60)
     found = slow_without_onset.look(
         played.state, Look(mitigation_ladder.replace(played.observation(), generation=2), played.policy)
-    ).grown
+    ).suspicions.grown
     assert found is not None
     assert (found.generation, found.reports) == (2, 1)

@@ -1,11 +1,11 @@
-"""What standbys cost while they are made is nobody's slowness; what is slow afterwards is."""
+"""What standbys cost while they are made is no rank's slowness; what is slow afterwards is."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from falcon_core.recovery import mitigation_ladder
 from falcon_core.recovery.diagnosis.standby_interference import MOST_SECONDS
-from falcon_core.recovery.failslow import mitigation_ladder
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
@@ -32,13 +32,13 @@ def twice(obs: Observation) -> tuple[Observation, Observation]:
 
 def test_a_rank_that_is_slow_while_standbys_are_made_is_not_named() -> None:
     assert named(after(RecoveryState(), *twice(slow()))) == [2], "or this test shows nothing"
-    assert after(RecoveryState(), *twice(slow(standbys_made=True))).slow is None
+    assert after(RecoveryState(), *twice(slow(standbys_made=True))).leader is None
 
 
 def test_the_iterations_of_that_time_are_not_judged_later_either() -> None:
     state = after(RecoveryState(), slow(100, standbys_made=True))
     state = after(state, *twice(slow(100 + RECENT_ITERATIONS - 1)))
-    assert state.slow is None
+    assert state.leader is None
     state = after(state, *twice(slow(100 + RECENT_ITERATIONS)))
     assert named(state) == [2], "it is slow without the standbys, too"
 
@@ -51,7 +51,7 @@ def test_a_new_generation_is_judged_from_its_first_iteration() -> None:
 def test_what_is_known_of_an_open_incident_stays() -> None:
     before = after(RecoveryState(), *twice(slow()))
     during = after(before, slow(110, standbys_made=True))
-    assert during.slow == before.slow
+    assert during.leader == before.leader
 
 
 def test_a_standby_that_is_never_ready_hides_nothing_for_ever() -> None:

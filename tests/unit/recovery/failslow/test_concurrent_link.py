@@ -63,14 +63,14 @@ def suspicion(**fields: Any) -> SlowIncident:
 def test_links_are_measured_where_moved_shares_explain_too_little(
     iteration_ms: int, change: dict[str, Any], measured: bool
 ) -> None:
-    state = RecoveryState(slow=suspicion(**change), sharing=SHARING)
+    state = RecoveryState(slowdowns=[suspicion(**change)], sharing=SHARING)
     target = probe_targets.wanted(state, Look(job(iteration_ms), LADDER))
     assert (target is not None) == measured
     assert target is None or target.measures == "Links"
 
 
 def test_too_few_iterations_of_the_new_shares_show_nothing() -> None:
-    state = RecoveryState(slow=suspicion(), sharing=replace(SHARING, taken_iteration=86))
+    state = RecoveryState(slowdowns=[suspicion()], sharing=replace(SHARING, taken_iteration=86))
     assert probe_targets.wanted(state, Look(job(600), LADDER)) is None
 
 
@@ -79,8 +79,8 @@ def test_a_link_that_was_measured_stays_beside_the_rank_that_is_named_now() -> N
     assert culprit is not None
     probed = Probed(tries=1, found="Link", at=NOW)
     slow = suspicion(id="gpt2-1", phase="Detected", link=LINK, probed=probed, applied=[S2, IGNORED], loss=Loss())
-    state, named = concurrent_link.put_beside(RecoveryState(), slow, culprit)
-    beside = state.link_beside
+    state, named = concurrent_link.put_beside(RecoveryState(slowdowns=[slow]), slow, culprit)
+    beside = state.concurrent_link
     assert beside is not None
     assert (beside.id, beside.link, beside.probed, beside.moved) == ("gpt2-1", LINK, probed, None)
     assert beside.applied == [IGNORED]
@@ -108,9 +108,9 @@ def test_an_exchange_is_not_enough_where_ranks_do_not_explain_the_new_generation
     beside = replace(unnamed(550 * MS), **fields)
     first = located(moved=MOVED, slow_ns=600 * MS)
     obs = job(600, iterations=iterations)
-    taken = concurrent_link.look(RecoveryState(slow=first, link_beside=beside), first, Look(obs, LADDER))
+    taken = concurrent_link.look(RecoveryState(slowdowns=[first, beside]), first, Look(obs, LADDER))
     state = taken.state
     assert taken.is_empty
-    assert state.link_beside is not None
-    swapped = state.link_beside.swapped
+    assert state.concurrent_link is not None
+    swapped = state.concurrent_link.swapped
     assert (None if swapped is None else swapped.failed) == failed

@@ -9,7 +9,7 @@ import pytest
 from falcon_core.recovery.failslow import onset, rebalance
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.recovery.model.treatments import Sharing
 from falcon_core.signals.changepoint.sudden_jump import NEWEST, is_suddenly_slow
 from falcon_core.wire.reporting.messages import RankSignals
@@ -44,11 +44,11 @@ def job(long: int = NEWEST, **slow: Any) -> Observation:
 
 def asked_for(obs: Observation, policy: Policy = LADDER, before: Sharing | None = None) -> list[int] | None:
     """Return the shares that are asked for; None where nothing begins."""
-    state = onset.look(RecoveryState(healthy_ns=WELL, sharing=before), Look(obs, policy))
-    if state.slow is None:
+    state = onset.look(RecoveryState(levels=Levels(healthy_ns=WELL), sharing=before), Look(obs, policy))
+    if state.leader is None:
         return None
-    assert state.slow.phase == "Suspected"
-    assert state.slow.moved is not None
+    assert state.leader.phase == "Suspected"
+    assert state.leader.moved is not None
     assert state.sharing is not None
     return state.sharing.shares
 
@@ -67,11 +67,11 @@ def test_the_split_is_planned_by_the_newest_iteration_since_the_one_before_may_b
 
 def test_the_slowdown_counts_from_the_first_long_iteration() -> None:
     state = onset.look(RecoveryState(), Look(job(), LADDER))
-    assert state.slow is not None
-    assert state.slow.onset_iteration == 100 - NEWEST + 1
-    assert state.slow.loss.seconds == pytest.approx(NEWEST * (LONG - WELL) / 1e9)
-    assert state.slow.loss.counted_iterations == 100
-    assert (state.slow.healthy_ns, state.slow.slow_ns) == (WELL, LONG)
+    assert state.leader is not None
+    assert state.leader.onset.iteration == 100 - NEWEST + 1
+    assert state.leader.loss.seconds == pytest.approx(NEWEST * (LONG - WELL) / 1e9)
+    assert state.leader.loss.counted_iterations == 100
+    assert (state.leader.times.healthy_ns, state.leader.times.slow_ns) == (WELL, LONG)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_two_at_once_cost_one_restart(first: float, other: float, noise: float, 
     assert {number for number, _ in job.named} == {3, 6}
     assert all(iteration <= 250 for _, iteration in job.named)
     assert {action.outcome for action in job.closed} == {"Helped"}
-    assert (job.state.slow, job.state.beside) == (None, [])
+    assert (job.state.leader, job.state.further) == (None, [])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -54,8 +54,8 @@ def test_a_second_without_a_spare_is_replaced_when_there_is_one(seed: int) -> No
     ((replicas, _),) = job.switched
     assert len(replicas) == 1
     assert [action.outcome for action in job.closed] == ["Helped"]
-    assert job.state.slow is not None
-    assert named(job.state.slow).rank in {3, 6} - set(replicas)
+    assert job.state.leader is not None
+    assert named(job.state.leader).rank in {3, 6} - set(replicas)
 
 
 @pytest.mark.parametrize("seed", range(3))

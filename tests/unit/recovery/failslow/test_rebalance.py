@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.failslow import onset, rebalance
+from falcon_core.recovery.failslow import onset, rebalance, strategy_ladder
 from falcon_core.recovery.model.actions import Command, Recreate, Replace, Restart, Swap, Switch
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import SlowLink
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.recovery.model.treatments import Moved, Sharing
 from falcon_core.recovery.strategies import adjust_microbatches
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
@@ -22,7 +22,7 @@ from tests.unit.recovery.shared_out import LADDER, MOVED, ORDERED, S2, applied, 
 
 
 def after(obs: Observation, policy: Policy = LADDER, *, ordered: Sharing = ORDERED, **fields: Any) -> RecoveryState:
-    state = RecoveryState(slow=slow(**{"moved": MOVED, **fields}), sharing=ordered)
+    state = RecoveryState(slowdowns=[slow(**{"moved": MOVED, **fields})], sharing=ordered)
     return rebalance.step(state, Look(obs, policy))
 
 
@@ -32,9 +32,9 @@ def shares(state: RecoveryState) -> list[int]:
 
 
 def what_came(state: RecoveryState) -> Moved:
-    assert state.slow is not None
-    assert state.slow.moved is not None
-    return state.slow.moved
+    assert state.leader is not None
+    assert state.leader.moved is not None
+    return state.leader.moved
 
 
 def test_an_order_is_stored_with_what_it_promises() -> None:
@@ -97,22 +97,23 @@ def test_a_plan_that_is_hardly_better_does_not_replace_the_one_in_force() -> Non
 def suspected(
     obs: Observation, loss: float = 1.5, policy: Policy = LADDER, sharing_before: Sharing | None = None, **fields: Any
 ) -> RecoveryState:
-    """Return the state after a look at a slowdown that names nobody."""
+    """Return the state after a look at a slowdown that names no rank."""
     base = slow(culprit=None, phase="Suspected", loss=Loss(seconds=loss), onset_generation=1, onset_iteration=90)
     incident = replace(base, **fields)
-    state, incident = rebalance.on_suspicion(RecoveryState(sharing=sharing_before), incident, Look(obs, policy))
-    return replace(state, slow=incident)
+    known = RecoveryState(sharing=sharing_before)
+    tried = strategy_ladder.climb(known, incident, Look(obs, policy), "Unknown")
+    return replace(tried.state, slowdowns=[tried.slow])
 
 
 def test_nobody_needs_a_name_before_micro_batches_are_moved() -> None:
     state = suspected(job())
     assert shares(state) == [5, 5, 2]
-    assert state.slow is not None
-    assert [applied.strategy for applied in state.slow.applied] == ["AdjustMicrobatches"]
+    assert state.leader is not None
+    assert [applied.strategy for applied in state.leader.applied] == ["AdjustMicrobatches"]
     moved = what_came(state)
     assert (moved.share, moved.most) == (2, 5)
-    again, _ = rebalance.on_suspicion(state, state.slow, Look(job(), LADDER))
-    assert again == state, "once"
+    again = strategy_ladder.climb(state, state.leader, Look(job(), LADDER), "Unknown")
+    assert again.state == state, "once"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +132,8 @@ def test_nobody_needs_a_name_before_micro_batches_are_moved() -> None:
 )
 def test_what_keeps_a_suspicion_from_moving_any(change: dict[str, Any], why: str) -> None:
     state = suspected(**{"obs": job(), **change})
-    assert state.slow is not None
-    assert (state.slow.moved is None) == bool(why), why
+    assert state.leader is not None
+    assert (state.leader.moved is None) == bool(why), why
 
 
 def test_without_a_name_it_is_over_when_equal_shares_would_take_equally_long() -> None:
@@ -168,17 +169,17 @@ def test_without_a_name_it_is_over_when_equal_shares_would_take_equally_long() -
 def test_a_generation_that_begins_with_unequal_replicas_is_slow_since_its_start(
     obs: Observation, expected_ns: bool
 ) -> None:
-    known = RecoveryState(healthy_ns=210 * MS)
+    known = RecoveryState(levels=Levels(healthy_ns=210 * MS))
     assert rebalance.since_start(known, Look(obs, LADDER)) == (210 * MS if expected_ns else None)
     assert rebalance.since_start(known, Look(obs, POLICY)) is None, "the spec does not let them move"
     state = onset.look(known, Look(obs, LADDER))
-    assert (state.slow is not None) == expected_ns
-    assert state.slow is None or (state.slow.phase, state.slow.onset_iteration) == ("Suspected", 1)
+    assert (state.leader is not None) == expected_ns
+    assert state.leader is None or (state.leader.phase, state.leader.onset.iteration) == ("Suspected", 1)
 
 
 def test_they_stay_moved_while_another_replica_is_slow() -> None:
     state, over = RecoveryState(sharing=ORDERED), slow(moved=MOVED, applied=[applied("Ignore"), applied(S2)])
-    kept = rebalance.kept(state, over, Look(job((45, 90, 45), shares=(5, 5, 2)), LADDER)).slow
+    kept = rebalance.kept(state, over, Look(job((45, 90, 45), shares=(5, 5, 2)), LADDER)).leader
     assert kept is not None
     assert (kept.phase, kept.id, kept.culprit, kept.moved) == ("Suspected", "", None, MOVED)
     assert [each.strategy for each in kept.applied] == [S2]
@@ -186,7 +187,7 @@ def test_they_stay_moved_while_another_replica_is_slow() -> None:
     assert rebalance.kept(state, over, Look(alike, LADDER)) == state
     assert rebalance.kept(state, slow(), Look(unlike, LADDER)) == state, "they were not moved against it"
     assert rebalance.kept(RecoveryState(), over, Look(unlike, LADDER)) == RecoveryState(), "nothing is moved"
-    open_still = replace(state, slow=slow())
+    open_still = replace(state, slowdowns=[slow()])
     assert rebalance.kept(open_still, over, Look(unlike, LADDER)) == open_still
 
 
@@ -201,9 +202,9 @@ def test_only_what_comes_again_soon_has_to_stay_well_for_longer() -> None:
 
 def test_of_a_slowdown_without_a_name_one_look_at_which_all_are_alike_is_not_enough() -> None:
     nameless = slow(culprit=None, phase="Suspected", moved=MOVED)
-    state = RecoveryState(slow=nameless, sharing=ORDERED)
+    state = RecoveryState(slowdowns=[nameless], sharing=ORDERED)
     assert rebalance.hold_seconds(state) == pytest.approx(3 * 0.43), "three of its iterations"
-    assert rebalance.hold_seconds(replace(state, slow=slow(moved=MOVED))) == 0, "its own computation tells"
+    assert rebalance.hold_seconds(replace(state, slowdowns=[slow(moved=MOVED)])) == 0, "its own computation tells"
     assert rebalance.hold_seconds(replace(state, sharing=replace(ORDERED, shares=[4, 4, 4]))) == 0
 
 
@@ -254,7 +255,7 @@ def test_beside_a_slow_link_the_split_follows_the_ranks_and_is_not_judged() -> N
     link = replace(slow(culprit=None), link=SlowLink(ranks=[], members=2, comm="c", excess_ns=1, compute_growth=1.0))
 
     def beside(obs: Observation) -> RecoveryState:
-        state = RecoveryState(slow=slow(moved=MOVED), sharing=replace(ORDERED, at=NOW - 100), link_beside=link)
+        state = RecoveryState(slowdowns=[slow(moved=MOVED), link], sharing=replace(ORDERED, at=NOW - 100))
         return rebalance.step(state, Look(obs, LADDER))
 
     assert shares(beside(job((90, 45, 90), shares=(5, 5, 2)))) == [3, 6, 3]
@@ -266,14 +267,14 @@ def test_beside_a_slow_link_the_split_follows_the_ranks_and_is_not_judged() -> N
 
 
 def test_micro_batches_come_back_with_the_relief_alone() -> None:
-    """An estimate may err: the ranks' speeds say that nobody is slow, though the incident is open."""
+    """An estimate may err: the ranks' speeds say that no rank is slow, though the incident is open."""
     alike = job((45, 45, 45), shares=(5, 5, 2), iterations=120)
     state = after(alike, ordered=replace(ORDERED, at=NOW - 100))
     assert (shares(state), what_came(state).failed) == ([5, 5, 2], "")
 
 
-@pytest.mark.parametrize(("ago", "again"), [(59, False), (61, True)])
-def test_without_a_name_a_failed_move_is_tried_again_too(ago: float, again: bool) -> None:
+def failed_move(ago: float) -> tuple[RecoveryState, SlowIncident]:
+    """Return a slowdown without a name, whose micro-batches were moved in vain so many seconds ago."""
     failed = slow(
         culprit=None,
         phase="Suspected",
@@ -283,15 +284,26 @@ def test_without_a_name_a_failed_move_is_tried_again_too(ago: float, again: bool
         applied=[applied(S2)],
         moved=replace(MOVED, failed="it did not make iterations shorter", failed_at=NOW - ago),
     )
-    known = RecoveryState(slow=failed, sharing=replace(ORDERED, shares=[4, 4, 4], at=NOW - ago))
-    state, incident = rebalance.on_suspicion(known, failed, Look(job(), LADDER))
-    assert (shares(state) == [5, 5, 2]) == again
-    assert (incident.moved == MOVED) == again
+    return RecoveryState(slowdowns=[failed], sharing=replace(ORDERED, shares=[4, 4, 4], at=NOW - ago)), failed
+
+
+@pytest.mark.parametrize(("ago", "again"), [(59, False), (61, True)])
+def test_without_a_name_a_failed_move_is_tried_again_too(ago: float, again: bool) -> None:
+    tried = strategy_ladder.climb(*failed_move(ago), Look(job(), LADDER), "Unknown")
+    assert (shares(tried.state) == [5, 5, 2]) == again
+    assert (tried.slow.moved == MOVED) == again
+
+
+def test_without_a_name_a_failed_move_is_recorded_once_while_no_split_is_better() -> None:
+    known, failed = failed_move(ago=61)
+    tried = strategy_ladder.climb(known, failed, Look(job((45, 45, 45)), LADDER), "Unknown")
+    assert tried.state == known
+    assert [each.strategy for each in tried.slow.applied] == [S2]
 
 
 # -- over a restart ----------------------------------------------------------------------------------------------------
 
-MOVING = RecoveryState(slow=slow(moved=MOVED, applied=[applied("Ignore"), applied(S2)]), sharing=ORDERED)
+MOVING = RecoveryState(slowdowns=[slow(moved=MOVED, applied=[applied("Ignore"), applied(S2)])], sharing=ORDERED)
 UNEVEN = job(shares=(5, 5, 2))
 
 
@@ -334,7 +346,7 @@ def test_what_is_waited_for_begins_when_training_goes_on() -> None:
 def test_a_new_pod_is_taken_to_be_well() -> None:
     state = rebalance.carried(MOVING, [Switch(2)], Look(UNEVEN, LADDER))
     assert state.sharing is None
-    assert state.slow == MOVING.slow, "what its micro-batches did is remembered"
+    assert state.leader == MOVING.leader, "what its micro-batches did is remembered"
     other = rebalance.carried(MOVING, [Replace(0, "it is lost", lost=True, node_not_ready=False)], Look(UNEVEN, LADDER))
     assert shares(other) == [5, 5, 2]
 
@@ -345,9 +357,9 @@ def test_a_new_pod_is_taken_to_be_well() -> None:
 def test_where_it_is_not_known_they_may_be_moved_anew(obs: Observation, policy: Policy) -> None:
     state = rebalance.carried(MOVING, [Restart()], Look(obs, policy))
     assert state.sharing is None
-    assert state.slow is not None
-    assert state.slow.moved is None
-    assert [each.strategy for each in state.slow.applied] == ["Ignore"]
+    assert state.leader is not None
+    assert state.leader.moved is None
+    assert [each.strategy for each in state.leader.applied] == ["Ignore"]
 
 
 def test_nothing_is_carried_where_nothing_restarts_or_is_moved() -> None:
@@ -370,7 +382,7 @@ def test_a_pod_is_as_slow_beside_its_peers_in_another_stage() -> None:
 def test_a_rank_that_became_slow_before_an_exchange_gets_fewer_while_that_is_judged() -> None:
     link = SlowLink(ranks=[], members=2, comm="c", excess_ns=1, compute_growth=1.0)
     checking = slow(culprit=None, phase="Checking", link=link)
-    known = RecoveryState(slow=checking, healthy_ns=210 * MS)
+    known = RecoveryState(slowdowns=[checking], levels=Levels(healthy_ns=210 * MS))
     state, incident = rebalance.beside_exchange(known, checking, Look(job(iterations=12), LADDER))
     assert shares(state) == [5, 5, 2]
     assert incident.moved is not None

@@ -11,7 +11,7 @@ from falcon_core.recovery.model.actions import Abandon, Switch
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Observation, PreparedSeen
 from falcon_core.recovery.model.slowdown import Applied
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.recovery.model.step import Step
 from tests.unit.recovery.incidents import CHECKING, after, incident, located, step
 from tests.unit.recovery.seen import MS, NOW, STRAGGLER, differing, replace, seen
@@ -33,7 +33,7 @@ def test_the_switch_waits_for_the_prepared_pod() -> None:
     taken = step(seen(ranks=STRAGGLER, prepared=prepared(ready=True)), MITIGATING)
     state = taken.state
     assert taken.in_order() == [Switch(2)]
-    assert (incident(state).phase, incident(state).replaced_by, incident(state).switched_at) == (
+    assert (incident(state).phase, incident(state).restart.replaced_by, incident(state).restart.switched_at) == (
         "Checking",
         "spare-1",
         NOW,
@@ -65,7 +65,17 @@ def test_a_relief_that_lasts_gives_the_preparation_back() -> None:
     state = taken.state
     assert taken.in_order()[0] == Abandon(2)
     assert isinstance(taken.in_order()[1], SlowClosed)
-    assert [(relieved.id, relieved.node) for relieved in state.relieved] == [("gpt2-1", "node-2")]
+    assert [(relieved.id, relieved.node) for relieved in state.habits.relieved] == [("gpt2-1", "node-2")]
+
+
+def test_after_an_exchange_that_failed_a_switch_is_judged_by_its_own_restart() -> None:
+    """The exchange has left behind when training went on after it."""
+    exchanged = replace(MITIGATING, trained_at=NOW - 300)
+    switched = step(seen(ranks=STRAGGLER, prepared=prepared(ready=True)), exchanged)
+    taken = step(after(250, 12, now=NOW + 12), incident(switched.state))
+    (closed,) = taken.in_order()
+    assert isinstance(closed, SlowClosed)
+    assert closed.cost_seconds == pytest.approx(12 - 12 * 0.25)
 
 
 def test_it_helped_and_its_cost_is_learned() -> None:
@@ -74,7 +84,7 @@ def test_it_helped_and_its_cost_is_learned() -> None:
     state = taken.state
     (closed,) = taken.in_order()
     assert isinstance(closed, SlowClosed)
-    assert (closed.outcome, state.slow) == ("Helped", None)
+    assert (closed.outcome, state.leader) == ("Helped", None)
     assert closed.cost_seconds == pytest.approx(12 - 12 * 0.25)
     assert state.overheads == {"ReplaceNode": pytest.approx(9.0)}
 
@@ -91,7 +101,7 @@ def test_it_did_not_help() -> None:
 def test_a_checkpoint_that_loads_for_long_is_not_held_against_the_replacement() -> None:
     restoring: dict[int, dict[str, Any]] = {number: {"iterations": 0, "iteration_ns": []} for number in range(3)}
     obs = seen(ranks=restoring, generation=2, running_seconds=900.0, now=NOW + 900)
-    assert step(obs, CHECKING) == Step(RecoveryState(healthy_ns=250 * MS, slow=CHECKING))
+    assert step(obs, CHECKING) == Step(RecoveryState(levels=Levels(healthy_ns=250 * MS), slowdowns=[CHECKING]))
     (closed,) = step(after(250, 12, running_seconds=905.0, now=NOW + 905), CHECKING).in_order()
     assert isinstance(closed, SlowClosed)
     assert (closed.outcome, closed.cost_seconds) == ("Helped", pytest.approx(905 + 12 - 12 * 0.25))

@@ -44,15 +44,15 @@ def test_both_replacements_helped() -> None:
     assert outcomes(taken.events) == {"gpt2-1": "Helped", "gpt2-2": "Helped"}
     costs = [action.cost_seconds for action in taken.events if isinstance(action, SlowClosed)]
     assert costs == [pytest.approx(9.0), None], "of one restart"
-    assert (state.slow, state.beside) == (None, [])
+    assert (state.leader, state.further) == (None, [])
 
 
 def test_each_replacement_is_judged_by_its_own_figures() -> None:
     taken = step(after({4: 500}), CHECKING, CHECKED)
     state = taken.state
     assert taken.is_empty, "it may yet come"
-    assert state.slow is not None
-    taken = step(after({4: 500}, 100, now=NOW + 70, running_seconds=78.0), state.slow, *state.beside)
+    assert state.leader is not None
+    taken = step(after({4: 500}, 100, now=NOW + 70, running_seconds=78.0), state.leader, *state.further)
     assert outcomes(taken.events) == {"gpt2-1": "Helped", "gpt2-2": "NotHelped"}
 
 
@@ -60,12 +60,12 @@ def test_a_second_that_was_left_does_not_speak_against_the_first_replacement() -
     taken = step(after({4: 500}), CHECKING, second())
     state = taken.state
     assert outcomes(taken.events) == {"gpt2-1": "Helped"}
-    assert state.slow is not None
-    assert (state.slow.id, state.slow.loss.seconds, state.beside) == ("gpt2-2", 20.0, [])
-    taken = step(after({4: 500}, 16), state.slow)
+    assert state.leader is not None
+    assert (state.leader.id, state.leader.loss.seconds, state.further) == ("gpt2-2", 20.0, [])
+    taken = step(after({4: 500}, 16), state.leader)
     state = taken.state
-    assert state.slow is not None
-    assert state.slow.loss.seconds == pytest.approx(20.0 + 16 * 0.3), "its loss goes on, in the new generation"
+    assert state.leader is not None
+    assert state.leader.loss.seconds == pytest.approx(20.0 + 16 * 0.3), "its loss goes on, in the new generation"
     assert [action.replica for action in prepares(taken.commands)] == [4], (
         "by what it computed before: the agents know no more"
     )
@@ -80,14 +80,14 @@ def test_a_replacement_whose_own_rank_is_slow_did_not_help() -> None:
     taken = step(after({2: 600}), CHECKING)
     state = taken.state
     assert taken.is_empty
-    assert state.slow is not None
-    taken = step(after({2: 600}, 100, now=NOW + 70, running_seconds=78.0), state.slow)
+    assert state.leader is not None
+    taken = step(after({2: 600}, 100, now=NOW + 70, running_seconds=78.0), state.leader)
     assert outcomes(taken.events) == {"gpt2-1": "NotHelped"}
 
 
 def test_a_job_that_is_slow_though_nobody_stands_out_was_not_helped() -> None:
     everybody = dict.fromkeys(range(RANKS), 400)
     state = step(after(everybody), CHECKING, CHECKED).state
-    assert state.slow is not None
-    taken = step(after(everybody, 100, now=NOW + 70, running_seconds=78.0), state.slow, *state.beside)
+    assert state.leader is not None
+    taken = step(after(everybody, 100, now=NOW + 70, running_seconds=78.0), state.leader, *state.further)
     assert outcomes(taken.events) == {"gpt2-1": "NotHelped", "gpt2-2": "NotHelped"}

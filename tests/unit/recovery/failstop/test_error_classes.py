@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.errors.judge import ErrorRules, job_judge, shipped_judge
+from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import JobRule
 from falcon_core.model import Severity
 from falcon_core.recovery.failstop import restart_ladder
@@ -17,6 +17,9 @@ from falcon_core.recovery.model.failure import Fault
 from falcon_core.recovery.model.observation import Look, NodeTrouble, Observation, Spares
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
+from falcon_core.recovery.repairs import repair_table
+from falcon_core.recovery.repairs.by_class import TRANSIENT_SECONDS
+from falcon_core.recovery.repairs.repair import Failure
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered (train.py:75 in main)"
@@ -38,7 +41,7 @@ def failed(words: str, *, rank: int = 1, generation: int = 1, spares: Spares = S
 
 
 def fault_of(obs: Observation) -> Fault:
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     return fault
 
@@ -117,7 +120,7 @@ def test_a_storage_that_stays_away_fails_the_job_at_last() -> None:
         if verdicts[-1] is GiveUp:
             break
     assert verdicts[-1] is GiveUp
-    assert restart_ladder.TRANSIENT_SECONDS < now - NOW < 2 * restart_ladder.TRANSIENT_SECONDS
+    assert TRANSIENT_SECONDS < now - NOW < 2 * TRANSIENT_SECONDS
 
 
 @pytest.mark.parametrize("words", [MODEL_TOO_LARGE, "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"])
@@ -230,4 +233,5 @@ def test_an_image_without_a_driver_is_no_lost_gpu() -> None:
 
 def test_a_class_of_a_newer_release_means_nothing() -> None:
     fault = replace(fault_of(failed(ECC)), error_class="QuantumError")
-    assert restart_ladder._verdict_of_class(Look(failed(ECC), POLICY), fault, []) is None
+    failure = Failure(look=Look(failed(ECC), POLICY), fault=fault, attempts=[])
+    assert repair_table.by_class_alone(failure) is None

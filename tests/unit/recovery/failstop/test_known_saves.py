@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from falcon_core.recovery.cost import prices
-from falcon_core.recovery.failstop import hangs, restart_budget
+from falcon_core.recovery.failstop import hangs
 from falcon_core.recovery.model.observation import Look
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Levels, RecoveryState
+from falcon_core.recovery.repairs import restart_budget
 from falcon_core.recovery.strategies import replace_node
 from tests.unit.recovery.incidents import UNPRICED, located, step
 from tests.unit.recovery.seen import NOW, POLICY, STRAGGLER, replace, seen
@@ -22,7 +23,7 @@ ONSET_AGO = 6.0  # of ``located``, since which 250 ms of work take 650
 def redo(**fields: Any) -> float:
     price = prices.replacement(RecoveryState(), located(), Look(seen(**fields), DECLARED))
     assert price is not None
-    assert price.overhead_seconds == pytest.approx(replace_node.DEFAULT_OVERHEAD_SECONDS + price.redo_seconds)
+    assert price.overhead_seconds == pytest.approx(replace_node.FACTS.default_seconds + price.redo_seconds)
     return price.redo_seconds
 
 
@@ -58,6 +59,6 @@ def test_a_node_is_left_right_behind_a_save() -> None:
 
 
 def test_a_hang_costs_the_work_since_the_newest_save_in_the_same_pods() -> None:
-    price = hangs.price(RecoveryState(healthy_ns=250_000_000), Look(seen(saved_at=NOW - 3.0), POLICY))
+    price = hangs.price(RecoveryState(levels=Levels(healthy_ns=250_000_000)), Look(seen(saved_at=NOW - 3.0), POLICY))
     assert price.redo_seconds == pytest.approx(3.0)
     assert price.seconds == pytest.approx(restart_budget.DEFAULT_OVERHEAD_SECONDS + 3.0)

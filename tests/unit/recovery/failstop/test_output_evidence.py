@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.failstop import hangs, restart_ladder
@@ -94,11 +93,11 @@ def test_a_rank_whose_program_is_over_and_whose_process_stays_has_failed_whateve
     assert fault_of(standing(2.0, stack=[PROGRAM_ENDED], printed=[])) is None, "the others still move"
     at_the_end = standing(stack=[PROGRAM_ENDED], printed=[])
     done = replace(at_the_end, ranks=[replace(rank, sent=replace(rank.sent, comms=[])) for rank in at_the_end.ranks])
-    assert fault_of(done) is None, "nobody waits for it: training is over"
+    assert fault_of(done) is None, "no rank waits for it: training is over"
 
 
 def test_no_rank_has_failed_before_its_time() -> None:
-    """Their deadlines may be minutes: reports that the operator has asked for say that nobody moves."""
+    """Their deadlines may be minutes: reports that the operator has asked for say that no rank moves."""
     assert fault_of(standing(RAISED_SECONDS)) is None
     assert fault_of(standing(RAISED_SECONDS + 0.6)) is not None
 
@@ -266,6 +265,6 @@ def failed(**changes: Any) -> Observation:
 )
 def test_why_a_process_ended(changes: dict[str, Any], words: str) -> None:
     obs = failed(**changes)
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     assert fault.text == f"exited with code 1: {words}"

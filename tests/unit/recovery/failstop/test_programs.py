@@ -12,7 +12,7 @@ from falcon_core.recovery.failstop.faults import others_may_follow, rank_fault
 from falcon_core.recovery.model.actions import GiveUp, Restart
 from falcon_core.recovery.model.events import StopClosed
 from falcon_core.recovery.model.failure import Fault
-from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.state import Awaiting, RecoveryState
 from tests.unit.recovery.failstop.test_restart_ladder import FRESH, patiently, step
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
@@ -26,7 +26,7 @@ def test_a_rank_with_an_error_of_its_own_precedes_ranks_that_lost_it() -> None:
     first = {**ended(exit_code=1, at=NOW - 0.5), "last_words": PEER_GONE}
     own = {**ended(exit_code=1, at=NOW - 0.1), "last_words": VALUE_ERROR}
     obs = seen(ranks={0: first, 1: own, 2: first})
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     assert (fault.rank, fault.error, fault.symptom) == (1, "ValueError", False)
     assert fault.text == f"exited with code 1: {VALUE_ERROR}"
@@ -36,7 +36,7 @@ def test_words_that_are_not_understood_precede_a_peers_end() -> None:
     peer = {**ended(exit_code=1, at=NOW - 0.5), "last_words": PEER_GONE}
     own = {**ended(exit_code=1, at=NOW - 0.1), "last_words": "the third device speaks in tongues"}
     obs = seen(ranks={0: peer, 1: own})
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     assert (fault.rank, fault.symptom) == (1, True)
 
@@ -92,7 +92,7 @@ def test_a_failure_at_the_start_waits_for_nobody_who_has_ended_or_is_lost() -> N
 
 
 def one_fault(obs: Observation) -> Fault:
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     return fault
 
@@ -126,12 +126,12 @@ def test_after_iterations_the_programs_error_may_be_the_datas() -> None:
 def test_a_rank_that_ended_well_is_whom_the_others_lost() -> None:
     lost = {**ended(exit_code=1, at=NOW - 0.2), "last_words": PEER_GONE}
     obs = seen(ranks={0: lost, 1: ended(exit_code=0, at=NOW - 0.4), 2: lost})
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     assert (fault.rank, fault.text) == (1, "ended with exit code 0 while other ranks trained")
     own = {**lost, "last_words": VALUE_ERROR}
     obs = seen(ranks={0: lost, 1: ended(exit_code=0, at=NOW - 0.4), 2: own})
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     assert fault.rank == 2
 

@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery import Look, machine
 from falcon_core.recovery.failstop import restart_ladder
 from falcon_core.recovery.failstop.faults import rank_fault
-from falcon_core.recovery.failstop.restart_budget import SERIES_SECONDS, back_off_seconds, recent, verdict
 from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart
 from falcon_core.recovery.model.events import SlowClosed, StopClosed
 from falcon_core.recovery.model.failure import Attempt, StopIncident
 from falcon_core.recovery.model.observation import Observation, PodEnd
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
+from falcon_core.recovery.repairs.restart_budget import SERIES_SECONDS, back_off_seconds, recent, verdict
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
@@ -49,14 +48,14 @@ def test_nothing_is_wrong() -> None:
 
 def test_a_killed_rank_precedes_ranks_that_broke_off_whatever_the_clocks_say() -> None:
     obs = seen(ranks={0: ended(exit_code=1, at=NOW - 0.5), 1: ended(signal=9, at=NOW - 0.1)})
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     assert (fault.rank, fault.cause, fault.node) == (1, Cause.PROCESS_KILLED, "node-1")
 
 
 def test_of_two_alike_the_earlier() -> None:
     obs = seen(ranks={0: ended(exit_code=1, at=NOW - 0.1), 2: ended(exit_code=1, at=NOW - 0.3)})
-    fault = rank_fault(obs, shipped_judge())
+    fault = rank_fault(Look(obs, POLICY))
     assert fault is not None
     assert fault.rank == 2
 
@@ -106,7 +105,7 @@ def test_pods_that_are_gone() -> None:
 
 
 def test_a_container_that_was_killed_for_memory_as_a_whole_is_out_of_memory() -> None:
-    """Check cgroup v2's group kill: nobody is left to report the rank's end, and the pod has to be made anew."""
+    """Check cgroup v2's group kill: no process is left to report the rank's end, and the pod has to be made anew."""
     ended_pod = {"pod": "Ended", "end": PodEnd(text="OOMKilled 137", cause=Cause.OUT_OF_MEMORY)}
     taken = step(seen({1: ended_pod}))
     state = taken.state
@@ -254,10 +253,10 @@ def test_giving_up_says_why_and_where_to_look() -> None:
 
 
 def test_a_node_that_is_left_takes_its_slowdown_with_it() -> None:
-    state = replace(FRESH, slow=located(rank=2))
+    state = replace(FRESH, slowdowns=[located(rank=2)])
     taken = machine.step(state, Look(seen({2: {"pod": "Gone", "node_ready": False}}), POLICY))
     state = taken.state
-    assert state.slow is None
+    assert state.leader is None
     assert [type(action) for action in taken.in_order()] == [Replace, SlowClosed]
 
 

@@ -60,10 +60,11 @@ def test_nothing_is_told_before_the_rank_has_called_again() -> None:
 
 def test_a_failure_speaks_for_its_retries_itself() -> None:
     failed = {1: {"retries": 2, "comm_error": 6, **ended(exit_code=1)}}
-    fault = rank_fault(seen(ranks=failed), shipped_judge())
+    fault = rank_fault(Look(seen(ranks=failed), POLICY))
     assert fault is not None
     assert fault.signs == (
-        "rank 1 had tried set-up calls 2 times again in place; NCCL had told rank 1 ncclRemoteError (RemoteError)"
+        "rank 1 had tried set-up calls 2 times again in place;"
+        " NCCL had reported to rank 1: ncclRemoteError (RemoteError)"
     )
     taken = machine.step(RecoveryState(), Look(at(0, failed), POLICY))
     state = taken.state

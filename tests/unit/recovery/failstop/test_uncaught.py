@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_it_is_an_incident_at_once_and_the_restart_comes_with_the_end_of_the_pro
     stop = incident(state)
     assert taken.is_empty
     assert (stop.fault.rank, stop.fault.cause, stop.undecided) == (1, Cause.PROCESS_FAILED, True)
-    assert stop.fault.text == f"raised an error that nobody caught: {BAD}"
+    assert stop.fault.text == f"raised an uncaught error: {BAD}"
     assert stop.since == pytest.approx(NOW - 0.1)
     assert state.attempts == []
     gone = {**uncaught(), **ended(exit_code=1, at=NOW + 0.5), "last_words": BAD}
@@ -59,6 +60,21 @@ def test_it_is_an_incident_at_once_and_the_restart_comes_with_the_end_of_the_pro
     assert (stop.undecided, stop.recurrences, stop.since) == (False, 0, pytest.approx(NOW - 0.1))
     assert stop.fault.text == f"exited with code 1: {BAD}"
     assert len(state.attempts) == 1
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSEGV, "SIGSEGV")])
+def test_a_crash_while_it_cleans_up_is_the_form_of_the_end_and_no_crash_of_the_program(number: int, name: str) -> None:
+    gone = {**uncaught(), **ended(signal=number, at=NOW + 0.2), "last_words": BAD}
+    peer = {**ended(exit_code=1, at=NOW + 0.1), "last_words": PEER_GONE}
+    fault = incident(look({0: peer, 1: gone}, after=0.3).state).fault
+    assert (fault.rank, fault.cause, fault.error_class) == (1, Cause.PROCESS_FAILED, "ProgramError")
+    assert fault.text == f"raised an uncaught error, and crashed with {name} while it cleaned up: {BAD}"
+    assert fault.error == "ValueError"
+
+
+def test_a_crash_without_an_uncaught_error_is_one() -> None:
+    gone = {**uncaught(), "uncaught_at": None, **ended(signal=signal.SIGABRT, at=NOW + 0.2), "last_words": BAD}
+    assert incident(look({1: gone}, after=0.3).state).fault.cause is Cause.PROCESS_CRASHED
 
 
 def test_a_process_that_does_not_end_is_not_waited_for_long() -> None:

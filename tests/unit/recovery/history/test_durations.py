@@ -13,7 +13,7 @@ from falcon_core.recovery.history import durations
 from falcon_core.recovery.history.durations import EARLY_SHARE, LEAST_SEEN, MOST_DURATIONS
 from falcon_core.recovery.model.actions import Prepare
 from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Habits, RecoveryState
 from falcon_core.recovery.model.suspects import Lasted
 from tests.unit.recovery.incidents import incident, located, named, step
 from tests.unit.recovery.seen import NOW, STRAGGLER, replace, seen
@@ -35,7 +35,7 @@ def known_durations(*seconds: float, **fields: Any) -> list[Lasted]:
 
 def early(known: list[Lasted], elsewhere: list[Lasted] | None = None, **fields: Any) -> Candidate:
     obs = seen(elsewhere=elsewhere or [])
-    return durations.early(PRICE, RecoveryState(durations=known), slowdown(**fields), obs)
+    return durations.early(PRICE, RecoveryState(habits=Habits(durations=known)), slowdown(**fields), obs)
 
 
 def test_a_long_expected_rest_brings_the_action_forward() -> None:
@@ -76,28 +76,28 @@ def test_slowdowns_that_were_cut_short_lengthen_the_expectation() -> None:
 def test_what_is_remembered() -> None:
     state = durations.passed(RecoveryState(), slowdown(well_since=NOW - 10.0), NOW)
     state = durations.cut_short(state, slowdown(slow_ns=400), NOW)
-    assert state.durations == [*known_durations(50.0), *known_durations(60.0, depth=2, censored=True)]
+    assert state.habits.durations == [*known_durations(50.0), *known_durations(60.0, depth=2, censored=True)]
     named_when_slow = slowdown(slow_ns=101, named_ns=200)
-    assert durations.passed(RecoveryState(), named_when_slow, NOW).durations == known_durations(60.0)
+    assert durations.passed(RecoveryState(), named_when_slow, NOW).habits.durations == known_durations(60.0)
 
 
 def test_links_are_remembered_as_links() -> None:
     link = SlowLink(ranks=[], members=2, comm="data group of rank 0", excess_ns=100, compute_growth=1.0)
     slow = replace(slowdown(well_since=NOW - 10.0), culprit=None, link=link)
-    assert durations.passed(RecoveryState(), slow, NOW).durations == known_durations(50.0, cause=Cause.SLOW_LINK)
-    assert durations.passed(RecoveryState(), replace(slow, link=None), NOW).durations == [], "it has no name"
+    assert durations.passed(RecoveryState(), slow, NOW).habits.durations == known_durations(50.0, cause=Cause.SLOW_LINK)
+    assert durations.passed(RecoveryState(), replace(slow, link=None), NOW).habits.durations == [], "it has no name"
 
 
 def test_of_a_rank_that_was_never_well_nothing_is_remembered() -> None:
-    assert durations.passed(RecoveryState(), slowdown(from_start=True), NOW).durations == []
-    assert durations.passed(RecoveryState(), slowdown(onset_at=NOW), NOW).durations == []
+    assert durations.passed(RecoveryState(), slowdown(from_start=True), NOW).habits.durations == []
+    assert durations.passed(RecoveryState(), slowdown(onset_at=NOW), NOW).habits.durations == []
 
 
 def test_the_memory_is_bounded() -> None:
     state = RecoveryState()
     for age in range(1, 3 * MOST_DURATIONS):
         state = durations.passed(state, slowdown(onset_at=NOW - age), NOW)
-    assert [known.seconds for known in state.durations] == list(range(2 * MOST_DURATIONS, 3 * MOST_DURATIONS))
+    assert [known.seconds for known in state.habits.durations] == list(range(2 * MOST_DURATIONS, 3 * MOST_DURATIONS))
 
 
 # -- in the ladder -----------------------------------------------------------------------------------------------------
@@ -127,9 +127,9 @@ def test_the_ladder_waits_for_the_price_where_slowdowns_were_short() -> None:
 
 def test_a_slowdown_that_passes_and_one_that_was_replaced_are_remembered() -> None:
     state = step(seen(), HALF).state
-    assert [(known.seconds, known.censored) for known in state.durations] == [(6.0, False)]
+    assert [(known.seconds, known.censored) for known in state.habits.durations] == [(6.0, False)]
     checked = replace(HALF, phase="Checking", switched_at=NOW - 2, trained_at=NOW - 1)
     state = step(seen(), checked).state
-    assert [(known.seconds, known.censored) for known in state.durations] == [(4.0, True)]
-    state = incidents.superseded(RecoveryState(slow=HALF), [2], seen()).state
-    assert [(known.seconds, known.censored) for known in state.durations] == [(6.0, True)]
+    assert [(known.seconds, known.censored) for known in state.habits.durations] == [(4.0, True)]
+    state = incidents.superseded(RecoveryState(slowdowns=[HALF]), [2], seen()).state
+    assert [(known.seconds, known.censored) for known in state.habits.durations] == [(6.0, True)]

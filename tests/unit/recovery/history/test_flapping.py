@@ -56,7 +56,7 @@ def test_what_was_carried_is_not_remembered_twice() -> None:
     state = relieved(3.0, 5.0)
     slow = again(state, 0.0)
     state = flapping.remember(state, replace(slow, onset_at=NOW), NOW, POLICY)
-    assert [(known.loss_seconds, known.times) for known in state.relieved] == [(pytest.approx(9.0), 3)]
+    assert [(known.loss_seconds, known.times) for known in state.habits.relieved] == [(pytest.approx(9.0), 3)]
 
 
 def test_within_a_window_it_is_the_same_incident_and_of_another_node_it_never_is() -> None:
@@ -69,11 +69,11 @@ def test_the_memory_is_bounded() -> None:
     state = RecoveryState()
     for number in range(20):
         state = relieved(1.0, node=f"node-{number}", state=state)
-    assert [known.node for known in state.relieved] == [f"node-{number}" for number in range(12, 20)]
+    assert [known.node for known in state.habits.relieved] == [f"node-{number}" for number in range(12, 20)]
 
 
 def test_a_node_that_was_left_is_forgotten() -> None:
-    assert flapping.forget(relieved(4.0), "node-2").relieved == []
+    assert flapping.forget(relieved(4.0), "node-2").habits.relieved == []
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -109,7 +109,7 @@ def test_a_node_that_is_slow_for_a_third_of_the_time_is_replaced_in_the_end(seed
 
     job = Job(work, seed=seed).run(900)
     assert [replica for replica, _ in job.prepared] == [3]
-    incidents = {look.state.slow.id for look in job.looks if look.state.slow is not None and look.state.slow.id}
+    incidents = {look.state.leader.id for look in job.looks if look.state.leader is not None and look.state.leader.id}
     assert incidents == {"gpt2-1"}
 
 

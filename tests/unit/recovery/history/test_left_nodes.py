@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import Look, machine
-from falcon_core.recovery.cost import prices
-from falcon_core.recovery.failslow import mitigation_ladder
+from falcon_core.recovery import Look, machine, mitigation_ladder
+from falcon_core.recovery.failslow import strategy_ladder
 from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.model.actions import Abandon, Prepare, Replace
 from falcon_core.recovery.model.failure import Departure
 from falcon_core.recovery.model.observation import Spares
-from falcon_core.recovery.model.state import Exposure, RecoveryState
+from falcon_core.recovery.model.state import Exposure, Levels, RecoveryState
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import NOW, POLICY, STRAGGLER, replace, seen
 
@@ -55,25 +54,25 @@ def test_slow_nodes_that_do_not_come_back_raise_the_spares_price() -> None:
 def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
     obs = seen(ranks=STRAGGLER, spares=Spares(pool="spares", ready=1))
     slow = located(loss=Loss(seconds=20.0, generation=1, counted_iterations=100))
-    calm = replace(RecoveryState(healthy_ns=slow.healthy_ns, slow=slow))
+    calm = replace(RecoveryState(levels=Levels(healthy_ns=slow.times.healthy_ns), slowdowns=[slow]))
     taken = mitigation_ladder.step(calm, Look(obs, POLICY))
     state = taken.state
     assert [type(action) for action in taken.in_order()] == [Prepare]
-    assert state.slow is not None
-    acted = state.slow.applied[-1]
+    assert state.leader is not None
+    acted = state.leader.applied[-1]
     assert acted.overhead_seconds == pytest.approx(13 + acted.spare_seconds)
     failing = replace(calm, exposure=FAILING.exposure)
     assert mitigation_ladder.step(failing, Look(obs, POLICY)).is_empty
     plenty = replace(obs, spares=Spares(pool="spares", ready=12))
     assert not mitigation_ladder.step(failing, Look(plenty, POLICY)).is_empty
-    step = prices.next_step(failing, Look(obs, POLICY))
+    step = strategy_ladder.next_step(failing, Look(obs, POLICY))
     assert step is not None
     assert step.spare_seconds > 120
 
 
 def test_the_machine_remembers_whom_it_left_and_what_was_lost() -> None:
     slow = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
-    begin = RecoveryState(healthy_ns=slow.healthy_ns, slow=slow)
+    begin = RecoveryState(levels=Levels(healthy_ns=slow.times.healthy_ns), slowdowns=[slow])
     taken = machine.step(begin, Look(seen(ranks=STRAGGLER), POLICY))
     state = taken.state
     assert [type(action) for action in taken.in_order()] == [Prepare]

@@ -1,4 +1,4 @@
-"""Work that moves is told once; what is larger, stays for longer, or is evidence against a node is told as before."""
+"""Work that moves is reported once; what is larger, lasts longer, or speaks against a node is reported as before."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from falcon_core.model import Evidence
-from falcon_core.recovery.failslow import mitigation_ladder
+from falcon_core.recovery import mitigation_ladder
 from falcon_core.recovery.history import moving_work, reporting_threshold
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Habits, RecoveryState
 from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.wire.reporting.messages import Work
 from falcon_core.wire.reporting.microbatches import MicroShare
@@ -37,9 +37,9 @@ def named_after(job: Job) -> list[tuple[int, int]]:
 def test_a_hot_expert_that_moves_is_told_once(seed: int) -> None:
     job = Job(hot, seed=seed, shown="Hidden", noise=0.03).run(1200)
     assert [rank for rank, _ in job.named] == [0]
-    ends = [look.iteration for look in job.looks if look.state.slow is not None and look.state.slow.is_incident]
+    ends = [look.iteration for look in job.looks if look.state.leader is not None and look.state.leader.is_incident]
     assert max(ends) <= FIRST + EVERY + 16, "no incident after the first has passed"
-    assert len({known.replica for known in job.state.stays}) >= 4, "but each is remembered"
+    assert len({known.replica for known in job.state.habits.stays}) >= 4, "but each is remembered"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -48,8 +48,8 @@ def test_a_rank_that_stays_slow_for_longer_than_work_does_is_named(seed: int) ->
     ((rank, since),) = named_after(job)
     assert rank == 5
     assert reporting_threshold.LONGER * EVERY / 2 <= since <= reporting_threshold.LONGER * EVERY + 8
-    assert job.state.slow is not None
-    assert job.state.slow.onset_iteration - MOVED <= job.policy.consecutive, "the loss counts from the onset"
+    assert job.state.leader is not None
+    assert job.state.leader.onset.iteration - MOVED <= job.policy.consecutive, "the loss counts from the onset"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -81,8 +81,8 @@ def test_a_job_whose_slowness_lasts_though_nobody_stands_out_any_more_is_told() 
         return only(5, 1.7) if iteration <= MOVED + 40 else np.ones(8)
 
     job = Job(work, shown="Hidden", transfers=lambda iteration: 10.0 if iteration > MOVED else 1.0).run(MOVED + 400)
-    assert job.state.slow is not None
-    assert job.state.slow.is_incident
+    assert job.state.leader is not None
+    assert job.state.leader.is_incident
 
 
 # -- at a single look ------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def usual(obs: Observation, policy: Policy = POLICY, *, slowdown: float = 2.6, *
     culprit: Culprit = replace(named(located()), work=HIDDEN, slowdown=3.0)
     slow: SlowIncident = replace(located(), id="", phase="Suspected", culprit=None, onset_iteration=1)
     stays = [stay(int(node[1:]), iterations, slowdown=slowdown) for node, iterations in stayed.items()]
-    return moving_work.is_usual(RecoveryState(stays=stays), slow, culprit, Look(obs, policy))
+    return moving_work.is_usual(RecoveryState(habits=Habits(stays=stays)), slow, culprit, Look(obs, policy))
 
 
 OBS = seen(ranks={0: FAST, 1: FAST, 2: {**SLOW, "work": HIDDEN}})  # 100 iterations
@@ -121,7 +121,7 @@ def test_what_speaks_against_the_node_is_not_usual() -> None:
     waits = {**STRAGGLER, 2: {**SLOW, "work": HIDDEN, "cpu": CpuEvidence(throttled=0.7, healthy_throttled=0.0)}}
     slow = replace(located(), id="", phase="Suspected", culprit=None, onset_iteration=1)
     culprit = replace(named(located()), work=HIDDEN, slowdown=3.0)
-    state = RecoveryState(stays=[stay(1, 500, slowdown=3.0)])
+    state = RecoveryState(habits=Habits(stays=[stay(1, 500, slowdown=3.0)]))
     assert moving_work.is_usual(state, slow, culprit, Look(seen(ranks=waits), POLICY))
     throttled = replace(culprit, cause="Throttled")
     assert not moving_work.is_usual(state, slow, throttled, Look(seen(ranks=waits), POLICY))
@@ -153,8 +153,8 @@ def test_an_onset_that_is_dated_long_ago_is_no_incident_before_it_was_looked_for
     gradual = replace(ONSET, iteration=5, unix_ns=int((NOW - 100) * 1e9))
     slow = {**SLOW, "work": HIDDEN, "onset": gradual}
     obs = seen(ranks={0: {**FAST, "onset": gradual}, 1: {**FAST, "onset": gradual}, 2: slow})
-    state = RecoveryState(stays=[stay(1, 500, slowdown=3.0)])
+    state = RecoveryState(habits=Habits(stays=[stay(1, 500, slowdown=3.0)]))
     for _ in range(2):
         state = mitigation_ladder.step(state, Look(obs, POLICY)).state
-    assert state.slow is not None
-    assert (state.slow.phase, state.slow.usual is not None) == ("Suspected", True)
+    assert state.leader is not None
+    assert (state.leader.phase, state.leader.usual is not None) == ("Suspected", True)

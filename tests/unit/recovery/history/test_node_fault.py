@@ -15,7 +15,7 @@ from falcon_core.recovery.model.actions import Prepare
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.recovery.model.suspects import Stay
 from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.topology.parallelism import Parallelism
@@ -39,7 +39,7 @@ def looked(obs: Observation, slow: SlowIncident, policy: Policy = POLICY, **stat
     """Return the evidence after a look, and whether the node is replaced."""
     taken = step(obs, slow, policy, **state)
     after_look = taken.state
-    return incident(after_look).evidence, any(isinstance(action, Prepare) for action in taken.commands)
+    return incident(after_look).node_fault.evidence, any(isinstance(action, Prepare) for action in taken.commands)
 
 
 @pytest.mark.parametrize("work", ["Fixed", "InBytes"])
@@ -106,9 +106,9 @@ def test_a_rank_that_was_never_seen_healthy_may_have_more_to_do() -> None:
 def test_an_earlier_generation_that_was_faster_shows_that_it_was_healthy() -> None:
     slow = suspect(culprit={"healthy_compute_ns": None}, onset_iteration=1, onset_generation=2)
     obs = seen(ranks=late_start(2.6), generation=2)
-    assert looked(obs, slow, level=SETTLED) == (Evidence.WAS_HEALTHY_HERE, True)
+    assert looked(obs, slow, settled=SETTLED) == (Evidence.WAS_HEALTHY_HERE, True)
     as_slow = replace(SETTLED, iteration_ns=650_000_000)
-    assert looked(obs, slow, level=as_slow) == (Evidence.SINCE_START, False), "only held against its peers"
+    assert looked(obs, slow, settled=as_slow) == (Evidence.SINCE_START, False), "only held against its peers"
 
 
 def test_a_faster_generation_shows_nothing_of_a_rank_whose_bytes_vary() -> None:
@@ -116,7 +116,7 @@ def test_a_faster_generation_shows_nothing_of_a_rank_whose_bytes_vary() -> None:
     slow = suspect(culprit={"healthy_compute_ns": None, "work": "InBytes"}, onset_iteration=1, onset_generation=2)
     obs = seen(ranks=late_start(2.6), generation=2)
     varying = replace(obs, ranks=[replace(each, sent=replace(each.sent, work="InBytes")) for each in obs.ranks])
-    assert looked(varying, slow, level=SETTLED) == (Evidence.SINCE_START, False)
+    assert looked(varying, slow, settled=SETTLED) == (Evidence.SINCE_START, False)
 
 
 # -- the whole node --------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def not_helped(compute_ms: int) -> RecoveryState:
 
 
 def test_what_comes_along_to_another_node_is_not_the_nodes() -> None:
-    stays = not_helped(600).stays
+    stays = not_helped(600).habits.stays
     assert [(known.replica, known.node, known.end) for known in stays] == [(2, "node-2", "NotHelped")]
     moved = seen(members={2: {"node": "spare-1"}}, ranks=STRAGGLER)
     there = suspect(culprit={"node": "spare-1"})
@@ -173,7 +173,7 @@ def test_what_comes_along_to_another_node_is_not_the_nodes() -> None:
 
 
 def test_a_replacement_that_did_not_help_for_another_reason_shows_nothing_of_the_rank() -> None:
-    assert not_helped(200).stays == []
+    assert not_helped(200).habits.stays == []
 
 
 def test_a_failure_that_moves_a_slow_rank_shows_its_role_unless_it_is_well_there() -> None:
@@ -185,14 +185,16 @@ def test_a_failure_that_moves_a_slow_rank_shows_its_role_unless_it_is_well_there
 
 def test_a_node_that_is_lost_while_its_rank_is_slow_is_remembered() -> None:
     obs = seen(members={2: {"alive": False, "node_ready": False}}, ranks={**STRAGGLER, 2: {**SLOW, "fresh": False}})
-    state = machine.step(RecoveryState(healthy_ns=250_000_000, slow=suspect()), Look(obs, POLICY)).state
-    assert state.slow is None
-    assert [(known.replica, known.node, known.end) for known in state.stays] == [(2, "node-2", "Left")]
+    state = machine.step(
+        RecoveryState(levels=Levels(healthy_ns=250_000_000), slowdowns=[suspect()]), Look(obs, POLICY)
+    ).state
+    assert state.leader is None
+    assert [(known.replica, known.node, known.end) for known in state.habits.stays] == [(2, "node-2", "Left")]
 
 
 def test_a_replacement_that_helped_clears_the_rank() -> None:
     state = step(after(250, 12), CHECKING, stays=[stay(2, 80), stay(1, 90)]).state
-    assert [known.replica for known in state.stays] == [1]
+    assert [known.replica for known in state.habits.stays] == [1]
 
 
 # -- what stays ------------------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def test_what_stays_for_far_longer_than_anything_before_is_the_nodes(
 
 def test_the_note_can_say_how_long_it_has_to_stay() -> None:
     def needed(*lengths: int) -> int:
-        return incident(step(seen(ranks=HIDDEN), suspect(), stays=moving(*lengths)).state).stay_iterations
+        return incident(step(seen(ranks=HIDDEN), suspect(), stays=moving(*lengths)).state).node_fault.stay_iterations
 
     assert (needed(400, 300), needed(400, 300, 500), needed(10, 10, 10)) == (0, 1500, node_fault.LEAST_ITERATIONS)
 
@@ -243,7 +245,7 @@ def gone(state: RecoveryState, iterations: int, *, first: int, replica: int = 2,
 
 
 def lengths(state: RecoveryState) -> list[int]:
-    return [known.iterations for known in state.stays]
+    return [known.iterations for known in state.habits.stays]
 
 
 def test_slowness_that_comes_back_before_another_node_was_slow_never_passed() -> None:
@@ -258,15 +260,15 @@ def test_the_memory_is_bounded_and_keeps_the_longest() -> None:
     state = RecoveryState()
     for number in range(3 * node_fault.MOST_STAYS):
         state = gone(state, 1000, first=401 if number == 1 else 991, replica=number)
-    assert len(state.stays) == node_fault.MOST_STAYS
+    assert len(state.habits.stays) == node_fault.MOST_STAYS
     assert max(lengths(state)) == 600
 
 
 def test_an_incident_of_an_earlier_version_goes_on() -> None:
-    stored = msgspec.to_builtins(RecoveryState(healthy_ns=250_000_000, slow=suspect()))
+    stored = msgspec.to_builtins(RecoveryState(levels=Levels(healthy_ns=250_000_000), slowdowns=[suspect()]))
     for field in ("evidence", "stayIterations"):
-        assert field not in stored["slow"]
-    assert "work" not in stored["slow"]["culprit"]
+        assert field not in stored["slowdowns"][0]
+    assert "work" not in stored["slowdowns"][0]["subject"]
     state = msgspec.convert(stored, RecoveryState)
     assert looked(seen(ranks=STRAGGLER), incident(state)) == (Evidence.WAS_HEALTHY_HERE, True)
 
@@ -279,7 +281,7 @@ def test_a_hot_expert_that_moves_takes_no_node(seed: int) -> None:
     job = Job(hot, seed=seed, shown="Hidden", noise=0.03).run(1200)
     assert len(job.named) == 1, "as an imbalance, and once (test_imbalance)"
     assert job.prepared == []
-    assert len(job.state.stays) >= 3
+    assert len(job.state.habits.stays) >= 3
 
 
 def test_a_slow_node_among_moving_experts_is_taken_when_it_has_stayed_for_longer() -> None:
@@ -303,6 +305,10 @@ def test_a_slow_node_in_a_job_of_constant_work_is_taken_as_soon_as_the_loss_has_
 
 def test_a_culprit_carries_what_its_calls_show() -> None:
     state = step(seen(ranks=HIDDEN)).state
-    state = step(seen(ranks=HIDDEN), state.slow).state
+    state = step(seen(ranks=HIDDEN), state.leader).state
     culprit: Culprit = named(incident(state))
-    assert (culprit.work, culprit.cause, incident(state).evidence) == ("Hidden", Cause.UNKNOWN, Evidence.WORK_MAY_MOVE)
+    assert (culprit.work, culprit.cause, incident(state).node_fault.evidence) == (
+        "Hidden",
+        Cause.UNKNOWN,
+        Evidence.WORK_MAY_MOVE,
+    )

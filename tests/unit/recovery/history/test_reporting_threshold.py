@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from falcon_core.recovery.failslow import mitigation_ladder
+from falcon_core.recovery import mitigation_ladder
 from falcon_core.recovery.history import reporting_threshold
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident, Spell
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import Habits, RecoveryState
 from tests.unit.recovery.seen import FAST, MS, ONSET, POLICY, replace, seen
 from tests.unit.recovery.series import Job, Times, only
 
@@ -22,7 +22,7 @@ FIRST = ONSET.iteration
 
 
 def slowly(lasted: int, seconds: float, **fields: Any) -> Observation:
-    """Return a job that has been slow for so long, with nobody standing out."""
+    """Return a job that has been slow for so long, with no rank standing out."""
     ranks: dict[int, dict[str, Any]] = {number: {**FAST, "iterations": FIRST + lasted - 1} for number in range(3)}
     ranks[2] |= fields
     return seen(ranks=ranks, now=ONSET.unix_ns / 1e9 + seconds)
@@ -35,8 +35,8 @@ def watched(state: RecoveryState, *looks: Observation) -> RecoveryState:
 
 
 def phase(state: RecoveryState) -> str:
-    assert state.slow is not None
-    return state.slow.phase
+    assert state.leader is not None
+    return state.leader.phase
 
 
 LONG = reporting_threshold.LEAST_ITERATIONS + 1
@@ -52,12 +52,12 @@ def test_a_slowdown_is_reported_when_it_outlasts_what_would_explain_it() -> None
 
 
 def test_a_slowdown_like_one_that_passed_is_not_reported_until_it_lasts_longer() -> None:
-    known = RecoveryState(spells=[Spell(size=2.6, iterations=100)])
+    known = RecoveryState(habits=Habits(spells=[Spell(size=2.6, iterations=100)]))
     state = watched(known, slowly(11, 6.0), slowly(LONG, 90.0), slowly(150, 120.0))
     assert phase(state) == "Suspected"
     assert phase(watched(state, slowly(151, 120.0))) == "Detected"
     assert phase(watched(state, slowly(150, reporting_threshold.MOST_SECONDS + 1))) == "Detected"
-    smaller = RecoveryState(spells=[Spell(size=2.0, iterations=100)])
+    smaller = RecoveryState(habits=Habits(spells=[Spell(size=2.0, iterations=100)]))
     assert phase(watched(smaller, slowly(11, 6.0), slowly(12, 6.6), slowly(LONG, 90.0))) == "Detected"
 
 
@@ -70,18 +70,18 @@ def test_what_the_work_of_a_rank_explains_is_not_reported() -> None:
 
 
 def test_slowdowns_that_pass_are_remembered_by_size() -> None:
-    base = watched(RecoveryState(), slowly(11, 6.0)).slow
+    base = watched(RecoveryState(), slowly(11, 6.0)).leader
     assert base is not None
 
     def passed(state: RecoveryState, size: float, lasted: int) -> RecoveryState:
-        slow: SlowIncident = replace(base, peak_ns=round(size * base.healthy_ns))
+        slow: SlowIncident = replace(base, peak_ns=round(size * base.times.healthy_ns))
         return reporting_threshold.remember(state, slow, Look(slowly(lasted, 60.0), POLICY))
 
     state = passed(passed(RecoveryState(), 1.3, 20), 1.25, 30)
-    assert state.spells == [Spell(size=1.3, iterations=30)]
+    assert state.habits.spells == [Spell(size=1.3, iterations=30)]
     for number in range(2 * reporting_threshold.MOST_SPELLS):
         state = passed(state, 2.0 * 1.2**number, 10)
-    assert len(state.spells) == reporting_threshold.MOST_SPELLS
+    assert len(state.habits.spells) == reporting_threshold.MOST_SPELLS
     assert reporting_threshold.remember(state, base, Look(slowly(20, 60.0), POLICY)) == state, "its size was never seen"
 
 
@@ -93,7 +93,7 @@ def uploads(seed: int) -> list[Times]:
 
 def incidents(job: Job) -> list[int]:
     """Return the looks at which there is an incident."""
-    return [look.iteration for look in job.looks if look.state.slow is not None and look.state.slow.is_incident]
+    return [look.iteration for look in job.looks if look.state.leader is not None and look.state.leader.is_incident]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -106,7 +106,7 @@ def test_unequal_uploads_are_no_incident(noise: float, common_noise: float, seed
 
     job = Job(work, noise=noise, common_noise=common_noise, seed=seed).run(900)
     assert (job.named, incidents(job)) == ([], [])
-    assert job.state.spells
+    assert job.state.habits.spells
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from falcon_core.errors.judge import shipped_judge
-from falcon_core.model import Cause, Component, Severity
+from falcon_core.model import Cause, Severity
 from falcon_core.recovery.model.failure import Fault, StopIncident
 from falcon_core.recovery.model.membership import Membership
 from falcon_core.recovery.preflight.machine_test import Machine
@@ -31,7 +31,6 @@ def failure(cause: Cause = Cause.PROCESS_KILLED, *, error: str = "", error_class
     fault = Fault(
         severity=Severity.SEV2,
         cause=cause,
-        component=Component.PROCESS,
         text="was killed",
         replica=1,
         pod_name="gpt2-1-a",

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery import Look, detail_requests
-from falcon_core.recovery.failslow import mitigation_ladder
+from falcon_core.recovery import Look, detail_requests, mitigation_ladder
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Pauses, Probed
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import RecoveryState, Suspicions
 from falcon_core.recovery.model.suspects import Compared
 from falcon_core.recovery.probe import group_comparison, probe_controller
 from falcon_core.topology.parallelism import Parallelism
@@ -26,7 +25,9 @@ WORLD, DATA = 1, 2  # ids that each process gives its communicators
 MB = 1 << 20
 ITERATION = 250 * MS
 CERTAIN = RecoveryState(
-    compared=Compared(generation=1, iteration=50, comm="data group of rank 0", reports=3, counted_iteration=98),
+    suspicions=Suspicions(
+        compared=Compared(generation=1, iteration=50, comm="data group of rank 0", reports=3, counted_iteration=98)
+    ),
     pauses=Pauses(since=NOW - 3600),
 )
 
@@ -103,8 +104,8 @@ def test_three_reports_that_hold_no_iteration_twice_make_a_suspicion() -> None:
     state = RecoveryState()
     for iterations, reports in ((60, 1), (75, 1), (76, 2), (80, 2), (92, 3)):
         state = seen(job(iterations=iterations), state)
-        assert state.compared is not None
-        assert state.compared.reports == reports
+        assert state.suspicions.compared is not None
+        assert state.suspicions.compared.reports == reports
         assert (group_comparison.suspicion(state, Look(job(iterations=iterations), POLICY)) is not None) == (
             reports == 3
         )
@@ -116,10 +117,10 @@ OTHER: dict[int, list[int] | None] = {2: [200 * MS, 5 * MS], 3: [90 * MS, 150 * 
 
 def test_where_groups_are_alike_at_the_first_look_nobody_is_asked_any_more() -> None:
     state = seen(job(ALIKE))
-    assert state.compared == Compared(generation=1, iteration=100, over=True)
+    assert state.suspicions.compared == Compared(generation=1, iteration=100, over=True)
     assert seen(job(), state) == state
     again = seen(job(generation=2), state)
-    assert again.compared == Compared(
+    assert again.suspicions.compared == Compared(
         generation=2, iteration=100, comm="data group of rank 0", reports=1, counted_iteration=100
     )
 
@@ -127,11 +128,15 @@ def test_where_groups_are_alike_at_the_first_look_nobody_is_asked_any_more() -> 
 @pytest.mark.parametrize("times", [ALIKE, OTHER], ids=["alike", "the other group"])
 def test_a_group_that_is_not_slower_at_every_look_begins_anew_for_a_while(times: dict[int, list[int] | None]) -> None:
     state = seen(job(times, iterations=76), seen(job(iterations=60)))
-    assert state.compared is not None
-    assert (state.compared.comm, state.compared.reports, state.compared.over) == ("", 0, False)
+    assert state.suspicions.compared is not None
+    assert (state.suspicions.compared.comm, state.suspicions.compared.reports, state.suspicions.compared.over) == (
+        "",
+        0,
+        False,
+    )
     late = seen(job(times, iterations=260), seen(job(iterations=80), state))
-    assert late.compared is not None
-    assert late.compared.over
+    assert late.suspicions.compared is not None
+    assert late.suspicions.compared.over
 
 
 def test_a_look_at_which_not_all_is_known_changes_nothing() -> None:
@@ -144,7 +149,7 @@ def test_a_look_at_which_not_all_is_known_changes_nothing() -> None:
     [
         ({}, job(iterations=49), POLICY),
         ({}, job(running=False), POLICY),
-        ({"slow": group_comparison.suspicion(CERTAIN, Look(job(), POLICY))}, job(), POLICY),
+        ({"slowdowns": [group_comparison.suspicion(CERTAIN, Look(job(), POLICY))]}, job(), POLICY),
         ({}, job(), replace(POLICY, pause_budget=0.0)),
         ({}, job(), replace(POLICY, layout=Parallelism(data=4))),
         ({}, job(), replace(POLICY, enforce=False)),
@@ -154,7 +159,7 @@ def test_a_look_at_which_not_all_is_known_changes_nothing() -> None:
     ids=["not settled", "stopped", "something is slow", "no pauses", "one group", "Observe", "too many ranks", "done"],
 )
 def test_when_nobody_is_asked(state: dict[str, Any], obs: Observation, policy: Policy) -> None:
-    before = RecoveryState(**state)
+    before = replace(RecoveryState(), **state)
     assert group_comparison.asked(before, Look(obs, policy)) == []
     assert seen(obs, before, policy) == before
 
@@ -172,7 +177,7 @@ def test_ranks_that_never_say_what_their_calls_take_are_not_asked_for_ever() -> 
         for at, each in enumerate(silent.ranks)
     ]
     state = seen(job(ranks=[replace(each, sent=replace(each.sent, iterations=60)) for each in quiet]))
-    assert state.compared == Compared(generation=1, iteration=60)
+    assert state.suspicions.compared == Compared(generation=1, iteration=60)
     late = job(ranks=[replace(each, sent=replace(each.sent, iterations=260)) for each in quiet])
     assert detail_requests.wanted_detail(seen(late, state), Look(late, POLICY)) == []
 
@@ -183,16 +188,16 @@ def test_ranks_that_never_say_what_their_calls_take_are_not_asked_for_ever() -> 
 def test_a_suspicion_counts_from_the_first_iteration_and_has_the_links_measured() -> None:
     taken = mitigation_ladder.step(CERTAIN, Look(job(), POLICY))
     state = taken.state
-    slow = state.slow
+    slow = state.leader
     assert taken.is_empty
     assert slow is not None
-    assert (slow.id, slow.phase, slow.onset_iteration) == ("", "Suspected", 1)
-    assert (slow.healthy_ns, slow.slow_ns) == (ITERATION - 40 * MS, ITERATION)
+    assert (slow.id, slow.phase, slow.onset.iteration) == ("", "Suspected", 1)
+    assert (slow.times.healthy_ns, slow.times.slow_ns) == (ITERATION - 40 * MS, ITERATION)
     assert slow.link is not None
     assert [place.rank for place in slow.link.ranks] == [0, 1]
     state = mitigation_ladder.step(state, Look(job(), POLICY)).state
-    assert state.slow is not None
-    assert state.slow.loss.seconds == pytest.approx(100 * 0.04), "of all iterations of this generation"
+    assert state.leader is not None
+    assert state.leader.loss.seconds == pytest.approx(100 * 0.04), "of all iterations of this generation"
     probe = probe_controller.step(state, Look(job(), POLICY)).probe
     assert probe is not None
     assert (probe.measures, probe.phase) == ("Links", "Prepare")
@@ -210,7 +215,7 @@ def after_measuring(links: dict[frozenset[int], int]) -> RecoveryState:
 
 def test_the_link_that_was_measured_to_be_slow_is_named_with_its_group() -> None:
     state = after_measuring({frozenset((0, 1)): 30_000_000})
-    slow = state.slow
+    slow = state.leader
     assert slow is not None
     assert (slow.id, slow.phase) == ("gpt2-1", "Detected")
     assert slow.link is not None
@@ -219,7 +224,7 @@ def test_the_link_that_was_measured_to_be_slow_is_named_with_its_group() -> None
 
 
 def test_a_slow_link_outside_of_the_group_is_named_without_it() -> None:
-    slow = after_measuring({frozenset((1, 2)): 30_000_000}).slow
+    slow = after_measuring({frozenset((1, 2)): 30_000_000}).leader
     assert slow is not None
     assert slow.link is not None
     assert [end.node for end in slow.link.pair] == ["node-1", "node-2"]
@@ -228,10 +233,10 @@ def test_a_slow_link_outside_of_the_group_is_named_without_it() -> None:
 
 def test_where_no_link_is_slow_the_suspicion_is_forgotten_and_leaves_no_trace() -> None:
     state = after_measuring({})
-    assert (state.slow, state.incidents, state.spells) == (None, 0, [])
-    assert state.compared is not None
-    assert state.compared.over
-    assert mitigation_ladder.step(state, Look(job(), POLICY)).state.slow is None
+    assert (state.leader, state.incidents, state.habits.spells) == (None, 0, [])
+    assert state.suspicions.compared is not None
+    assert state.suspicions.compared.over
+    assert mitigation_ladder.step(state, Look(job(), POLICY)).state.leader is None
 
 
 ONSET = Onset(iteration=90, unix_ns=0, reported_iteration=95, before_ns=ITERATION, after_ns=2 * ITERATION)
@@ -251,6 +256,6 @@ ONSET = Onset(iteration=90, unix_ns=0, reported_iteration=95, before_ns=ITERATIO
 def test_what_ends_a_suspicion(obs: Observation, policy: Policy, probed: Probed | None) -> None:
     slow = group_comparison.suspicion(CERTAIN, Look(job(), POLICY))
     assert slow is not None
-    state = mitigation_ladder.step(replace(CERTAIN, slow=replace(slow, probed=probed)), Look(obs, policy)).state
-    assert state.slow is None
-    assert state.spells == []
+    state = mitigation_ladder.step(replace(CERTAIN, slowdowns=[replace(slow, probed=probed)]), Look(obs, policy)).state
+    assert state.leader is None
+    assert state.habits.spells == []

@@ -39,7 +39,7 @@ from tests.unit.recovery.seen import MS, NOW, member, rank, replace
 
 
 def verdict(report: Any) -> SlowIncident:
-    after = probe_controller.step(ordered(), Look(job(probes=answers(report)), POLICY)).slow
+    after = probe_controller.step(ordered(), Look(job(probes=answers(report)), POLICY)).leader
     assert after is not None
     return after
 
@@ -73,7 +73,7 @@ def test_where_transfers_are_known_to_be_slow_a_link_at_less_than_half_is_why() 
 def test_the_ranks_of_a_link_are_where_they_run_now() -> None:
     before = replace(LINK, ranks=[replace(LINK.ranks[0], node="left", pod_name="gone"), *LINK.ranks[1:]])
     obs = job(probes=answers(measured({frozenset((1, 2)): 40_000_000})))
-    after = probe_controller.step(ordered(state(slow=replace(INCIDENT, link=before))), Look(obs, POLICY)).slow
+    after = probe_controller.step(ordered(state(slowdowns=[replace(INCIDENT, link=before)])), Look(obs, POLICY)).leader
     assert after is not None
     assert after.link is not None
     assert after.link.ranks == LINK.ranks
@@ -92,15 +92,17 @@ def test_links_that_could_not_be_measured_name_nobody() -> None:
 
 
 def unnamed(report: Any) -> tuple[RecoveryState, SlowIncident]:
-    """Return what is known after all links were measured, though nobody had been named."""
-    after = probe_controller.step(ordered(state(slow=UNNAMED, incidents=3)), Look(job(probes=answers(report)), POLICY))
-    assert after.slow is not None
-    return after, after.slow
+    """Return what is known after all links were measured, though no rank had been named."""
+    after = probe_controller.step(
+        ordered(state(slowdowns=[UNNAMED], incidents=3)), Look(job(probes=answers(report)), POLICY)
+    )
+    assert after.leader is not None
+    return after, after.leader
 
 
 def test_a_job_that_is_slow_though_nobody_computes_longer_has_its_links_measured() -> None:
     after, slow = unnamed(measured({frozenset((1, 2)): 40_000_000}))
-    assert (slow.id, slow.phase, slow.named_ns) == ("gpt2-4", "Detected", SLOW)
+    assert (slow.id, slow.phase, slow.times.named_ns) == ("gpt2-4", "Detected", SLOW)
     assert slow.link is not None
     assert [place.node for place in slow.link.pair] == ["node-1", "node-2"]
     assert (slow.link.members, slow.link.excess_ns, slow.link.comm) == (RANKS, SLOW - HEALTHY, "")
@@ -109,9 +111,9 @@ def test_a_job_that_is_slow_though_nobody_computes_longer_has_its_links_measured
     opened = ProbeReport(1, LinksReport(), is_open=True, held_ms=1500)
     over = probe_controller.step(after, Look(job(probes=answers(lambda _at: opened)), POLICY))
     assert over.probe is None
-    assert over.slow is not None
-    assert over.slow.probed is not None
-    assert over.slow.probed.standstill_seconds == 1.5
+    assert over.leader is not None
+    assert over.leader.probed is not None
+    assert over.leader.probed.standstill_seconds == 1.5
 
 
 def test_of_a_nodes_own_link_its_ranks_are_named() -> None:
@@ -136,7 +138,7 @@ def test_links_that_are_alike_name_nobody() -> None:
     ],
 )
 def test_a_slowdown_that_may_have_another_reason_stops_nobody(changes: dict[str, Any], compute_ns: int) -> None:
-    before = state(slow=replace(UNNAMED, **changes))
+    before = state(slowdowns=[replace(UNNAMED, **changes)])
     obs = job(ranks=[rank(at, iteration_ns=[SLOW] * 16, compute_ns=[compute_ns] * 16) for at in range(RANKS)])
     assert probe_controller.step(before, Look(obs, POLICY)).probe is None
 
@@ -151,7 +153,7 @@ def test_a_slowdown_that_may_have_another_reason_stops_nobody(changes: dict[str,
 )
 def test_the_budget_is_of_the_jobs_time_and_pauses_keep_apart(pauses: Pauses, at: float) -> None:
     before = state(pauses=pauses)
-    assert probe_targets.allowed_at(before, before.slow, POLICY) == pytest.approx(at)
+    assert probe_targets.allowed_at(before, before.leader, POLICY) == pytest.approx(at)
     assert (probe_controller.step(before, Look(job(), POLICY)).probe is None) == (at > NOW)
 
 
@@ -177,8 +179,8 @@ def test_an_agent_that_is_gone_ends_the_pause_at_once() -> None:
     after = probe_controller.step(ordered(), Look(job(members=members, probes=answers(ready)), POLICY))
     assert after.probe is not None
     assert after.probe.phase == "Release"
-    assert after.slow is not None
-    assert after.slow.probed == Probed(
+    assert after.leader is not None
+    assert after.leader.probed == Probed(
         tries=1, lead_seconds=0.5, again_at=NOW + 60, at=NOW, text="the agent of pod gpt2-2 is gone"
     )
 
@@ -196,12 +198,14 @@ def test_an_agent_that_is_gone_ends_the_pause_at_once() -> None:
     ],
 )
 def test_nobody_is_stopped_without_need(changes: dict[str, Any], policy: dict[str, Any]) -> None:
-    after = probe_controller.step(state(slow=replace(INCIDENT, **changes)), Look(job(), replace(POLICY, **policy)))
+    after = probe_controller.step(
+        state(slowdowns=[replace(INCIDENT, **changes)]), Look(job(), replace(POLICY, **policy))
+    )
     assert after.probe is None
 
 
 def test_a_relief_ends_the_probe() -> None:
-    after = probe_controller.step(replace(ordered(), slow=None), Look(job(probes=answers(ready)), POLICY))
+    after = probe_controller.step(replace(ordered(), slowdowns=[]), Look(job(probes=answers(ready)), POLICY))
     assert isinstance(after.probe, Probe)
     assert after.probe.phase == "Release"
 
@@ -235,12 +239,12 @@ def computing(rates: dict[int, float], **fields: Any) -> Any:
 
 
 def looked_at(report: Any, slow: SlowIncident = OWED) -> Probed:
-    before = state(slow=slow)
+    before = state(slowdowns=[slow])
     begun = probe_controller.step(before, Look(job(), REPLACING))
     held = probe_controller.step(begun, Look(job(probes=answers(ready)), REPLACING))
     assert held.probe is not None
     assert (held.probe.phase, held.probe.measures, held.probe.ring) == ("Hold", "Machines", [])
-    after = probe_controller.step(held, Look(job(probes=answers(report)), REPLACING)).slow
+    after = probe_controller.step(held, Look(job(probes=answers(report)), REPLACING)).leader
     assert after is not None
     assert after.probed is not None
     return after.probed
@@ -291,4 +295,4 @@ def test_agents_that_measure_no_machines_leave_the_doubt() -> None:
     ],
 )
 def test_no_machine_is_measured_without_need(changes: dict[str, Any]) -> None:
-    assert probe_controller.step(state(slow=replace(OWED, **changes)), Look(job(), REPLACING)).probe is None
+    assert probe_controller.step(state(slowdowns=[replace(OWED, **changes)]), Look(job(), REPLACING)).probe is None

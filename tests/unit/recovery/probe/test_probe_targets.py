@@ -50,7 +50,7 @@ def all_slow(**changes: Any) -> Observation:
 
 
 def test_where_nobody_computes_longer_only_the_network_is_left() -> None:
-    probe = probe_controller.step(state(slow=SUSPECTED), Look(all_slow(), POLICY)).probe
+    probe = probe_controller.step(state(slowdowns=[SUSPECTED]), Look(all_slow(), POLICY)).probe
     assert probe is not None
     assert probe.measures == "Links"
 
@@ -70,7 +70,9 @@ def test_where_nobody_computes_longer_only_the_network_is_left() -> None:
     ],
 )
 def test_what_keeps_links_from_being_measured(slow: dict[str, Any], before: dict[str, Any], obs: Observation) -> None:
-    assert probe_controller.step(state(slow=replace(SUSPECTED, **slow), **before), Look(obs, POLICY)).probe is None
+    assert (
+        probe_controller.step(state(slowdowns=[replace(SUSPECTED, **slow)], **before), Look(obs, POLICY)).probe is None
+    )
 
 
 PAIR = [Place(rank=at, pod_name=f"gpt2-{at}", node=f"node-{at}") for at in (1, 2)]
@@ -100,14 +102,14 @@ def test_where_an_exchange_was_not_enough_links_are_measured_once_more(
     beside: bool, changes: dict[str, Any], measured: bool
 ) -> None:
     link = replace(EXCHANGED, **changes)
-    before = state(slow=located(id="gpt2-2"), link_beside=link) if beside else state(slow=link)
+    before = state(slowdowns=[located(id="gpt2-2"), link]) if beside else state(slowdowns=[link])
     assert (probe_controller.step(before, Look(job(), POLICY)).probe is not None) == measured
 
 
 def test_another_slow_link_counts_anew_and_the_same_one_is_not_measured_again() -> None:
     def then(links: dict[frozenset[int], int]) -> SlowIncident:
-        before = ordered(state(slow=EXCHANGED))
-        after = probe_controller.step(before, Look(job(probes=answers(measured(links))), POLICY)).slow
+        before = ordered(state(slowdowns=[EXCHANGED]))
+        after = probe_controller.step(before, Look(job(probes=answers(measured(links))), POLICY)).leader
         assert after is not None
         assert after.link is not None
         return after
@@ -120,13 +122,13 @@ def test_another_slow_link_counts_anew_and_the_same_one_is_not_measured_again() 
     assert another.loss.seconds == pytest.approx(100 * (SLOW - HEALTHY) / 1e9), "what it has cost since the exchange"
     same = then({frozenset((1, 2)): 40_000_000})
     assert (same.swapped, same.loss) == (EXCHANGED.swapped, EXCHANGED.loss)
-    assert probe_targets.wanted(state(slow=same), Look(job(), POLICY)) is None
+    assert probe_targets.wanted(state(slowdowns=[same]), Look(job(), POLICY)) is None
 
 
 @pytest.mark.parametrize(("slow_ns", "at_once"), [(HEALTHY + 199 * MS, False), (HEALTHY + 200 * MS, True)])
 def test_a_slowdown_that_has_grown_since_links_were_alike_is_measured_again(slow_ns: int, at_once: bool) -> None:
-    found = ordered(state(slow=replace(UNNAMED, slow_ns=HEALTHY + 100 * MS)))
-    alike = probe_controller.step(found, Look(job(probes=answers(measured({}))), POLICY)).slow
+    found = ordered(state(slowdowns=[replace(UNNAMED, slow_ns=HEALTHY + 100 * MS)]))
+    alike = probe_controller.step(found, Look(job(probes=answers(measured({}))), POLICY)).leader
     assert alike is not None
     assert alike.probed is not None
     assert alike.probed.found == "Alike"

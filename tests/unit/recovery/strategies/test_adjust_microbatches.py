@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis.stragglers import no_longer_slow
+from falcon_core.recovery.failslow import rebalance, strategy_ladder
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState
@@ -141,7 +141,7 @@ def test_the_ranks_have_to_have_equally_many_in_the_even_split() -> None:
 
 
 def named(obs: Observation, policy: Policy = LADDER, **fields: Any) -> str:
-    found = prices.next_candidate(RecoveryState(), slow(**fields), Look(obs, policy))
+    found = strategy_ladder.next_of(RecoveryState(), slow(**fields), Look(obs, policy))
     return "" if found is None else found.name
 
 
@@ -156,10 +156,10 @@ def test_the_ladder_passes_over_what_does_not_apply() -> None:
 
 
 def test_why_not_is_asked_of_a_spec_with_the_strategy_alone() -> None:
-    assert prices.why_not_moved(slow(), Look(seen(), LADDER)) == adjust_microbatches.NOT_USED
-    assert prices.why_not_moved(slow(), Look(job((45, 45, 46)), LADDER)) == adjust_microbatches.NO_GAIN
-    assert prices.why_not_moved(slow(), Look(job(), LADDER)) == ""
-    assert prices.why_not_moved(slow(), Look(seen(), POLICY)) == ""
+    assert rebalance.blocked_reason(slow(), Look(seen(), LADDER)) == adjust_microbatches.NOT_USED
+    assert rebalance.blocked_reason(slow(), Look(job((45, 45, 46)), LADDER)) == adjust_microbatches.NO_GAIN
+    assert rebalance.blocked_reason(slow(), Look(job(), LADDER)) == ""
+    assert rebalance.blocked_reason(slow(), Look(seen(), POLICY)) == ""
 
 
 @pytest.mark.parametrize(("times", "waited", "again"), [(1, 59, False), (1, 61, True), (2, 119, False), (2, 121, True)])

@@ -26,7 +26,7 @@ def ends(state: RecoveryState, obs: Observation = OBS) -> list[frozenset[str]]:
 
 def test_a_link_is_known_until_an_hour_has_passed_or_a_node_is_left() -> None:
     state = known_slow_links.remembered(RecoveryState(), link("node-2", "node-0"), Look(OBS, POLICY))
-    assert state.slow_pairs == [SlowPair(nodes=["node-0", "node-2"], at=NOW)]
+    assert state.habits.slow_pairs == [SlowPair(nodes=["node-0", "node-2"], at=NOW)]
     assert ends(state) == [frozenset(("node-0", "node-2"))]
     assert ends(state, replace(OBS, now=NOW + known_slow_links.KEPT_SECONDS)) == []
     away = known_slow_links.remembered(RecoveryState(), link("node-2", "node-9"), Look(OBS, POLICY))
@@ -37,16 +37,19 @@ def test_a_link_is_known_until_an_hour_has_passed_or_a_node_is_left() -> None:
 def test_a_slow_adapter_has_one_node_and_two_pods_of_a_node_have_no_link_that_others_share() -> None:
     state = known_slow_links.remembered(RecoveryState(), link("node-1", adapter="node-1"), Look(OBS, POLICY))
     assert ends(state) == [frozenset(("node-1",))]
-    assert known_slow_links.remembered(RecoveryState(), link("node-1", "node-1"), Look(OBS, POLICY)).slow_pairs == []
+    assert (
+        known_slow_links.remembered(RecoveryState(), link("node-1", "node-1"), Look(OBS, POLICY)).habits.slow_pairs
+        == []
+    )
 
 
 def test_the_same_link_is_known_once_and_the_newest_are_kept() -> None:
     state = RecoveryState()
     for number in range(12):
         state = known_slow_links.remembered(state, link("node-0", f"node-{number % 10 + 1}"), Look(OBS, POLICY))
-    assert len(state.slow_pairs) == known_slow_links.MOST
-    assert state.slow_pairs[-1].nodes == ["node-0", "node-2"]
-    assert len({tuple(pair.nodes) for pair in state.slow_pairs}) == known_slow_links.MOST
+    assert len(state.habits.slow_pairs) == known_slow_links.MOST
+    assert state.habits.slow_pairs[-1].nodes == ["node-0", "node-2"]
+    assert len({tuple(pair.nodes) for pair in state.habits.slow_pairs}) == known_slow_links.MOST
 
 
 def test_an_exchange_that_did_not_help_was_not_against_a_slow_link() -> None:

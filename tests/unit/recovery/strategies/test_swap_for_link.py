@@ -9,17 +9,16 @@ import pytest
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis.slow_links import slow_link
-from falcon_core.recovery.failslow import link_swap
+from falcon_core.recovery.failslow import link_swap, strategy_ladder
 from falcon_core.recovery.history.durations import EARLY_SHARE, LEAST_SEEN
 from falcon_core.recovery.model.actions import Command, Swap
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation, PreparedSeen
 from falcon_core.recovery.model.planned_move import LeavingNode
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Applied, SlowIncident, SlowLink
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import Applied, IterationTimes, SlowdownOnset, SlowIncident, SlowLink
+from falcon_core.recovery.model.state import Habits, RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.stored import Place
 from falcon_core.recovery.model.suspects import Lasted
@@ -68,14 +67,10 @@ def incident(loss: float = 100.0, **fields: Any) -> SlowIncident:
     base = SlowIncident(
         id="gpt2-1",
         phase="Detected",
-        onset_at=NOW - 30,
-        onset_generation=1,
-        onset_iteration=60,
-        reported_iteration=65,
-        healthy_ns=HEALTHY,
-        slow_ns=SLOW,
+        onset=SlowdownOnset(at=NOW - 30, generation=1, iteration=60, reported_iteration=65),
+        times=IterationTimes(healthy_ns=HEALTHY, slow_ns=SLOW),
         loss=Loss(seconds=loss, generation=1, counted_iterations=100),
-        link=LINK,
+        subject=LINK,
     )
     return replace(base, **fields)
 
@@ -93,7 +88,7 @@ def test_two_pods_exchange_their_roles_so_that_the_slow_link_carries_nothing() -
     assert plan is not None
     roles = [plan.pods_of.index(replica) for replica in (0, 1)]
     assert set(roles) in ({0, 3}, {1, 2})
-    assert sum(of != role for role, of in enumerate(plan.pods_of)) == 2, "nobody else moves"
+    assert sum(of != role for role, of in enumerate(plan.pods_of)) == 2, "no other pod moves"
     assert (plan.before_ns, plan.expected_ns) == (SLOW, pytest.approx(HEALTHY, rel=1e-3))
     assert plan.removed_share == pytest.approx(1.0, rel=1e-3)
 
@@ -201,7 +196,7 @@ def test_it_applies_where_ends_and_traffic_are_known(
 def price(policy: Policy = POLICY, state: RecoveryState | None = None, **fields: Any) -> tuple[float, float]:
     ignored = Applied(strategy="Ignore", at=NOW, loss_seconds=0.0, overhead_seconds=0.0)
     slow = incident(applied=[ignored], outlook=Outlook(at=NOW, removed_share=1.0))
-    candidate = prices.next_candidate(state or RecoveryState(), slow, Look(job(**fields), policy))
+    candidate = strategy_ladder.next_of(state or RecoveryState(), slow, Look(job(**fields), policy))
     assert candidate is not None
     assert candidate.name == "SwapNodes"
     return candidate.overhead_seconds, candidate.redo_seconds
@@ -211,8 +206,8 @@ def test_the_price_is_the_standstill_and_the_work_that_is_not_saved_on_demand() 
     unpriced = replace(POLICY, strategies=[("Ignore", None), ("SwapNodes", None)])
     trained = 100 * HEALTHY / 1e9
     assert price() == (10.0, 0.0), "the owner's word for the whole"
-    assert price(unpriced) == (swap_for_link.DEFAULT_OVERHEAD_SECONDS + trained, trained)
-    assert price(unpriced, saves=True) == (swap_for_link.DEFAULT_OVERHEAD_SECONDS, 0.0)
+    assert price(unpriced) == (swap_for_link.FACTS.default_seconds + trained, trained)
+    assert price(unpriced, saves=True) == (swap_for_link.FACTS.default_seconds, 0.0)
     assert price(unpriced, RecoveryState(overheads={"SwapNodes": 4.0}), saves=True) == (4.0, 0.0)
 
 
@@ -223,12 +218,10 @@ def climbed(
     known: Sequence[Lasted] = (),
     **fields: Any,
 ) -> tuple[SlowIncident, list[Command]]:
-    before = RecoveryState(durations=list(known))
-    taken = link_swap.climb(before, incident(loss, **fields), Look(obs or job(), policy))
-    state = taken.state
-    assert state.slow is not None
-    assert taken.events == []
-    return state.slow, taken.commands
+    before = RecoveryState(habits=Habits(durations=list(known)))
+    tried = strategy_ladder.climb(before, incident(loss, **fields), Look(obs or job(), policy), "Link")
+    assert tried.commands is not None
+    return tried.slow, tried.commands
 
 
 def test_it_is_due_when_what_it_removes_has_cost_as_much_as_it_does() -> None:
@@ -311,6 +304,19 @@ def test_a_spec_without_it_exchanges_nothing() -> None:
 # -- what came of it ---------------------------------------------------------------------------------------------------
 
 
+def test_nothing_is_written_down_after_an_exchange_that_stops_the_ranks() -> None:
+    dear = replace(POLICY, strategies=[("Ignore", 20.0), ("SwapNodes", 10.0)])
+    slow, _ = climbed(30.0, policy=dear, applied=[])
+    assert [applied.strategy for applied in slow.applied] == ["SwapNodes"]
+    assert is_checked(slow)
+
+
+def is_checked(slow: SlowIncident) -> bool:
+    """Check whether an exchange of roles is being judged."""
+    judged = strategy_ladder.checked_strategy(slow)
+    return judged is not None and judged.facts == swap_for_link.FACTS
+
+
 def checked(iteration_ns: int, iterations: int = 20, trained_seconds: float = 5.0) -> Step:
     """Return what is judged of the exchange when its generation has trained for so long; it stood still for 7 s."""
     slow, _ = climbed(100.0)
@@ -318,8 +324,8 @@ def checked(iteration_ns: int, iterations: int = 20, trained_seconds: float = 5.
     slow = replace(slow, trained_at=NOW + 7)
     obs = job(iteration_ns=iteration_ns, now=now, generation=2, running_seconds=trained_seconds)
     ranks = [replace(each, sent=replace(each.sent, iterations=iterations)) for each in obs.ranks]
-    assert link_swap.is_checked(slow)
-    return link_swap.check(RecoveryState(slow=slow), slow, Look(replace(obs, ranks=ranks), POLICY))
+    assert is_checked(slow)
+    return strategy_ladder.check(RecoveryState(slowdowns=[slow]), slow, Look(replace(obs, ranks=ranks), POLICY))
 
 
 def test_iterations_that_are_shorter_close_the_incident_and_the_standstill_is_learned() -> None:
@@ -330,9 +336,9 @@ def test_iterations_that_are_shorter_close_the_incident_and_the_standstill_is_le
     assert (closed.outcome, closed.iteration_ns) == ("Helped", HEALTHY)
     assert closed.incident.swapped is not None
     assert closed.incident.swapped.after_ns == HEALTHY
-    assert state.slow is None
+    assert state.leader is None
     assert state.overheads["SwapNodes"] == pytest.approx(closed.cost_seconds)
-    assert state.durations == [Lasted(cause=Cause.SLOW_LINK, depth=1, seconds=30.0, censored=True)]
+    assert state.habits.durations == [Lasted(cause=Cause.SLOW_LINK, depth=1, seconds=30.0, censored=True)]
 
 
 def test_it_is_judged_after_some_iterations() -> None:
@@ -344,28 +350,26 @@ def test_iterations_that_are_still_longer_than_by_the_model_have_another_reason(
     taken = checked(level_ns)
     early = taken.state
     assert len(taken.in_order()) == closed
-    assert closed or (early.slow is not None and link_swap.is_checked(early.slow))
+    assert closed or (early.leader is not None and is_checked(early.leader))
     taken = checked(level_ns, trained_seconds=61.0)
     state = taken.state
     assert len(taken.in_order()) == closed
-    assert closed or (state.slow is not None and state.slow.swapped is not None)
-    assert closed or (state.slow.phase, state.slow.swapped.failed) == ("Detected", link_swap.STILL_LONG)
+    assert closed or (state.leader is not None and state.leader.swapped is not None)
+    assert closed or (state.leader.phase, state.leader.swapped.failed) == ("Detected", link_swap.STILL_LONG)
 
 
 def test_one_that_has_not_helped_is_not_tried_again() -> None:
     early = checked(SLOW - 5 * MS).state
-    assert early.slow is not None
-    assert link_swap.is_checked(early.slow), "the first iterations may be long for other reasons"
+    assert early.leader is not None
+    assert is_checked(early.leader), "the first iterations may be long for other reasons"
     taken = checked(SLOW - 5 * MS, trained_seconds=61.0)
     state = taken.state
     assert taken.is_empty
-    assert state.slow is not None
-    assert state.slow.phase == "Detected"
-    assert state.slow.swapped is not None
-    assert state.slow.swapped.failed
-    assert not link_swap.is_checked(state.slow)
-    taken = link_swap.climb(state, replace(state.slow, loss=Loss(seconds=1e6)), Look(job(), POLICY))
-    again = taken.state
-    assert taken.is_empty
-    assert again.slow is not None
+    assert state.leader is not None
+    assert state.leader.phase == "Detected"
+    assert state.leader.swapped is not None
+    assert state.leader.swapped.failed
+    assert not is_checked(state.leader)
+    again = strategy_ladder.climb(state, replace(state.leader, loss=Loss(seconds=1e6)), Look(job(), POLICY), "Link")
+    assert again.commands == []
     assert again.slow.phase == "Detected"

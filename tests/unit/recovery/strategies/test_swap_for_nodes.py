@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from falcon_core.model import Evidence
-from falcon_core.recovery.failslow import node_swap
+from falcon_core.recovery.failslow import node_swap, strategy_ladder
+from falcon_core.recovery.failslow.node_swap import NodeSwap
 from falcon_core.recovery.history import node_fault
 from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation, PreparedSeen, RankSeen
 from falcon_core.recovery.model.planned_move import LeavingNode
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.slowdown import Applied, Culprit, SlowIncident, SlowLink
+from falcon_core.recovery.model.state import RecoveryState, with_concurrent_link, with_leader
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.model.treatments import SlowPair
 from falcon_core.recovery.strategies import swap_for_link, swap_for_nodes
@@ -69,14 +70,19 @@ def slow_rank(number: int, factor: float, per_pod: int = 1, healthy: int = 200, 
     return replace(base, **fields)
 
 
+SLOW_LINK = replace(
+    slow_rank(0, 2.0), phase="Detected", subject=SlowLink(ranks=[], members=3, comm="", excess_ns=1, compute_growth=1.0)
+)
+
+
 def two_slow(first: int = 0, second: int = 2, factor: float = 2.0) -> RecoveryState:
-    return RecoveryState(slow=slow_rank(first, factor), beside=[slow_rank(second, factor)])
+    return RecoveryState(slowdowns=[slow_rank(first, factor), slow_rank(second, factor)])
 
 
 def planned(state: RecoveryState, obs: Observation, policy: Policy) -> swap_for_link.Plan | None:
     assert swap_for_nodes.hindrance(state, Look(obs, policy)) == ""
-    assert state.slow is not None
-    return swap_for_nodes.plan(state, state.slow, Look(obs, policy))
+    assert state.leader is not None
+    return swap_for_nodes.plan(state, state.leader, Look(obs, policy))
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -87,7 +93,7 @@ def test_slow_nodes_that_compute_one_after_the_other_part() -> None:
     assert plan is not None
     assert plan.removed_share == pytest.approx(0.5)
     assert (plan.before_ns, plan.expected_ns) == (850 * MS, 650 * MS)
-    assert sum(of != role for role, of in enumerate(plan.pods_of)) == 2, "nobody else moves"
+    assert sum(of != role for role, of in enumerate(plan.pods_of)) == 2, "no other pod moves"
 
 
 def test_a_tensor_group_takes_both_slow_nodes() -> None:
@@ -99,7 +105,7 @@ def test_a_tensor_group_takes_both_slow_nodes() -> None:
 
 def test_a_slow_node_goes_to_the_stage_with_little_work() -> None:
     """A single slow node: 300 ms of work cost 300 ms more with it, 100 ms cost 100 ms more."""
-    state = RecoveryState(slow=slow_rank(0, 2.0, healthy=300))
+    state = RecoveryState(slowdowns=[slow_rank(0, 2.0, healthy=300)])
     plan = planned(state, job({0: 2.0}, 750 * MS, stages=(300, 100)), policy())
     assert plan is not None
     assert plan.pods_of.index(0) in (2, 3)
@@ -111,7 +117,7 @@ def test_with_many_micro_batches_the_slowest_stage_counts_and_little_is_removed(
     micro = MicroShare(per_rank=8, share=8)
     obs = job({0: 2.0, 2: 2.0}, 475 * MS)
     obs = replace(obs, ranks=[replace(each, sent=replace(each.sent, micro=micro)) for each in obs.ranks])
-    state = RecoveryState(slow=slow_rank(0, 2.0, healthy_ns=250 * MS), beside=[slow_rank(2, 2.0, healthy_ns=250 * MS)])
+    state = RecoveryState(slowdowns=[slow_rank(0, 2.0, healthy_ns=250 * MS), slow_rank(2, 2.0, healthy_ns=250 * MS)])
     plan = planned(state, obs, policy())
     assert plan is not None
     # T = (c_0 + c_1 + 7 max c) / 8: 225 ms while well, 450 ms with both in one lane, 425 ms with one in each.
@@ -123,7 +129,7 @@ def test_with_many_micro_batches_the_slowest_stage_counts_and_little_is_removed(
 )
 def test_where_slow_nodes_cost_least_nobody_moves(slow: dict[int, float], stages: tuple[int, int]) -> None:
     incidents = [slow_rank(number, factor, healthy=stages[number // 2]) for number, factor in slow.items()]
-    state = RecoveryState(slow=incidents[0], beside=incidents[1:])
+    state = RecoveryState(slowdowns=incidents)
     assert planned(state, job(slow, 700 * MS, stages=stages), policy()) is None
 
 
@@ -156,11 +162,11 @@ def test_traffic_is_not_put_back_on_a_link_that_is_known_to_be_slow(pair: tuple[
     said = [replace(seen.sent, comms=flows.comms(seen.rank, on), sends=flows.sends(seen.rank)) for seen in obs.ranks]
     obs = replace(obs, ranks=[replace(seen, sent=sent) for seen, sent in zip(obs.ranks, said, strict=True)])
     state, groups = two_slow(), policy(tensor=2, data=1)
-    assert state.slow is not None
+    assert state.leader is not None
     known = [SlowPair(nodes=sorted(on[end] for end in pair), at=NOW, seconds_per_byte=5e-9)]
     assert swap_for_nodes.hindrance(state, Look(obs, groups), known) == ""
-    assert bool(swap_for_nodes.plan(state, state.slow, Look(obs, groups), known)) == gathers
-    assert swap_for_nodes.plan(state, state.slow, Look(obs, groups)), "nothing is known of slow links"
+    assert bool(swap_for_nodes.plan(state, state.leader, Look(obs, groups), known)) == gathers
+    assert swap_for_nodes.plan(state, state.leader, Look(obs, groups)), "nothing is known of slow links"
 
 
 def test_where_a_slow_link_is_known_the_ranks_traffic_has_to_be() -> None:
@@ -195,7 +201,7 @@ def unevenly(seen: RankSeen) -> RankSeen:
             policy(pipeline=1, data=4),
             "the job has one pipeline stage, so that all roles are alike",
         ),
-        (replace(two_slow(), link_beside=slow_rank(0, 2.0)), OBS, policy(), "a link is slow, too"),
+        (with_concurrent_link(two_slow(), SLOW_LINK), OBS, policy(), "a link is slow, too"),
         (replace(two_slow(), leaving=[LEAVING]), OBS, policy(), MOVING),
         (two_slow(), replace(OBS, prepared={1: PreparedSeen(pod_name="new")}), policy(), MOVING),
         (
@@ -211,7 +217,7 @@ def unevenly(seen: RankSeen) -> RankSeen:
             "micro-batches are shared out unevenly",
         ),
         (
-            replace(two_slow(), slow=slow_rank(0, 2.0, from_start=True)),
+            with_leader(two_slow(), slow_rank(0, 2.0, from_start=True)),
             OBS,
             policy(),
             "a rank was never seen well",
@@ -228,13 +234,13 @@ def test_a_stage_without_a_well_rank_is_known_by_what_its_ranks_computed_while_t
     state = two_slow(0, 1)
     assert swap_for_nodes.stage_computation(state, Look(OBS, policy())) == {0: 200 * MS, 1: 300 * MS}
     unknown = [replace(each, culprit=replace(each.culprit, healthy_compute_ns=None)) for each in _incidents(state)]
-    state = RecoveryState(slow=unknown[0], beside=unknown[1:])
+    state = RecoveryState(slowdowns=unknown)
     why = swap_for_nodes.hindrance(state, Look(OBS, policy()))
     assert why == "it is not known what a well rank of stage 0 computes"
 
 
 def _incidents(state: RecoveryState) -> list[Any]:
-    return [state.slow, *state.beside]
+    return state.slowdowns
 
 
 # -- after it ----------------------------------------------------------------------------------------------------------
@@ -263,24 +269,24 @@ def _named(slow: SlowIncident) -> Culprit:
 def exchanged() -> tuple[RecoveryState, Swap]:
     """Return the state after an exchange, as the ladder leaves it."""
     state = two_slow()
-    assert state.slow is not None
-    state, slow, actions = node_swap.exchange(state, state.slow, Look(OBS, policy()))
-    assert actions is not None
-    (swap,) = actions
+    assert state.leader is not None
+    tried = NodeSwap().apply(state, state.leader, Look(OBS, policy()))
+    assert tried.commands is not None
+    (swap,) = tried.commands
     assert isinstance(swap, Swap)
     done = Applied(strategy="SwapNodes", at=NOW, loss_seconds=20.0, overhead_seconds=10.0, removed_share=0.5)
-    return replace(state, slow=replace(slow, applied=[*slow.applied, done])), swap
+    return with_leader(tried.state, replace(tried.slow, applied=[*tried.slow.applied, done])), swap
 
 
 def checked(slow: dict[int, float], level: int) -> Step:
     state, _ = exchanged()
-    assert state.slow is not None
+    assert state.leader is not None
     obs = job(slow, level, generation=2, now=NOW + 130)
-    begun = replace(state, slow=replace(state.slow, trained_at=NOW + 30))
-    assert begun.slow is not None
-    early = node_swap.check(begun, begun.slow, Look(replace(obs, now=NOW + 60), policy()))
+    begun = with_leader(state, replace(state.leader, trained_at=NOW + 30))
+    assert begun.leader is not None
+    early = strategy_ladder.check(begun, begun.leader, Look(replace(obs, now=NOW + 60), policy()))
     assert early.state == begun or level < 840 * MS, "iterations that are no shorter are looked at again"
-    return node_swap.check(begun, begun.slow, Look(obs, policy()))
+    return strategy_ladder.check(begun, begun.leader, Look(obs, policy()))
 
 
 def test_each_incident_has_the_role_of_its_pod_after_the_exchange() -> None:
@@ -295,10 +301,10 @@ def test_the_incident_goes_on_with_what_is_left() -> None:
     taken = checked(slow, 650 * MS)
     state = taken.state
     assert taken.is_empty
-    assert state.slow is not None
-    assert (state.slow.phase, state.overheads) == ("Located", {"SwapNodes": pytest.approx(0.0, abs=130)})
-    assert state.slow.swapped is not None
-    assert (state.slow.swapped.after_ns, state.slow.swapped.failed) == (650 * MS, "")
+    assert state.leader is not None
+    assert (state.leader.phase, state.overheads) == ("Located", {"SwapNodes": pytest.approx(0.0, abs=130)})
+    assert state.leader.swapped is not None
+    assert (state.leader.swapped.after_ns, state.leader.swapped.failed) == (650 * MS, "")
 
 
 def test_it_is_over_where_the_job_is_at_its_healthy_level() -> None:
@@ -306,8 +312,8 @@ def test_it_is_over_where_the_job_is_at_its_healthy_level() -> None:
     state = taken.state
     assert [type(action) for action in taken.in_order()] == [SlowClosed]
     assert taken.in_order()[0].outcome == "Helped"
-    assert state.slow is not None, "the incident beside it is judged by itself"
-    assert state.beside == []
+    assert state.leader is not None, "the incident beside it is judged by itself"
+    assert state.further == []
 
 
 def test_a_slowness_that_stays_with_the_role_is_no_nodes_fault() -> None:
@@ -317,9 +323,9 @@ def test_a_slowness_that_stays_with_the_role_is_no_nodes_fault() -> None:
     taken = checked({0: 2.0, 2: 2.0}, 850 * MS)
     state = taken.state
     assert taken.is_empty
-    assert state.slow is not None
-    assert state.slow.swapped is not None
-    assert state.slow.swapped.failed == node_swap.FOLLOWED
+    assert state.leader is not None
+    assert state.leader.swapped is not None
+    assert state.leader.swapped.failed == node_swap.FOLLOWED
     again = slow_rank(role, 2.0, onset_generation=2)
     there = replace(_named(again), node="another")
     obs = job({0: 2.0, 2: 2.0}, 850 * MS, generation=2)
@@ -330,7 +336,7 @@ def test_an_exchange_after_which_both_are_slow_has_not_helped() -> None:
     state, _ = exchanged()
     slow = {each.culprit.rank: 2.0 for each in _incidents(state)}
     state = checked(slow, 845 * MS).state
-    assert state.slow is not None
-    assert state.slow.swapped is not None
-    assert state.slow.swapped.failed == node_swap.NOT_FASTER
-    assert state.stays == []
+    assert state.leader is not None
+    assert state.leader.swapped is not None
+    assert state.leader.swapped.failed == node_swap.NOT_FASTER
+    assert state.habits.stays == []

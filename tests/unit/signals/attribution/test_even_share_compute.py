@@ -7,7 +7,14 @@ import pytest
 from falcon_core.signals.attribution.even_share_compute import Shares
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.reporting.messages import Detection, RankSignals
-from falcon_core.wire.reporting.microbatches import MAX_MICRO_NS, MAX_PER_RANK, MAX_SHARES, MicroShare, Said, Turn
+from falcon_core.wire.reporting.microbatches import (
+    MAX_MICRO_NS,
+    MAX_PER_RANK,
+    MAX_SHARES,
+    MicrobatchReport,
+    MicroShare,
+    Turn,
+)
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script
 
@@ -33,7 +40,9 @@ class Rank:
             self.script.call(Call(Op.ALL_REDUCE, 4, FIXED))
         micro_ns = micro if self._words.get("timed", True) else None
         turns = list(self._turns)
-        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=turns, micro_ns=micro_ns, **self._words)
+        self.chain.shares.said = MicrobatchReport(
+            generation=1, per_rank=PER_RANK, turns=turns, micro_ns=micro_ns, **self._words
+        )
         self.chain.feed(self.script.records[self._fed :])
         self._fed = len(self.script.records)
         return self.chain.signals(0, 0)
@@ -74,7 +83,7 @@ def test_numbers_at_their_bounds_stay_within_64_bits() -> None:
     shares = Shares()
     for share in (1, MAX_PER_RANK * MAX_SHARES):
         turns = [Turn(0, share, even=False)]
-        shares.said = Said(generation=1, per_rank=MAX_PER_RANK, turns=turns, micro_ns=MAX_MICRO_NS)
+        shares.said = MicrobatchReport(generation=1, per_rank=MAX_PER_RANK, turns=turns, micro_ns=MAX_MICRO_NS)
         evened = shares.evened_ns(1 << 60, 5)
         assert evened is not None
         assert 0 <= evened < 1 << 63
@@ -83,7 +92,7 @@ def test_numbers_at_their_bounds_stay_within_64_bits() -> None:
 def test_without_a_word_of_the_script_nothing_changes() -> None:
     shares = Shares()
     assert (shares.evened_ns(7, 5), shares.moved(5), shares.reported()) == (7, False, None)
-    shares.said = Said(generation=1, per_rank=4, turns=[Turn(3, 4, even=True)])
+    shares.said = MicrobatchReport(generation=1, per_rank=4, turns=[Turn(3, 4, even=True)])
     assert (shares.evened_ns(7, 5), shares.evened_ns(None, 5)) == (7, None)
     assert shares.reported() == MicroShare(per_rank=4, share=4)
 
@@ -91,10 +100,10 @@ def test_without_a_word_of_the_script_nothing_changes() -> None:
 def test_where_passes_cannot_be_timed_the_ratio_of_shares_has_to_do() -> None:
     shares = Shares()
     turns = [Turn(0, 4, even=True), Turn(10, 2, even=False)]
-    shares.said = Said(generation=1, per_rank=4, turns=turns, timed=False)
+    shares.said = MicrobatchReport(generation=1, per_rank=4, turns=turns, timed=False)
     assert (shares.evened_ns(100, 5), shares.evened_ns(100, 20)) == (100, 200)
     assert shares.reported() == MicroShare(per_rank=4, share=2, timed=False)
-    shares.said = Said(generation=1, per_rank=MAX_PER_RANK, turns=[Turn(0, 1, even=False)], timed=False)
+    shares.said = MicrobatchReport(generation=1, per_rank=MAX_PER_RANK, turns=[Turn(0, 1, even=False)], timed=False)
     evened = shares.evened_ns(1 << 60, 5)
     assert evened is not None
     assert 0 <= evened < 1 << 63
@@ -124,7 +133,7 @@ class Stage:
             self.script.call(Call(Op.ALL_REDUCE, 4096, 0, wait))
 
     def read(self) -> RankSignals:
-        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=list(self._turns), timed=False)
+        self.chain.shares.said = MicrobatchReport(generation=1, per_rank=PER_RANK, turns=list(self._turns), timed=False)
         self.chain.feed(self.script.records[self._fed :])
         self._fed = len(self.script.records)
         return self.chain.signals(0, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.wire.reporting.messages import Detection, RankSignals
-from falcon_core.wire.reporting.microbatches import MicroShare, Said, Turn
+from falcon_core.wire.reporting.microbatches import MicrobatchReport, MicroShare, Turn
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script
 
@@ -35,7 +35,7 @@ class Stage:
             for part, chunk in self._order(share):
                 before_ns = self._pass(part, chunk, before_ns, slowdown)
             self.script.call(Call(Op.ALL_REDUCE, 8192, round(before_ns * slowdown), comm=DATA))
-        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=list(self._turns), timed=False)
+        self.chain.shares.said = MicrobatchReport(generation=1, per_rank=PER_RANK, turns=list(self._turns), timed=False)
         self.chain.feed(self.script.records[self._fed :])
         self._fed = len(self.script.records)
         return self.chain.signals(0, 0)
@@ -107,7 +107,9 @@ def test_another_share_is_told_from_what_is_fixed(number: int, stages: int, chun
 def test_where_it_does_not_show_nothing_is_said(calls: list[Call]) -> None:
     script, chain = Script(), RankChain(Detection())
     script.cycle(calls, 300)
-    chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=[Turn(0, PER_RANK, even=True)], timed=False)
+    chain.shares.said = MicrobatchReport(
+        generation=1, per_rank=PER_RANK, turns=[Turn(0, PER_RANK, even=True)], timed=False
+    )
     chain.feed(script.records)
     signals = chain.signals(0, 0)
     assert signals.tracking == "Tracking"
@@ -117,7 +119,7 @@ def test_where_it_does_not_show_nothing_is_said(calls: list[Call]) -> None:
 def test_a_script_that_times_its_passes_is_believed() -> None:
     stage = Stage(1, 2)
     stage.step(40)
-    said = Said(generation=1, per_rank=PER_RANK, turns=[Turn(0, PER_RANK, even=True)], micro_ns=7 * MS)
+    said = MicrobatchReport(generation=1, per_rank=PER_RANK, turns=[Turn(0, PER_RANK, even=True)], micro_ns=7 * MS)
     stage.chain.shares.said = said
     micro = stage.chain.signals(0, 0).micro
     assert micro is not None

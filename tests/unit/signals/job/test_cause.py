@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from falcon_core.model import Cause
-from falcon_core.signals.job.cause import CpuEvidence, explain
+from falcon_core.signals.job.cause import CpuEvidence, Finding, explain, explain_all
 
 CALM = [CpuEvidence(throttled=0.0, healthy_throttled=0.0, run_delay=0.05, healthy_run_delay=0.04)] * 3
 
@@ -78,3 +80,35 @@ def test_an_excess_in_one_gap_is_late_data_where_no_counter_says_more() -> None:
     assert explain(CpuEvidence(throttled=0.0, stall_share=0.4), CALM).cause is Cause.UNKNOWN
     throttled = CpuEvidence(throttled=0.7, healthy_throttled=0.0, stall_share=0.9)
     assert explain(throttled, CALM).cause is Cause.CPU_THROTTLING
+
+
+def throttled(now: float | None, before: float | None = 0.02) -> CpuEvidence:
+    return CpuEvidence(throttled=now, healthy_throttled=before, run_delay=0.9, healthy_run_delay=0.0)
+
+
+def delayed(now: float, before: float = 0.02) -> CpuEvidence:
+    return CpuEvidence(throttled=0.0, healthy_throttled=0.0, run_delay=now, healthy_run_delay=before)
+
+
+def test_what_all_ranks_show_against_their_own_past_is_a_common_cause() -> None:
+    by_quota = explain_all([throttled(0.6), throttled(0.7), throttled(0.5), throttled(0.6)])
+    assert by_quota == Finding(cause=Cause.CPU_THROTTLING, culprit=0.6, healthy=0.02)
+    by_others = explain_all([delayed(0.5), delayed(0.9), delayed(0.7)])
+    assert by_others == Finding(cause=Cause.CPU_CONTENTION, culprit=0.7, healthy=0.02)
+    assert explain_all([throttled(0.6)] * 3 + [throttled(None)]) is not None, "a window may miss it at one of four"
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [],
+        [throttled(0.6), throttled(0.6), throttled(0.0)],  # a third does not show it
+        [throttled(0.6, None)] * 4,  # nothing is known of their past
+        # They always run against their quota.
+        [CpuEvidence(throttled=0.8, healthy_throttled=0.75, run_delay=0.9, healthy_run_delay=0.85)] * 4,
+        [delayed(0.1)] * 4,
+        [CpuEvidence(run_delay=0.9, healthy_run_delay=0.0)] * 4,  # a quota may be why, and is not known
+    ],
+)
+def test_what_some_ranks_show_or_always_showed_is_none(ranks: list[CpuEvidence]) -> None:
+    assert explain_all(ranks) is None

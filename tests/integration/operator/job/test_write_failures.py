@@ -115,7 +115,7 @@ class Site:
 
 @pytest.fixture
 async def site(api: ApiServer, installation: Installation, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    """Yield a site with a job that nobody has looked at yet."""
+    """Yield a site with a job that the operator has not looked at yet."""
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(api.kubeconfig))
     http = Faulty(await load_configuration(), lambda: None)
     namespace = installation.namespace

@@ -1,0 +1,59 @@
+"""What a job's spec asks of the agents reaches them: from the spec by the pod's manifest to the agent's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from falcon_agent import settings as agent_settings
+from falcon_agent.settings import CREDENTIALS
+from falcon_core.recovery import Member
+from falcon_core.wire.agent_config import AgentConfig
+from falcon_core.wire.keys import JobKey
+from falcon_operator.manifests.instrument import TLS_DIR
+from falcon_operator.manifests.pods import build_pod
+from tests.unit.environ import load_with
+from tests.unit.operator.manifests.test_instrument import SETTINGS, by_name
+from tests.unit.operator.manifests.test_validation import job
+
+MIB = 1 << 20
+MEMORY = {"memory": "64Mi", "copies": 1}
+replace = msgspec.structs.replace
+
+
+def received(spec: dict[str, Any], credentials: Path, gateways: str = "gateway:7443") -> AgentConfig:
+    """Return what the agent of a pod of this job reads; its Secret is mounted in ``credentials``."""
+    member = Member(replica=0, pod_name="gpt2-0-x7kfd", first_rank=0)
+    of = job(**spec)
+    of = replace(of, metadata=replace(of.metadata, uid="job-uid"))
+    pod = build_pod(of, member, replace(SETTINGS, gateways=gateways), excluded=[])
+    env = by_name(pod["spec"]["initContainers"])["falcon-agent"]["env"]
+    for name in CREDENTIALS:
+        (credentials / name).touch()
+    # what the kubelet does: it fills the downward API's variables, and mounts the Secret
+    environ = {entry["name"]: entry.get("value", "x").replace(TLS_DIR, str(credentials)) for entry in env}
+    return load_with(environ, agent_settings.load_settings).config
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"procsPerReplica": 8}, {"procs": 8}),
+        ({"checkpoint": {"memory": "64Mi"}}, {"checkpoint_bytes": 64 * MIB, "copies_bytes": 0}),
+        ({"checkpoint": MEMORY}, {"checkpoint_bytes": 64 * MIB, "copies_bytes": 64 * MIB}),
+        ({"checkpoint": {**MEMORY, "interface": "net1"}}, {"copies_interface": "net1"}),
+    ],
+)
+def test_a_field_of_the_spec_reaches_the_agent(spec: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
+    config = received(spec, tmp_path)
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+def test_the_agent_knows_its_job_and_all_gateways(tmp_path: Path) -> None:
+    config = received({}, tmp_path, "a:7443,b:7443")
+    assert config.key == JobKey("team", "gpt2", "job-uid")
+    assert config.gateways == ("a:7443", "b:7443")
+    assert (config.checkpoint_bytes, config.copies_bytes, config.copies_interface) == (0, 0, "")
