@@ -8,7 +8,7 @@ The loss depends on the arguments and the world size alone, never on how often t
 the undisturbed one bit for bit. Three things make it so. Every random choice of a step is drawn from a generator seeded
 by (seed, step, place in the global batch), so a checkpoint needs no random state. A checkpoint holds model, optimizer
 and step, and appears under its name only when it is complete and on disk. And one discarded pass comes before the first
-step, because DDP lays out its gradient buckets anew after the first pass, and with them the order in which the ranks'
+step, because DDP lays out its gradient buckets again after the first pass, and with them the order in which the ranks'
 gradients are added.
 
 SIGTERM keeps its default action and so ends the process at once, even inside a collective, where no Python handler
