@@ -93,8 +93,8 @@ test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit t
 
 test-integration: venv shim shim-test-programs gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
-	@pytest tests/integration -m "not alone and not slow" -n 4
-	@pytest tests/integration -m "alone and not slow"
+	@$(PY) -m dev.repeat tests/integration -m "not alone and not slow" -n 4
+	@$(PY) -m dev.repeat tests/integration -m "alone and not slow"
 
 test-slow: venv shim shim-test gateway cluster-build torch-venv ## unit and integration tests that take long and are shown by others in part
 	@$(PY) -m dev.cluster.packages
@@ -105,7 +105,7 @@ test-gpu: venv shim torch-venv ## the shim with a real NCCL: two ranks on one GP
 	@pytest tests/gpu
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
-	@pytest tests/e2e -m "not soak and not long" --timeout 1800 --durations 20
+	@$(PY) -m dev.repeat tests/e2e -m "not soak and not long" --timeout 1800 --durations 20
 
 test-e2e-long: venv cluster-up images ## what takes minutes a test and is shown by others in part
 	@pytest tests/e2e -m long --timeout 1800 --durations 20
