@@ -17,6 +17,7 @@ from tests.integration.shim.launching import Launcher
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAMS = Path(__file__).parent / "programs"
+GROUPS = 40  # of groups.py
 TORCH_SECONDS = 90  # several imports of PyTorch on a shared core
 
 pytestmark = pytest.mark.timeout(240)
@@ -74,7 +75,7 @@ def test_each_collective_with_its_payload_root_and_communicator(start: Start) ->
         if rank < 2:
             expected.append((Op.ALL_REDUCE, 2, 0, 40, -1))
         assert _told(records) == expected
-        described = records[records["kind"] == Kind.DESCRIPTOR]
+        described = records[(records["kind"] == Kind.DESCRIPTOR) & (records["flags"] & Flag.ENDED == 0)]
         shapes = [(int(d["comm"]), int(d["group"]), int(d["peer_or_root"])) for d in described]
         assert shapes == [(1, 3, rank), (2, 2, rank)][: len(shapes)]
         assert len(shapes) == (2 if rank < 2 else 1)
@@ -127,6 +128,23 @@ def test_a_receive_from_anyone_is_counted_with_whom_it_came_from(start: Start) -
         assert pair["entered"].tolist() == pair["finished"].tolist() == [2]
     anyone = counters[counters["key"] == ring.counter_key(1, Traffic.RECV_ANY)]
     assert anyone["entered"].tolist() == anyone["finished"].tolist() == [4]
+
+
+def test_each_group_is_a_communicator_of_its_own_wherever_it_lies(start: Start) -> None:
+    launcher = _train(start, "groups.py", procs=2)
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [rank.exit_code for rank in ended.ranks] == [0, 0], launcher.finish()
+    for records in _rings(launcher).values():
+        descriptors = records[records["kind"] == Kind.DESCRIPTOR]
+        over = descriptors["flags"] & Flag.ENDED != 0
+        shown = descriptors[~over & (descriptors["comm"] < ring.POINT_TO_POINT)]
+        assert shown["comm"].tolist() == list(range(1, GROUPS + 2))
+        assert descriptors[over]["comm"].tolist()[:GROUPS] == list(range(2, GROUPS + 2)), "each ended before the next"
+        calls = records[records["kind"] == Kind.BLOCKING]
+        for turn in range(GROUPS):
+            comm = turn + 2
+            assert np.count_nonzero(calls["comm"] == comm) == (turn + 1 if turn % 2 == 0 else 0)
+            assert np.count_nonzero(calls["comm"] == comm | ring.POINT_TO_POINT) == turn % 2
 
 
 def test_switched_off_by_the_control_file_nothing_is_recorded(start: Start) -> None:

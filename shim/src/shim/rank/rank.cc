@@ -256,6 +256,7 @@ void Rank::retire(Communicator* communicator) {
   record.flags = kEnded;
   record.kind = Kind::kDescriptor;
   if (handle == retired() || !communicator->handle.compare_exchange_strong(handle, retired())) return;
+  communicator->transport.store(nullptr, std::memory_order_release);  // another group may get its address
   ring_->append(record);
   ring_->free_counters(id);
 }

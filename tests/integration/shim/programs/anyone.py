@@ -1,5 +1,7 @@
 """Rank 0 receives from whoever sends: twice from each of the others."""
 
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -12,4 +14,4 @@ else:
     for _ in range(2):
         dist.send(torch.ones(10), dst=0)
 dist.barrier()
-dist.destroy_process_group()
+os._exit(0)  # without an end of the groups, which would give their counters back
