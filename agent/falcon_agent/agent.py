@@ -7,6 +7,7 @@ took 5 % of a core.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from pathlib import Path
@@ -164,7 +165,7 @@ class Agent:
             self._write_plan(self._plan)
 
     def _write_plan(self, plan: Plan) -> None:
-        self._run_dir.write_wanted_checkpoint(plan.generation, plan.checkpoint)
+        self._run_dir.write_wanted_checkpoint(plan.generation, plan.checkpoint, plan.saved_before_ms)
         # The executor of links runs independently of the plan, and needs its order even if the plan stays the same.
         links = links_for(plan, self._settings.pod_uid)
         if links is not None:
@@ -387,6 +388,8 @@ class Agent:
                 lasted=round(max(0.0, now - each.seconds)),
                 iteration=-1 if each.iteration is None else each.iteration,
                 text=clip(printed_text(each.line.decode(errors="replace")), MAX_TEXT),
+                # Rounded up: what the operator takes for proven must not be newer than it is.
+                finite=-1 if each.finite_seconds is None else math.ceil(max(0.0, now - each.finite_seconds)),
             )
             for local_rank, standing in self._output.not_finite(generation).items()
             for each in standing

@@ -21,6 +21,16 @@ HOLD_SECONDS = 10.0
 SAVE_SECONDS = 60.0  # that another thread has for the checkpoint: as long as the operator waits for it
 
 
+def loads_before_ns(generation: int) -> int:
+    """Return before when a checkpoint was saved that this generation may load, unix ns; 0: any may be loaded."""
+    file = AgentFile.of_this_pod(FILE)
+    content: Any = file.content() if file is not None else None
+    if not isinstance(content, dict) or content.get("generation") != generation:
+        return 0
+    before_ms = content.get("saved_before_ms")
+    return before_ms * 1_000_000 if type(before_ms) is int and before_ms > 0 else 0
+
+
 class Demand:
     """What Falcon asks of one rank's checkpoints. All ranks make it at the same place of their program."""
 

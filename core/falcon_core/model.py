@@ -48,6 +48,7 @@ class Cause(enum.StrEnum):
     HARDWARE = "Hardware"  # the node itself reports trouble of a device, and no counter shows another cause
     RUNS_OUT = "RunsOut"  # something with a limit grows, and reaches it soon if it goes on
     NOT_FINITE = "NotFinite"  # a number that the program prints stays NaN or infinite
+    DIVERGED = "Diverged"  # the same, and the job's spec asks for a restart from before it
     RANK_DIFFERS = "RankDiffers"  # a series of one rank is unlike its peers' at the same time
     SERIES_ENDED = "SeriesEnded"  # a series of one rank no longer arrives, and its peers' do
     RANK_LOGS_ERRORS = "RankLogsErrors"  # one rank prints errors, and its peers do not

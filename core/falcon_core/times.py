@@ -12,6 +12,7 @@ from __future__ import annotations
 REPORT_SECONDS = 10.0  # an agent of a healthy pod reports this often, and at once when something changes
 URGENT_SECONDS = 2.0  # what must be reported at once has arrived by then, also on a busy node
 DETAIL_SECONDS = 1.0  # an agent reports this often while the detail of one of its ranks matters
+PRINTED_SECONDS = 2.0  # an agent has read a line by then, where it need not sample
 CLOCK_SECONDS = 1.0  # the clocks of two machines that differ by less are taken for equal
 FRESH_SECONDS = 15.0  # an older report proves nothing of the present; one may be late
 BLIND_SECONDS = 25.0  # without any report of a running pod: two reports, and a change of the bus's leader

@@ -66,7 +66,7 @@ class RunDir:
         self.path = path
         self._seen: dict[str, WatchedFile[Any]] = {}
         self._plan = ""
-        self._wanted_checkpoint = (0, 0)
+        self._wanted_checkpoint = (0, 0, 0)
         self._copied = b""
         self._asked_links: PodLinks | None = None
         self._sampling = (0, 0)
@@ -180,11 +180,16 @@ class RunDir:
         """Read a file that a training process writes; empty where there is none."""
         return self._printed(f"{STACKS_DIR}/{pid}{suffix}").decode(errors="replace")
 
-    def write_wanted_checkpoint(self, generation: int, number: int) -> None:
-        """Write for the ranks' client which checkpoint is wanted: the number grows within a generation; 0: none."""
-        if (generation, number) != self._wanted_checkpoint:
-            self._write(CHECKPOINT_FILE, msgspec.json.encode({"generation": generation, "number": number}))
-            self._wanted_checkpoint = (generation, number)
+    def write_wanted_checkpoint(self, generation: int, number: int, saved_before_ms: int = 0) -> None:
+        """Write for the ranks' client which checkpoint is wanted, and which ones may be loaded.
+
+        ``number`` grows within a generation; 0: none is wanted. ``saved_before_ms``: unix ms; 0: any may be loaded.
+        """
+        wanted = (generation, number, saved_before_ms)
+        if wanted != self._wanted_checkpoint:
+            content = {"generation": generation, "number": number, "saved_before_ms": saved_before_ms}
+            self._write(CHECKPOINT_FILE, msgspec.json.encode(content))
+            self._wanted_checkpoint = wanted
 
     def write_copied(self, on: bool, ranks: Mapping[int, int]) -> None:
         """Write for the ranks' client whether copies are made, and which checkpoint of each rank has one."""

@@ -23,7 +23,7 @@ from falcon_torch.agent_file import AgentFile
 from falcon_torch.guard import Guard
 from falcon_torch.interruption import of_a_handler
 from falcon_torch.ranks import Place, gather, place
-from falcon_torch.requests import FILE, Demand
+from falcon_torch.requests import FILE, Demand, loads_before_ns
 from falcon_torch.store.buffers import Buffer, BufferUnusableError, Store
 from falcon_torch.store.format import FROM_FOLDER, FROM_MEMORY, FROM_REPLICA, NOTHING, CheckpointError, Commit
 from falcon_torch.store.mapped_copy import Copier
@@ -284,11 +284,34 @@ class Checkpoint:
         All ranks call it, once, before the first save. The tensors are on the CPU. Those that come from memory are
         views: they may be changed, and what is stored stays as it is.
 
+        Where Falcon has restarted the job for a number that stayed NaN, what was saved after the last finite value is
+        left out, and removed when all ranks have loaded an older step. Where there is none, nothing is left out.
+
         Raises:
             CheckpointError: the state is whole and cannot be unpickled.
         """
         began, here = time.perf_counter(), place()
-        sources = found = self._sources(here)
+        found = self._sources(here)
+        before_ns = loads_before_ns(here.generation)
+        spoilt = [source for source in found if before_ns and source.commit.unix_ns >= before_ns]
+        sound = [source for source in found if source not in spoilt]
+        loaded = self._load(sound, found, here, began)
+        # All ranks agree that there is no step, and have the same order: they repeat it together.
+        if loaded is None and before_ns:
+            _log.warning("no checkpoint is as old as Falcon asks for: the newest is loaded")
+            loaded = self._load(found, found, here, began)
+        elif loaded is not None:
+            self._remove(spoilt)
+        if loaded is None:
+            self._say_loaded(here, 0, NOTHING, began)
+            return 0, None
+        return loaded
+
+    def _load(self, sources: List[Source], found: List[Source], here: Place, began: float) -> Tuple[int, Any] | None:
+        """Return the newest step of these sources that every rank has, and this rank's state of it; None without one.
+
+        ``found``: all that this rank has.
+        """
         self._generation = here.generation
         self._anchor = None
         self._guarding()  # before the exchange below: after it, all ranks have theirs
@@ -300,8 +323,7 @@ class Checkpoint:
             agreed = self._agreed(offer(sources, found, read))
             key = agreed.key
             if key is None:
-                self._say_loaded(here, 0, NOTHING, began)
-                return 0, None
+                return None
             if read.key != key:
                 read = read_step(sources, key, verify=self.verify)
             whole, state = self._whole(agreed, read, here)
@@ -311,6 +333,22 @@ class Checkpoint:
                 return key[0], state
             # A rank could not read this step after all: leave it out and agree again.
             sources = [source for source in sources if source.key != key]
+
+    def _remove(self, spoilt: List[Source]) -> None:
+        """Remove checkpoints that are to be left out for ever: newer steps would else push sound files out."""
+        # The numbers of saves go on: a holder of copies takes a smaller one for an older checkpoint.
+        self._sequence = max([self._sequence, *(source.commit.sequence for source in spoilt)])
+        for source in spoilt:
+            if source.buffer is not None:
+                source.buffer.clear()
+                continue
+            try:
+                os.unlink(source.where)
+            except OSError as error:
+                if of_a_handler(error):
+                    raise
+                if not isinstance(error, FileNotFoundError):  # ranks with the same share have the same file
+                    _log.warning("%s stays in %s: %s", source.commit.name, source.where, error)
 
     def _whole(self, agreed: Agreed, read: Read, here: Place) -> Tuple[bool, Any]:
         """Return whether all ranks have read the step on which they agreed, and this rank's state of it."""

@@ -2,7 +2,9 @@
 
 A file appears under its name only when it is complete and on disk. A rank deletes its own files when two newer steps
 are there as files of all ranks; where it cannot see those of the others, it keeps four. Ranks write at their own pace,
-so that the newest files of a single rank may be of steps that others have not written yet.
+so that the newest files of a single rank may be of steps that others have not written yet. Where the job is restarted
+for a number that stays NaN, two older steps are kept as well, one of them ``OLDER_SECONDS`` old or more: the newest
+ones may have been saved after the number was spoilt.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ from falcon_torch.store.state import Frozen, raw, thaw
 
 KEPT = 2  # newest steps of which all ranks have a file
 MOST_KEPT = 4  # of a rank
+OLDER_VARIABLE = "FALCON_CHECKPOINT_KEEP_OLDER"
+OLDER_SECONDS = 600.0  # a number that is logged each few minutes has been NaN twice by then
 _log = logging.getLogger("falcon_torch")
 _NAME = re.compile(r"step-(\d{12,})\.rank-(\d+)-of-(\d+)\.falcon")
 
@@ -145,10 +149,24 @@ class Volume:
         whole = [step for step in own if all(map(os.path.exists, self._paths(step)))]
         # A step counts as a checkpoint only if all ranks' files are there, so only whole ones may push older ones out.
         oldest = whole[-KEPT] if len(whole) >= KEPT else own[0]
+        older = self._older(whole) if os.environ.get(OLDER_VARIABLE) == "1" else []
         for step in own:
             # Saves that never became whole must not fill the folder either.
-            if step < oldest or step in own[:-MOST_KEPT]:
+            if step not in older and (step < oldest or step in own[:-MOST_KEPT]):
                 _remove(self._path(step))
+
+    def _older(self, whole: list[int]) -> list[int]:
+        """Return the older of these steps that are kept: the newest that is old enough, and the next.
+
+        The second takes the first one's place when it is old enough itself. All ranks go by the times of the same
+        files, so that they keep the same steps.
+        """
+        if not whole:
+            return []
+        saved = {step: _saved_at(self._of(step, 0)) for step in whole}
+        enough = [step for step in whole if saved[whole[-1]] - saved[step] >= OLDER_SECONDS]
+        first = enough[-1] if enough else whole[0]
+        return [first, *(step for step in whole if step > first)][:2]
 
     def _steps(self) -> list[int]:
         names = map(_NAME.fullmatch, os.listdir(self.folder))
@@ -263,6 +281,16 @@ def _sync_folder(folder: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _saved_at(path: str) -> float:
+    """Return when a file was written, unix seconds; 0 where another rank has removed it just now."""
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError as error:
+        if of_a_handler(error):
+            raise
+        return 0.0
 
 
 def _remove(path: str) -> None:

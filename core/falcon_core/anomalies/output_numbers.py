@@ -106,12 +106,14 @@ class NotFinite(msgspec.Struct, frozen=True, kw_only=True):
     line: bytes  # the first in which it was so
     iteration: int | None  # of the rank, when that was read
     seconds: float  # when it was read, on the caller's clock
+    finite_seconds: float | None = None  # when the last finite value before it was read; None: there was none
 
 
 class _Number(msgspec.Struct):
     """The newest values of one number."""
 
     first: NotFinite | None = None  # of the present row of values that are not finite
+    finite_seconds: float | None = None  # when the newest finite value was read
     bad: int = 0
     good: int = 0
     stands: bool = False
@@ -155,14 +157,16 @@ class Numbers:
         number = self._numbers.setdefault(name, _Number())
         before = number.stands
         if math.isfinite(value):
-            number.good, number.bad = number.good + 1, 0
+            number.good, number.bad, number.finite_seconds = number.good + 1, 0, seconds
             # One finite value between others is an average or a skipped step.
             needed = HEALED if self._news < MOST_NEWS else HEALED_AFTER_TURNS
             if number.good >= needed or not number.stands:
                 number.first, number.stands = None, False
         else:
             number.good, number.bad = 0, number.bad + 1
-            number.first = number.first or NotFinite(name=name, line=line, iteration=iteration, seconds=seconds)
+            number.first = number.first or NotFinite(
+                name=name, line=line, iteration=iteration, seconds=seconds, finite_seconds=number.finite_seconds
+            )
             needed = NEEDED_OF_GRADIENTS if name == GRADIENTS else NEEDED
             number.stands = number.stands or number.bad >= needed
         return number.stands != before

@@ -43,6 +43,7 @@ from falcon_core.recovery.model.observation import (
     NodeHealth,
     NodeTrouble,
     Notice,
+    NumberSeen,
     Observation,
     Owner,
     PodEnd,
@@ -50,6 +51,7 @@ from falcon_core.recovery.model.observation import (
     ProbeSeen,
     RankSeen,
     Spares,
+    Spoilt,
     StartWait,
 )
 from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
@@ -96,6 +98,7 @@ __all__ = [
     "NodeHealth",
     "NodeTrouble",
     "Notice",
+    "NumberSeen",
     "Observation",
     "Outage",
     "Owner",
@@ -123,6 +126,7 @@ __all__ = [
     "SlowIncident",
     "SlowLink",
     "Spares",
+    "Spoilt",
     "StandbyPod",
     "StartWait",
     "Step",

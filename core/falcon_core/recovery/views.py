@@ -10,7 +10,7 @@ from falcon_core.recovery.diagnosis import communicator_progress
 from falcon_core.recovery.diagnosis.culprit_timing import named_for_ns
 from falcon_core.recovery.failslow.strategy_ladder import checked_strategy, next_step
 from falcon_core.recovery.failslow.strategy_table import STRATEGY_TYPES, StrategyName, strategy_type
-from falcon_core.recovery.failstop import hangs, setup_retries, standby_pods
+from falcon_core.recovery.failstop import hangs, not_finite, setup_retries, standby_pods
 from falcon_core.recovery.failstop.hangs import doing as hang_activity
 from falcon_core.recovery.failstop.hangs import due_at as hang_due_at
 from falcon_core.recovery.failstop.late_starts import limit_seconds as start_limit_seconds
@@ -47,6 +47,7 @@ __all__ = [
     "named_for_ns",
     "newest_application",
     "next_step",
+    "not_finite",
     "prices",
     "probe_controller",
     "probe_targets",

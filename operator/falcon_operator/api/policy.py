@@ -176,7 +176,13 @@ class RecoverySpec(ApiStruct, frozen=True, kw_only=True):
 class AnomaliesSpec(ApiStruct, frozen=True, kw_only=True):
     metrics: Annotated[list[OutputMetric], schema(list_type="map", keys=["name"], maxItems=MAX_METRICS)] = []
     """Numbers that the ranks print, besides those that Falcon knows. One that stays NaN or infinite is reported with
-    the line and the iteration at which it began. Nothing is done about it."""
+    the line and the iteration at which it began. What is done about it, onNaN says."""
+
+    on_nan: Literal["Ignore", "Restart"] = msgspec.field(default="Ignore", name="onNaN")
+    """What is done when the loss, or a number of metrics, stays NaN or infinite. Ignore (the default): nothing.
+    Restart: all ranks are restarted from a checkpoint that was saved before the last finite value, in memory or in the
+    folder of falcon_torch.Checkpoint, which then keeps an older one as well; what was saved later is removed. That is
+    done once within spec.recovery.window. It needs spec.checkpoint.memory, and spec.mitigation.mode Enforce."""
 
 
 class PreflightSpec(ApiStruct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from falcon_core.recovery import (
     checkpoint_on_demand,
     machine,
 )
-from falcon_core.wire.saves.checkpoint import Held, newest_of_all, spread
+from falcon_core.wire.saves.checkpoint import Held, newest_of_all, saved_at, spread
 from falcon_operator.intent import copies
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.snapshot import Snapshot
@@ -66,6 +66,7 @@ def with_checkpoints(obs: Observation, snap: Snapshot, membership: Membership) -
     procs = snap.job.spec.procs_per_replica
     ranks = len(membership.members) * procs
     copied = copies.copied(snap, membership)
+    copied_by = {each.rank for each in spread([each for each in own if each.in_folder], ranks, procs)}
     # What survives a lost pod: copies on other pods, and the folder.
     outlasting = [each for each in _outliving(_with_replicas(snap, membership, 1), copied) if each.in_folder]
     return replace(
@@ -73,6 +74,11 @@ def with_checkpoints(obs: Observation, snap: Snapshot, membership: Membership) -
         saves=checkpoint_on_demand.can_answer(_outliving(own, copied), ranks),
         saved_at=_saved_at(own, ranks, procs),
         outlasting_at=_saved_at(outlasting, ranks, procs),
+        spoilt=replace(
+            obs.spoilt,
+            held_at=saved_at(spread(own, ranks, procs), ranks),
+            copies_in_folder=copied_by == set(range(ranks)),
+        ),
     )
 
 

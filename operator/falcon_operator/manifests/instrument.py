@@ -57,6 +57,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     launcher: Literal["Falcon", "Own"] = "Falcon"
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
     directory: directory.Directory | None = None  # in the trainer's memory, copied behind
+    keeps_older: bool = False  # the folder of its checkpoints keeps an older one (spec.anomalies.onNaN: Restart)
 
 
 def restricted() -> Manifest:
@@ -101,6 +102,8 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     ]
     if identity.agent.checkpoint_bytes:
         _add_checkpoints(result, trainer, identity.agent)
+        if identity.keeps_older:
+            trainer["env"].append({"name": "FALCON_CHECKPOINT_KEEP_OLDER", "value": "1"})
     if identity.directory is not None:
         directory.add(result, trainer, identity.directory)
     return result

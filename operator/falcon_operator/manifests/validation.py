@@ -63,6 +63,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
         *_checkpoint_directory(job),
         *_error_rules(job, error_overrides),
         *_metrics(job),
+        *_on_nan(job),
     ]
 
 
@@ -149,6 +150,25 @@ def _metrics(job: TrainingJob) -> Iterator[Problem]:
         field, _, said = str(error).partition(": ")
         message, _, remedy = said.rpartition("; ")
         yield Problem(field=field, message=message, remedy=remedy)
+
+
+def _on_nan(job: TrainingJob) -> Iterator[Problem]:
+    """Yield why a job could not be restarted from before a number that stays NaN."""
+    if job.spec.anomalies.on_nan != "Restart":
+        return
+    field = "spec.anomalies.onNaN"
+    if job.spec.checkpoint.memory is None:
+        yield Problem(
+            field=field,
+            message="Restart chooses among checkpoints of falcon_torch.Checkpoint, and Falcon keeps none",
+            remedy="set spec.checkpoint.memory, or remove the field",
+        )
+    if job.spec.mitigation.mode != "Enforce":
+        yield Problem(
+            field=field,
+            message=f"with spec.mitigation.mode {job.spec.mitigation.mode} Falcon restarts no ranks that run",
+            remedy="set spec.mitigation.mode to Enforce, or remove the field",
+        )
 
 
 def _launcher(job: TrainingJob) -> Iterator[Problem]:

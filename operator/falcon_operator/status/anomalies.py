@@ -1,7 +1,8 @@
 """Describe what agents find odd about their own ranks: what runs out, and numbers that are NaN or infinite.
 
 These diagnoses have no intent behind them. Each look makes them from the newest reports, at most one of each kind, and
-they are gone when no report speaks of them. They never are a reason for a repair.
+they are gone when no report speaks of them. None is a reason for a repair, but for a number that stays NaN where the
+job asks for a restart (``spec.anomalies.onNaN``): the diagnosis then says what becomes of it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from falcon_core.model import Cause
-from falcon_core.recovery import Member
+from falcon_core.recovery import Look, Member
+from falcon_core.recovery.views import not_finite
 from falcon_core.text import clean
 from falcon_core.times import BLIND_SECONDS
 from falcon_core.wire.reporting.anomalies import Anomaly
@@ -41,10 +45,15 @@ _NEXT_FORECAST: Final = (
     "Falcon repairs nothing because of a forecast; save a checkpoint before then, and find what grows: a restart gives"
     " back what processes hold, a full disk stays full"
 )
-_NEXT_NUMBER: Final = (
-    "Falcon repairs nothing because of a number; if it stays so, end the job and begin again from a checkpoint before"
-    " that iteration"
-)
+_BEGIN_AGAIN: Final = "if it stays so, end the job and begin again from a checkpoint before that iteration"
+_NOT_RESTARTED: Final[dict[str, str]] = {
+    "Observed": "spec.mitigation.mode is not Enforce",
+    "Repeated": "all ranks were restarted for such a number at {at}, and that is done once in {window}"
+    " (spec.recovery.window): look at the data and the learning rate",
+    "NeverFinite": "it was never finite in this generation, so that no checkpoint is known to be sound",
+    "NothingHeld": "no rank keeps checkpoints in memory: save them by falcon_torch.Checkpoint",
+    "NothingSound": "all checkpoints in memory were saved after its last finite value, and no folder has any",
+}
 
 
 class _Found(NamedTuple):
@@ -147,8 +156,9 @@ def _since(view: View, found: _Found, known: DiagnosisStatus | None) -> str:
 
 def _number_note(view: View, same: Sequence[_Found], known: DiagnosisStatus | None) -> DiagnosisStatus:
     chosen = _chosen(same, known)
+    then = _next_of_number(view)
     if known is not None and _is_shown(chosen, known):
-        return known
+        return msgspec.structs.replace(known, next=then)
     anomaly = chosen.anomaly
     at = f" at iteration {anomaly.iteration}" if anomaly.iteration >= 0 else ""
     what = f"{_who(view, chosen)} printed {anomaly.metric} that is NaN or infinite{at}"
@@ -160,11 +170,26 @@ def _number_note(view: View, same: Sequence[_Found], known: DiagnosisStatus | No
         why=f"{what}, and it has stayed so",
         cause=Cause.NOT_FINITE.value,
         evidence=f"the first such line: {anomaly.text}",
-        next=_NEXT_NUMBER,
+        next=then,
         node=chosen.member.node,
         rank=_first_rank(chosen),
         metric=clean(anomaly.metric),
     )
+
+
+def _next_of_number(view: View) -> str:
+    """Say whether the ranks are restarted for a number that stays NaN, and if not, why."""
+    look = Look(view.obs, view.policy)
+    why = not_finite.hindrance(view.intent.recovery, look)
+    if why is None:
+        return "all ranks are restarted from a checkpoint that was saved before its last finite value"
+    if why == "NoNumber":
+        return f"Falcon repairs nothing because of a number; {_BEGIN_AGAIN}, or set spec.anomalies.onNaN to Restart"
+    at = not_finite.restarted_at(view.intent.recovery, look)
+    said = _NOT_RESTARTED.get(why, why).format(
+        at=clock_time(at) if at is not None else "", window=duration(view.policy.window_seconds)
+    )
+    return f"nothing is restarted: {said}; {_BEGIN_AGAIN}"
 
 
 def _forecast_note(view: View, same: Sequence[_Found], known: DiagnosisStatus | None) -> DiagnosisStatus:

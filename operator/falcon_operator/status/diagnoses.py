@@ -287,6 +287,7 @@ _WHAT = {
     Cause.PROCESS_KILLED: "fail-stop, process killed",
     Cause.PROCESS_CRASHED: "fail-stop, process crashed",
     Cause.PROCESS_FAILED: "fail-stop, process failed",
+    Cause.DIVERGED: "fail-stop, a number is NaN or infinite",
 }
 
 
@@ -313,7 +314,8 @@ def describe_stop(stop: StopIncident, policy: Policy, outage: Outage | None = No
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
     recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
     says = outage_evidence(outage) if outage is not None else fault.witness
-    evidence = (says, fault.node_reports, stop.smoke, fault.signs, _meaning(fault, policy.judge), recurred)
+    sound = f"checkpoints saved after {clock_time(stop.saved_before)} are left out" if stop.saved_before else ""
+    evidence = (says, sound, fault.node_reports, stop.smoke, fault.signs, _meaning(fault, policy.judge), recurred)
     return DiagnosisStatus(
         id=stop.id,
         what=_WHAT.get(fault.cause, "fail-stop"),

@@ -29,6 +29,7 @@ _OPENED = {
     Cause.IMBALANCE.value: "Imbalance",
     Cause.HANG.value: "Hang",
     Cause.COMMON_CAUSE.value: "CommonCause",
+    Cause.DIVERGED.value: "Diverged",
 }
 _CONDITIONS = (
     ("Succeeded", "Normal"),

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.checkpoint.store import Store
+from falcon_agent.launch.run_dir import RunDir
+from falcon_core.wire.launcher.launch import CONTROL_FILE
 from tests.integration import forking
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -104,6 +106,39 @@ def test_a_rank_killed_at_any_instant_leaves_the_newest_step_byte_for_byte(
     assert found["lives"] == LIVES
     assert found["saves"] > LIVES, "the lives got as far as saving"
     assert found["killed_in_a_save"] >= LIVES / 40, "the kills met saves"
+
+
+def test_what_was_saved_since_a_number_was_spoilt_is_left_out_and_removed(store: Path, tmp_path: Path) -> None:
+    run_dir, folder = RunDir(tmp_path / "run"), tmp_path / "saves"
+
+    def life(generation: int, *arguments: str) -> forking.Ended:
+        environment = {
+            "PYTHONPATH": str(AGENT),
+            "FALCON_CHECKPOINT_KEEP_OLDER": "1",
+            "FALCON_CONTROL": str(run_dir.path / CONTROL_FILE),
+            "FALCON_GENERATION": str(generation),
+        }
+        own = {"FALCON_CHECKPOINT_DIR": str(store)}
+        ended = forking.run(
+            [str(PROGRAMS / "rewound.py"), str(folder), *arguments], [own], environment, timeout_seconds=300
+        )
+        assert ended.codes == [0], ended.stderr
+        return ended
+
+    steps = ["10", "20", "30", "40", "50"]
+    said = json.loads(life(1, *steps).stdout[0])
+    assert said["loaded"] == 0
+    assert said["files"] == [10, 20, 40, 50], "the two newest, and two older ones"
+    run_dir.write_wanted_checkpoint(2, 0, said["before_ms"]["40"])
+    rewound = json.loads(life(2, "25").stdout[0])
+    assert rewound["loaded"] == 20, "both in memory are newer"
+    assert rewound["files"] == [10, 20, 25], "a sound file is not pushed out by spoilt ones"
+    assert json.loads(life(3).stdout[0])["loaded"] == 25, "the order was the second generation's"
+    run_dir.write_wanted_checkpoint(4, 0, said["before_ms"]["10"])
+    last = life(4)
+    assert json.loads(last.stdout[0])["loaded"] == 25, "nothing is as old: no work is thrown away"
+    assert "no checkpoint is as old as Falcon asks for: the newest is loaded" in last.stderr[0]
+    assert json.loads(last.stdout[0])["files"] == [10, 20, 25]
 
 
 def test_an_alarm_of_the_programs_is_no_damaged_checkpoint(store: Path, tmp_path: Path) -> None:

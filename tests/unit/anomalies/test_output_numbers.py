@@ -79,6 +79,18 @@ def test_the_first_line_and_iteration_are_kept() -> None:
     assert (found.line, found.iteration, found.seconds) == (b"step 7 loss nan", 7, 5.0)
 
 
+def test_the_last_finite_value_before_it_is_kept() -> None:
+    numbers = Numbers()
+    for seconds, line in ((1.0, b"loss 3\n"), (2.0, b"loss 2\n"), (3.0, b"loss nan\n"), (4.0, b"loss nan\n")):
+        numbers.read(SHIPPED, line, seconds, None)
+    numbers.read(SHIPPED, b"loss 1\n", 5.0, None)
+    numbers.read(SHIPPED, b"loss nan\n", 6.0, None)
+    assert [each.finite_seconds for each in numbers.standing] == [2.0]
+    never = Numbers()
+    never.read(SHIPPED, b"loss nan\nloss nan\n", 1.0, None)
+    assert [each.finite_seconds for each in never.standing] == [None]
+
+
 def test_it_is_over_after_some_numbers_and_not_after_one() -> None:
     bad, good = "loss nan", "loss 1.2"
     assert standing(bad, bad, good) == ["loss"]

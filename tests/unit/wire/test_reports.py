@@ -327,7 +327,7 @@ def test_causes_in_the_program_pass_with_the_detail() -> None:
 
 def test_anomalies_pass_and_a_report_without_them_has_no_byte_for_them() -> None:
     leak = Anomaly("Memory", -1, lasted=3000, used=5 << 40, limit=1 << 43, left=7800, earliest=7000, latest=9000)
-    odd = Anomaly("NotFinite", 3, "loss", lasted=4, iteration=41, text="step 41 loss nan")
+    odd = Anomaly("NotFinite", 3, "loss", lasted=4, iteration=41, text="step 41 loss nan", finite=9)
     newer = Anomaly("Soul", 0)
     healthy = pod([rank(0)], [])
     assert sent(replace(healthy, anomalies=[leak, odd, newer])).anomalies == [leak, odd, newer]
@@ -336,6 +336,12 @@ def test_anomalies_pass_and_a_report_without_them_has_no_byte_for_them() -> None
     assert len(encode_summary(replace(healthy, network=NetworkSignals()), ())) < len(
         encode_summary(replace(healthy, network=NetworkSignals(), anomalies=[newer]), ())
     )
+
+
+def test_an_earlier_agents_number_has_no_time_of_its_last_finite_value() -> None:
+    before = ["NotFinite", 3, "loss", 4, 0, 0, 0, 0, 0, 41, "step 41 loss nan"]
+    (read,) = msgspec.msgpack.decode(msgspec.msgpack.encode([before]), type=list[Anomaly])
+    assert (read.text, read.finite) == ("step 41 loss nan", -1)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import msgspec
 from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
-from falcon_core.recovery.failstop import hangs, outages, repeated_failures
+from falcon_core.recovery.failstop import hangs, not_finite, outages, repeated_failures
 from falcon_core.recovery.failstop.failure_messages import farewell, farewell_to_outage, farewell_to_repeated
 from falcon_core.recovery.failstop.faults import (
     EARLY_END,
@@ -85,6 +85,7 @@ def _answered(state: RecoveryState, look: Look) -> Step:
     if state.stop is not None and state.stop.acts_at is not None:
         return _held_back(_refine(state, look), look.obs)
     failure = rank_fault(look) or start_fault(look.obs.members) or raised_fault(look) or hangs.due(state, look)
+    failure = failure or not_finite.due(state, look)
     if failure is None:
         return Step(state)
     state, waits = _wait(state, look, failure)
@@ -367,6 +368,7 @@ def _open(state: RecoveryState, look: Look, fault: Fault) -> tuple[RecoveryState
             since=_began(look.obs, fault),
             detected_at=look.obs.now,
             named=_names_at_once(fault),
+            saved_before=not_finite.saved_before(look) if fault.cause is Cause.DIVERGED else None,
         )
     # The earlier sign was only a consequence: this fault takes its place.
     elif incident.undecided:

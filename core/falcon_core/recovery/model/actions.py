@@ -9,7 +9,12 @@ import msgspec
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """Stop every process and start a new generation in the same pods."""
+    """Stop every process and start a new generation in the same pods.
+
+    ``rewinds``: the ranks leave out the newest checkpoints (``StopIncident.saved_before``).
+    """
+
+    rewinds: bool = False
 
 
 class Recreate(msgspec.Struct, frozen=True):

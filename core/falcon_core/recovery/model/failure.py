@@ -122,6 +122,7 @@ class StopIncident(Stored, frozen=True, kw_only=True):
     acts_at: float | None = None  # time until which the restart is held back (``restart_budget``)
     smoke: str = ""  # result of the smoke test during the restart, in words; empty: no slow machine
     left_sick: bool = False  # the machines that the smoke test found sick are left: the failure is SEV1
+    saved_before: float | None = None  # the ranks load a checkpoint saved before then, unix seconds; None: any
 
     @property
     def failed_at(self) -> float:

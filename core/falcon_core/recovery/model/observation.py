@@ -195,6 +195,25 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     limit: ClaimLimit = ""  # limit of the pool that the job has reached
 
 
+class NumberSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A number in a rank's output that stays NaN or infinite, and for which the job may be restarted."""
+
+    rank: int
+    replica: int
+    metric: str
+    iteration: int | None = None  # of the rank, at which it was first so; None: not known
+    finite_at: float | None = None  # when the last finite value before it was read, unix seconds; None: there was none
+
+
+class Spoilt(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers that stay NaN in a job that asks for a restart then, and what its ranks could go back to."""
+
+    numbers: list[NumberSeen] = []  # at most one of each rank and name
+    # When each step was saved that all ranks hold in memory (the last of them), unix seconds; None: they hold none.
+    held_at: list[float] | None = None
+    copies_in_folder: bool = False  # all ranks have copied a checkpoint to a folder, which may hold older ones
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The state of the job at one look."""
 
@@ -218,6 +237,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # When the newest checkpoint was saved from which all ranks can begin again, unix seconds; None: no rank reports it.
     saved_at: float | None = None  # in the same pods
     outlasting_at: float | None = None  # where a pod is left, and its memory with it
+    spoilt: Spoilt = Spoilt()
 
     @cached_property
     def iterations(self) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from falcon_core.model import Cause
+from falcon_core.recovery.model.actions import Command, Restart
+from falcon_core.recovery.model.failure import Fault
+from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.repairs import restart_budget
 from falcon_core.recovery.repairs.repair import Failure, Repair, evict
 
@@ -20,6 +23,11 @@ def _is_disrupted_again(failure: Failure) -> bool:
     moved = sum(attempt.kind == "Moved" for attempt in failure.attempts)
     often = failure.ended_again >= ENDED_OFTEN
     return often and failure.look.obs.spares.available and restart_budget.may_move(failure, moved)
+
+
+def _rewind(obs: Observation, fault: Fault, incident: str) -> Command:
+    """Return the restart in which the ranks load a checkpoint from before the fault (``StopIncident.saved_before``)."""
+    return Restart(rewinds=True)
 
 
 def _outage_is_over(failure: Failure) -> bool:
@@ -60,6 +68,13 @@ DISRUPTED_NODE: Final = Repair(
     applies=_is_disrupted_again,
     attempt="Moved",
     command=evict,
+)
+REWOUND: Final = Repair(
+    name="Rewound",
+    explanation="a number stays NaN: all ranks are restarted from a checkpoint before it, once in a window",
+    applies=lambda failure: failure.fault.cause is Cause.DIVERGED,
+    attempt="Rewind",
+    command=_rewind,
 )
 UNCOUNTED_RESTART: Final = Repair(
     name="UncountedRestart",

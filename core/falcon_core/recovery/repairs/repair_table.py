@@ -16,6 +16,7 @@ REPAIRS: Final = (  # the first that applies is chosen; the last one always does
     by_cause.UNWITNESSED_LOSS,
     by_cause.LOSSES_SPENT,
     by_cause.MOVED_START,
+    by_cause.REWOUND,
     by_cause.DISRUPTED_NODE,
     by_cause.UNCOUNTED_RESTART,
     by_cause.OUTAGE_OVER,
@@ -31,6 +32,7 @@ REPAIRS: Final = (  # the first that applies is chosen; the last one always does
 # What the status says of a step that was taken, by the step's name. {node}: the node that was left, or is used again.
 STEP_WORDS: Final = {
     "Restart": "all ranks restarted in their pods",
+    "Rewind": "all ranks restarted in their pods, from a checkpoint before the first NaN",
     "Recreate": "the pod was deleted and created again, all ranks restarted",
     "Replace": "node {node} evicted from the job, its replica moved to another pod, all ranks restarted",
     "Recall": "no spare was ready: node {node}, evicted from the job before, is used again",
@@ -59,5 +61,5 @@ def repair_of(kind: ErrorClass) -> Repair:
 def step_name(command: Command) -> str:
     """Return the name of the step that a command against a failure takes: a key of ``STEP_WORDS``."""
     if isinstance(command, Restart):
-        return "Restart"
+        return "Rewind" if command.rewinds else "Restart"
     return "Recreate" if isinstance(command, Recreate) else "Replace"

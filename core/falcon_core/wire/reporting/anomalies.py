@@ -56,3 +56,4 @@ class Anomaly(msgspec.Struct, frozen=True, array_like=True, gc=False):
     latest: _Seconds = 0
     iteration: _Known = -1  # at which a number was first not finite
     text: Annotated[str, Meta(max_length=MAX_TEXT)] = ""  # the line in which it was
+    finite: _Known = -1  # for how long no finite value had been read when the report was made, seconds

@@ -81,6 +81,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     links: LinksOrder | None = None  # and now they measure the links between them
     smoke: int = 0  # the number of the smoke test that every pod makes during its restart; 0: none
     checkpoint: int = 0  # Run only: the number of the checkpoint that all ranks are to save now; 0: none
+    saved_before_ms: int = 0  # the ranks load a checkpoint saved before then, unix ms; 0: the newest, whenever saved
     exit_code: int = 0
     members: list[PlanMember]
     standby_pods: list[str] = []  # uids of pods that have no replica and get ready to take one over

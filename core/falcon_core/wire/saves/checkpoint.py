@@ -209,12 +209,22 @@ def spread(held: Iterable[Held], ranks: int, procs: int) -> list[Held]:
 
 def newest_of_all(held: Iterable[Held], ranks: int) -> Held | None:
     """Return the newest step that all of the job's ranks hold, by its oldest copy; None where there is none."""
-    copies: dict[tuple[int, int], dict[int, Held]] = {}
-    for each in held:
-        if each.rank < ranks:
-            copies.setdefault((each.step, each.generation), {})[each.rank] = each
-    whole = [by_rank for by_rank in copies.values() if len(by_rank) == ranks]
+    whole = _steps_of_all(held, ranks)
     if not whole:
         return None
     newest = max(whole, key=lambda by_rank: (by_rank[0].step, by_rank[0].generation))
     return min(newest.values(), key=lambda each: each.unix_ms)
+
+
+def saved_at(held: Iterable[Held], ranks: int) -> list[float]:
+    """Return when each step was saved that all of the job's ranks hold, by its newest copy, unix seconds."""
+    return [max(each.unix_ms for each in by_rank.values()) / 1000 for by_rank in _steps_of_all(held, ranks)]
+
+
+def _steps_of_all(held: Iterable[Held], ranks: int) -> list[dict[int, Held]]:
+    """Return what each rank holds of each step that all ranks hold, by rank."""
+    copies: dict[tuple[int, int], dict[int, Held]] = {}
+    for each in held:
+        if each.rank < ranks:
+            copies.setdefault((each.step, each.generation), {})[each.rank] = each
+    return [by_rank for by_rank in copies.values() if len(by_rank) == ranks]

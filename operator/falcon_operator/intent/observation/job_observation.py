@@ -26,6 +26,7 @@ from falcon_core.recovery import (
     RankSeen,
     Replacement,
     Spares,
+    Spoilt,
 )
 from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus, makes_standbys
@@ -37,6 +38,7 @@ from falcon_operator.intent.model.intent import claim_prefix
 from falcon_operator.intent.model.node_troubles import node_trouble, who_is_busy
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.intent.observation.free_nodes import open_nodes
+from falcon_operator.intent.observation.nan_numbers import numbers_seen
 from falcon_operator.intent.observation.notices import notice
 from falcon_operator.intent.observation.pod_ends import ended_badly, over, pod_end
 from falcon_operator.intent.observation.pod_starts import has_started, longest_start_seconds, start_wait, waiting_for
@@ -70,6 +72,7 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
         free_nodes=(places.ready or 0) + len(open_nodes(snap, membership)),
         longest_start_seconds=longest_start_seconds(snap, membership),
         probes=_probes(snap, membership) if running else {},
+        spoilt=Spoilt(numbers=numbers_seen(snap, membership) if running else []),
         nonce=snap.nonce,
         bus_healthy=bus_healthy(snap),
         elsewhere=snap.elsewhere,

@@ -213,6 +213,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         links=link_order(snap, membership, intent.preflight),
         # No rank trains while the job stops: an order to save would be met by no step.
         checkpoint=wanted(intent.demand, membership.generation) if membership.phase == "Run" else 0,
+        saved_before_ms=_saved_before_ms(intent),
         exit_code=exit_code,
         members=[
             PlanMember(
@@ -236,6 +237,15 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         errors=encode_rules(error_rules(snap.job, snap.settings)),
         metrics=list(spec.anomalies.metrics),
     )
+
+
+def _saved_before_ms(intent: Intent) -> int:
+    """Return before when a checkpoint was saved that the ranks may load, unix ms; 0: any.
+
+    When the incident is closed, all ranks have loaded, and what they left out is gone.
+    """
+    stop = intent.recovery.stop
+    return 0 if stop is None or stop.saved_before is None else int(stop.saved_before * 1000)
 
 
 def _smokes(intent: Intent) -> bool:

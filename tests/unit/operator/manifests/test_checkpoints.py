@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from falcon_core.wire.saves.checkpoint import Held
@@ -16,6 +17,7 @@ from tests.world.running import shown_after, trained
 from tests.world.world import World
 
 GIB = 1 << 30
+replace = msgspec.structs.replace
 MEMORY = {"checkpoint": {"memory": "8Gi"}}
 LIMITED = {"resources": {"limits": {"memory": "8Gi"}}}
 
@@ -32,6 +34,13 @@ def test_the_pod_gets_a_volume_that_counts_as_the_agents_memory() -> None:
     assert agent["resources"]["limits"]["memory"] == f"{384 + 8 * 1024 + 1}Mi"
     assert agent["resources"]["requests"]["memory"] == f"{96 + 8 * 1024 + 1}Mi"
     assert trainer["resources"] == SPEC["containers"][0]["resources"], "the trainer's own stay"
+
+
+def test_a_folder_keeps_an_older_checkpoint_where_the_job_may_go_back_to_it() -> None:
+    kept = replace(identity({"checkpoint_bytes": GIB}), keeps_older=True)
+    for each, named in ((kept, True), (identity({"checkpoint_bytes": GIB}), False), (identity(), False)):
+        trainer = by_name(instrument(SPEC, each, SETTINGS)["containers"])["trainer"]
+        assert ("FALCON_CHECKPOINT_KEEP_OLDER" in str(trainer.get("env", []))) == named
 
 
 def test_a_job_without_is_rendered_without_a_trace() -> None:

@@ -48,6 +48,20 @@ def test_a_metric_that_cannot_be_used_is_named_with_a_remedy() -> None:
     assert found.remedy.startswith("write for example 'loss")
 
 
+def test_a_restart_for_nan_needs_checkpoints_and_the_right_to_restart() -> None:
+    asked: dict[str, Any] = {"anomalies": {"onNaN": "Restart"}}
+    memory = {"checkpoint": {"memory": "64Mi"}}
+    assert problems(job(**asked, **memory)) == []
+    (nothing,) = problems(job(**asked))
+    assert (nothing.field, nothing.remedy) == (
+        "spec.anomalies.onNaN",
+        "set spec.checkpoint.memory, or remove the field",
+    )
+    (observed,) = problems(job(**asked, **memory, mitigation={"mode": "Observe"}))
+    assert observed.field == "spec.anomalies.onNaN"
+    assert observed.remedy == "set spec.mitigation.mode to Enforce, or remove the field"
+
+
 def pool(*allowed_namespaces: str) -> WarmPool:
     spec = {"nodeSelector": {"gpu": "yes"}, "allowedNamespaces": list(allowed_namespaces)}
     return msgspec.convert({"metadata": {"name": "spares"}, "spec": spec}, WarmPool)

@@ -65,6 +65,7 @@ def test_the_table_has_each_name_once_and_its_last_row_applies_to_all() -> None:
 def test_each_command_against_a_failure_has_words_for_the_status() -> None:
     commands: list[Command] = [
         Restart(),
+        Restart(rewinds=True),
         Recreate(0, stay=True),
         Replace(0, "broken", lost=False, node_not_ready=False),
     ]
