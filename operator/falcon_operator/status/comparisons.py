@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from falcon_core.model import Cause
 from falcon_core.recovery import Member
 from falcon_core.text import clean, clip
@@ -89,6 +91,18 @@ def comparisons(view: View) -> list[DiagnosisStatus]:
         if same:
             notes.append(_note(view, kind, same, before.get(_id(view, kind)), findings.age_seconds))
     return notes
+
+
+def witnessed(note: DiagnosisStatus, compared: Sequence[DiagnosisStatus]) -> DiagnosisStatus:
+    """Return an open incident with the comparisons that name the same rank on the same node, as further evidence.
+
+    They are shown, and decide nothing.
+    """
+    if note.state == "Resolved" or note.rank is None:
+        return note
+    alike = [each.why for each in compared if (each.rank, each.node) == (note.rank, note.node)]
+    said = [f"the anomaly service says so, too: {why}" for why in alike]
+    return msgspec.structs.replace(note, evidence="; ".join([*([note.evidence] if note.evidence else []), *said]))
 
 
 def _located(view: View, findings: JobFindings) -> Iterable[_Found]:

@@ -13,7 +13,7 @@ from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.anomalies import anomalies, brief
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
 from falcon_operator.status.checks import machines_checked
-from falcon_operator.status.comparisons import comparisons
+from falcon_operator.status.comparisons import comparisons, witnessed
 from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
@@ -39,9 +39,10 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
     before = view.snap.job.status
     intent = view.intent
     state = state_of(view)
-    odd = [*anomalies(view), *comparisons(view)]
+    compared = comparisons(view)
+    odd = [*anomalies(view), *compared]
     common = _common_cause(view)
-    incidents = diagnoses(intent, view.policy, next_strategy)
+    incidents = [witnessed(note, compared) for note in diagnoses(intent, view.policy, next_strategy)]
     # What is over comes last: it is the first to be left out where there is much to say.
     over = [note for note in incidents if note.state == "Resolved"]
     status = replace(

@@ -60,6 +60,24 @@ def past(world: World, seconds: float) -> Callable[[World], bool]:
     return lambda w: w.clock.seconds >= end
 
 
+async def test_a_verdict_is_evidence_in_the_slowdown_of_the_same_rank_and_of_no_other() -> None:
+    said = "the anomaly service says so, too: cpu of rank 2 is unlike that of the other ranks at the same time"
+    for slow in (2, 1):
+        world, service = World(), Service(HOT)
+        await trained(world)
+        world.node_of(slow).slow = 3.0
+        await run(
+            world, service.operator, lambda w, slow=slow: any(_is_slow(note, slow) for note in w.status.diagnoses)
+        )
+        (incident,) = (note for note in world.status.diagnoses if _is_slow(note, slow))
+        assert (said in incident.evidence) == (slow == 2)
+        assert world.generation == 1, "nothing is done sooner"
+
+
+def _is_slow(note: DiagnosisStatus, rank: int) -> bool:
+    return note.rank == rank and note.what.startswith("fail-slow")
+
+
 async def test_a_rank_that_differs_is_named_with_its_node_figures_and_event_and_costs_no_repair() -> None:
     world, note = await described(Service(HOT), "RankDiffers")
     assert (note.what, note.rank, note.metric) == ("anomaly, a rank differs from its peers", 2, "cpu")
