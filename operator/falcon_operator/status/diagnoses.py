@@ -263,7 +263,7 @@ def _evidence(culprit: Culprit) -> str:
 
     text = (
         f"wait/compute per iteration: rank {culprit.rank} {pair(culprit.wait_ns, culprit.compute_ns)},"
-        f" others {pair(culprit.peers_wait_ns, culprit.peers_compute_ns)}"
+        f" others {pair(culprit.peers.wait_ns, culprit.peers_compute_ns)}"
     )
     if culprit.healthy_compute_ns:
         text += f"; rank {culprit.rank} computed {culprit.healthy_compute_ns / 1e9:.2f} s before"

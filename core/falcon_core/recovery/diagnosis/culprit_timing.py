@@ -76,7 +76,8 @@ def with_newest_figures(slow: SlowIncident, current: Culprit | None, now: float)
         return slow
     culprit = _refreshed(named, current)
     if slow.onset.unreported:
-        culprit = held_against(culprit, named.healthy_compute_ns)
+        peers = replace(culprit.peers, compute_ns=named.peers.compute_ns)
+        culprit = replace(held_against(culprit, named.healthy_compute_ns), peers=peers)
     return replace(slow, subject=culprit, refreshed_at=now)
 
 
@@ -91,9 +92,12 @@ def held_against(culprit: Culprit, healthy_ns: int | None) -> Culprit:
 
 def _refreshed(named: Culprit, current: Culprit) -> Culprit:
     """Return the newest figures. A cause that was found once is kept until the figures show another cause."""
+    held = current if current.healthy_compute_ns or not named.healthy_compute_ns else named
     culprit = replace(
         current,
         healthy_compute_ns=current.healthy_compute_ns or named.healthy_compute_ns,
+        # The peers' times belong to the same look as the healthy time, which is multiplied by what they gain.
+        peers=replace(current.peers, compute_ns=held.peers.compute_ns),
         samples=current.samples or named.samples,
         neighbours=current.neighbours or named.neighbours,
     )

@@ -17,7 +17,7 @@ from falcon_core.recovery.diagnosis.workload_check import Straggler, waited_for
 from falcon_core.recovery.model.evidence import sampled
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, SlowIncident
+from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, Peers, SlowIncident
 from falcon_core.signals.changepoint.median_rule import Outlier, Series, outliers
 from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.signals.job.culprits import least_excess_ns, median_of_others
@@ -25,6 +25,7 @@ from falcon_core.stats.medians import Floats, median, medians
 from falcon_core.stats.order import median_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
+COMPARED_PEERS = 16  # of a culprit's group, with which their later times are compared: the state stores them
 replace = msgspec.structs.replace
 
 
@@ -278,7 +279,7 @@ def _culprit(
         healthy_compute_ns=healthy,
         peers_compute_ns=worst.peers_ns,
         wait_ns=_wait_ns([culprit], look.policy),
-        peers_wait_ns=peers.wait_ns,
+        peers=Peers(wait_ns=peers.wait_ns, compute_ns=_peers_now_ns(worst.rank, others[:NAMED_RANKS], look)),
         cause=cause.cause if reported is None else Cause.HARDWARE,
         node_reports="" if reported is None else reported.text,
         neighbours=member.busy if cause.cause is Cause.CPU_CONTENTION else "",
@@ -357,15 +358,31 @@ def reference_ns(named: Culprit, look: Look) -> float:
 def _gained_since(named: Culprit, look: Look) -> float:
     """Return the computation of the culprit's peers now ÷ then; 1 where the difference is noise, or not known.
 
-    This is the lower quartile of the peers, as in ``common``: further slow ranks among them change nothing.
+    Each peer is compared with itself, because peers may differ by nature. Three quarters of them have to have gained,
+    or lost, as much: further ranks that become slow or well meanwhile change nothing.
     """
     numbers, levels = look.obs.compute_levels
-    alike = numbers // look.policy.stage_size == look.policy.stage_of(named.rank)
-    peers = np.sort(levels[alike & ~np.isin(numbers, [named.rank, *named.also])])
-    if not len(peers) or not named.peers_compute_ns:
+    known = dict(zip(numbers.tolist(), levels.tolist(), strict=True)) if named.peers.compute_ns else {}
+    gained: list[float] = sorted(
+        known[rank] / then for rank, then in named.peers.compute_ns.items() if rank in known and then > 0
+    )
+    if not gained:
         return 1.0
-    gained = float(peers[(len(peers) - 1) // 4]) / named.peers_compute_ns
-    return gained if abs(gained - 1) > look.policy.verify / 2 else 1.0
+    quarter, tolerance = (len(gained) - 1) // 4, look.policy.verify / 2
+    least, most = gained[quarter], gained[-1 - quarter]
+    if least > 1 + tolerance:
+        return least
+    return most if most < 1 - tolerance else 1.0
+
+
+def _peers_now_ns(rank: int, also: Collection[int], look: Look) -> dict[int, int]:
+    """Return the computation of ranks with the same work [ns]: of at most ``COMPARED_PEERS``, spread over the group."""
+    numbers, levels = look.obs.compute_levels
+    alike = numbers // look.policy.stage_size == look.policy.stage_of(rank)
+    places = np.flatnonzero(alike & ~np.isin(numbers, [rank, *also]))
+    if len(places) > COMPARED_PEERS:
+        places = places[np.linspace(0, len(places) - 1, COMPARED_PEERS).astype(np.int64)]
+    return {int(numbers[place]): round(float(levels[place])) for place in places}
 
 
 def _is_healthy(look: Look, slow: SlowIncident, within: float, *, fresh: bool) -> bool:

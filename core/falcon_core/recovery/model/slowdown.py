@@ -22,6 +22,13 @@ replace = msgspec.structs.replace
 NAMED_RANKS = 8  # of a group that is at fault: the rest is counted
 
 
+class Peers(Stored, frozen=True, kw_only=True):
+    """What ranks with a culprit's work did when its figures were taken [ns]."""
+
+    wait_ns: int | None = None  # typical wait
+    compute_ns: dict[int, int] = {}  # computation by rank, of a few of them
+
+
 class Culprit(Stored, frozen=True, kw_only=True, tag_field="kind", tag="Rank"):
     """The slow rank and the evidence against it."""
 
@@ -34,7 +41,7 @@ class Culprit(Stored, frozen=True, kw_only=True, tag_field="kind", tag="Rank"):
     healthy_compute_ns: int | None = None
     peers_compute_ns: int
     wait_ns: int | None = None
-    peers_wait_ns: int | None = None
+    peers: Peers = Peers()
     cause: Cause = Cause.UNKNOWN
     cause_culprit: float | None = None  # the culprit's value of the counter that shows the cause
     cause_peers: float | None = None  # the peers' value of that counter

@@ -28,6 +28,7 @@ import numpy as np
 from falcon_core.planning.placement import placement
 from falcon_core.planning.placement.placement_model import Roles, predict
 from falcon_core.recovery.diagnosis.communicator_progress import communicators
+from falcon_core.recovery.diagnosis.stragglers import COMPARED_PEERS
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
@@ -205,18 +206,21 @@ def seated(
     well_ns = round(computed_ns[stage])
     # Nodes stay as slow as they were: a peer in the new role may be slow, and all others count as well.
     slowdowns = {pods_of.index(other.replica): other.slowdown for other in named}
-    peers = sorted(
-        slowdowns.get(other // per_pod, 1.0)
+    peers = {
+        other: slowdowns.get(other // per_pod, 1.0)
         for other in range(policy.world_size)
         if _stage(other, policy) == stage and other not in (rank, *also)
-    )
+    }
+    typical = sorted(peers.values())[(len(peers) - 1) // 4] if peers else 1.0
+    computed = {other: round(well_ns * slowdown) for other, slowdown in list(peers.items())[:COMPARED_PEERS]}
     return replace(
         culprit,
         rank=rank,
         replica=replica,
         compute_ns=round(well_ns * culprit.slowdown),
         healthy_compute_ns=well_ns,
-        peers_compute_ns=round(well_ns * peers[(len(peers) - 1) // 4]) if peers else well_ns,
+        peers_compute_ns=round(well_ns * typical),
+        peers=replace(culprit.peers, compute_ns=computed),
         samples=None,
         also=also,
     )

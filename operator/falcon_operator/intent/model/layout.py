@@ -31,6 +31,8 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(version=2, readable_from=2, release="0.1.0", upgrade=upgrades.with_one_list_of_slowdowns),
     # Likewise: each slowdown's onset and times stand in parts of it, and what the job remembers in parts of the state.
     Layout(version=3, readable_from=3, release="0.1.0", upgrade=upgrades.with_parts),
+    # An older operator shows no wait of the peers until it has taken the figures again.
+    Layout(version=4, readable_from=3, release="0.1.0", upgrade=upgrades.with_peers),
 )
 
 

@@ -121,6 +121,23 @@ def _without_component(holder: Any) -> Any:
     return holder | {"stop": stop | {"fault": kept}}
 
 
+def with_peers(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return version 4 of a spec: what a culprit's peers did is a part of it."""
+    recovery = spec.get("recovery")
+    if isinstance(recovery, dict) and isinstance(recovery.get("slowdowns"), list):
+        slowdowns = [_with_peers(slow) for slow in recovery["slowdowns"]]
+        spec = spec | {"recovery": recovery | {"slowdowns": slowdowns}}
+    return _with_each_closed(spec, _with_peers)
+
+
+def _with_peers(slow: Any) -> Any:
+    """Return a slowdown whose culprits have their peers' wait in a part."""
+    if not isinstance(slow, dict):
+        return slow
+    parts = {"peers": {"peersWaitNs": "waitNs"}}
+    return slow | {name: _in_parts(slow[name], parts) for name in ("subject", "usual") if name in slow}
+
+
 def _in_parts(value: Any, parts: dict[str, dict[str, str]]) -> Any:
     """Return an object whose fields stand in parts; a part without any field is left out."""
     if not isinstance(value, dict):

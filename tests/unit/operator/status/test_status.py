@@ -17,6 +17,7 @@ from falcon_core.recovery.model.slowdown import (
     Culprit,
     IterationTimes,
     JobChange,
+    Peers,
     SlowdownOnset,
     SlowIncident,
 )
@@ -44,7 +45,7 @@ CULPRIT = Culprit(
     healthy_compute_ns=200_000_000,
     peers_compute_ns=200_000_000,
     wait_ns=10_000_000,
-    peers_wait_ns=390_000_000,
+    peers=Peers(wait_ns=390_000_000),
     cause=Cause.CPU_THROTTLING,
     cause_culprit=0.71,
     cause_peers=0.0,

@@ -90,7 +90,7 @@ def test_the_cause_comes_with_its_evidence() -> None:
     culprit = locate(seen(ranks=throttled), POLICY)
     assert culprit is not None
     assert (culprit.cause, culprit.cause_culprit) == (Cause.CPU_THROTTLING, 0.7)
-    assert (culprit.wait_ns, culprit.peers_wait_ns) == (5 * MS, 405 * MS)
+    assert (culprit.wait_ns, culprit.peers.wait_ns) == (5 * MS, 405 * MS)
 
 
 def test_where_no_healthy_computation_is_known_nobody_has_an_own_excess() -> None:
