@@ -6,11 +6,15 @@ same incident and not another diagnosis. If a slowdown named no rank, its loss i
 stood out in it (``diagnosis.intermittent``).
 
 **Work that moves** (a hot expert) makes different nodes slow in turn. So the remembered loss counts from the third time
-on. Only its excess over the remembered loss of all other nodes counts: most of it has to stay with the node.
+on. If the slowness began where that of another node ended (``node_fault.is_handed_over``), only its excess over the
+remembered loss of all other nodes counts: most of it has to stay with the node. Otherwise its excess over that of a
+typical other node of the job counts: the median, with 0 for a node that was not slow.
 
-**The bound**, for a node that flaps alone. Take any stretch of time in which it was quiet for no more than a window
-altogether. Each second lost in it still counts at least half at its end, so the node is acted on before the loss in
-such a stretch reaches twice the price (ski-rental without pieces: once the price).
+**The bound**, for nodes that flap, alone or in turn with quiet times between them, while less than half of the others
+do. Take any stretch of time in
+which one of them was quiet for no more than a window altogether. Each second lost on it still counts at least half at
+the end, so the node is acted on before its loss in such a stretch reaches twice the price (ski-rental without pieces:
+once the price).
 
 A preparation has hysteresis: it goes on when its culprit recovers, and is given back only if the culprit stays well for
 ``HOLD_SECONDS``. No pod takes over meanwhile, and after that the next preparation waits as after a failure.
@@ -27,7 +31,7 @@ from falcon_core.recovery.strategies.replace_node import RETRY_SECONDS
 
 HOLD_SECONDS = 60.0
 LEAST_TIMES = 2  # that a node was slow before
-MOST_RELIEVED = 8  # nodes; the newest
+MOST_RELIEVED = 16  # nodes; those that have lost most
 _FORGOTTEN_SHARE = 0.01
 replace = msgspec.structs.replace
 
@@ -66,11 +70,26 @@ def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Polic
         loss_seconds=before + slow.loss.seconds - slow.carried_seconds,
         retry_at=now + RETRY_SECONDS if slow.phase == "Mitigating" else max(slow.retry_at, (known or slow).retry_at),
     )
-    return _remembering(state, [*_others(state, node), passed][-MOST_RELIEVED:])
+    kept = _others(state, node)
+    while len(kept) >= MOST_RELIEVED:
+        kept.remove(min(kept, key=lambda relieved: _decayed_seconds(relieved, now, policy)))
+    return _remembering(state, [*kept, passed])
 
 
-def resume(state: RecoveryState, slow: SlowIncident, culprit: Culprit, now: float, policy: Policy) -> SlowIncident:
-    """Add what is remembered of the culprit's node to an incident that has just found its culprit."""
+def resume(
+    state: RecoveryState,
+    slow: SlowIncident,
+    culprit: Culprit,
+    now: float,
+    policy: Policy,
+    *,
+    nodes: int,
+    handed_over: bool,
+) -> SlowIncident:
+    """Add what is remembered of the culprit's node to an incident that has just found its culprit.
+
+    ``nodes``: how many nodes the job has. ``handed_over``: the slowness began where that of another node ended.
+    """
     known = _of(state, culprit.node)
     if known is None:
         return slow
@@ -80,7 +99,8 @@ def resume(state: RecoveryState, slow: SlowIncident, culprit: Culprit, now: floa
     if known.times >= LEAST_TIMES:
         # Spells on other nodes speak for work that moves, and so against this node's guilt.
         others = [_decayed_seconds(relieved, now, policy) for relieved in _others(state, culprit.node)]
-        carried = max(0.0, _decayed_seconds(known, now, policy) - sum(others))
+        against = sum(others) if handed_over else _typical_seconds(others, nodes - 1)
+        carried = max(0.0, _decayed_seconds(known, now, policy) - against)
         loss = replace(slow.loss, seconds=slow.loss.seconds + carried)
         slow = replace(slow, loss=loss, carried_seconds=carried)
     # Soon after the last spell it is the same incident, under the same number.
@@ -104,6 +124,12 @@ def _of(state: RecoveryState, node: str) -> Relieved | None:
 
 def _others(state: RecoveryState, node: str) -> list[Relieved]:
     return [relieved for relieved in state.habits.relieved if relieved.node != node]
+
+
+def _typical_seconds(others: list[float], nodes: int) -> float:
+    """Return the median loss of so many other nodes [s]: of those that are not remembered it is 0."""
+    losses = sorted([0.0] * max(0, nodes - len(others)) + others)
+    return losses[(len(losses) - 1) // 2] if losses else 0.0
 
 
 def _decayed_seconds(relieved: Relieved, now: float, policy: Policy) -> float:

@@ -20,9 +20,15 @@ says that the node is slow (``Evidence``; the first rule that applies decides):
 
 Of rule 7: at least ``LEAST_STAYS`` stays elsewhere have to be known. Were their lengths without memory (exponential),
 the next would last three times as long as the longest of n with a chance of n!·3!/(n+3)!, 5 % for n = 3; lengths that
-are alike leave no such chance. Where the calls themselves say that the work depends on the data, disturbances of a few
-iterations could pass for all that moves, so that less than ``LEAST_ITERATIONS`` prove nothing there. A job whose calls
-are constant is judged by rule 7 as well once its slowness has passed from node to node so many times.
+are alike leave no such chance. Each later stay is another such trial, against one length more: over any number of them
+the chance is at most 3/((n+1)(n+2)), 15 % for n = 3, and more where lengths scatter more. Where the calls themselves
+say that the work depends on the data, disturbances of a few iterations could pass for all that moves, so that less than
+``LEAST_ITERATIONS`` prove nothing there.
+
+A job whose calls are constant is judged by rule 7 as well, once its slowness has passed from node to node so many times
+without a break: each began where its predecessor ended (``_handed_over``), and so did the present one. Slowdowns that
+merely passed say nothing, however many there are: most slow nodes are well again within hours. Were onsets independent
+and 54 s or more apart in the mean, three would follow each other so closely by chance in less than 5 % of the cases.
 
 A machine that was as fast as its peers in the test is not at fault by rules 5 and 7, unless its slowness stays. A test
 measures matrix products alone: a rank that waits for its memory or its disk may run on a machine that computes well.
@@ -39,6 +45,7 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause, Evidence
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
@@ -52,6 +59,7 @@ STAY_FACTOR = 3
 LEAST_ITERATIONS = 1000
 MOST_STAYS = 16
 REMEMBERED_SECONDS = 86_400.0
+HANDOVER_SECONDS = 10.0  # between the end of one slowness and the beginning of the next; or as long as a finding takes
 _AT_FAULT = frozenset(
     (
         Evidence.COUNTER_SHOWS_CAUSE,
@@ -89,7 +97,8 @@ def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit,
     is_as_fast = _tested(slow, culprit) == "AsFast"
     if evidence is not Evidence.WORK_MAY_MOVE:
         return (Evidence.TESTED_AS_FAST if is_as_fast and evidence is Evidence.SINCE_START else evidence), 0
-    needed = _needed_iterations(stays, culprit)
+    moved = stays if culprit.work == "Hidden" else _handed_over(stays, slow, look)
+    needed = _needed_iterations(moved, culprit)
     if needed and _stayed_iterations(slow, look.obs) >= needed:
         return Evidence.STAYED_LONGER, needed
     return Evidence.TESTED_AS_FAST if is_as_fast else evidence, needed
@@ -112,7 +121,7 @@ def _at_once(state: RecoveryState, slow: SlowIncident, culprit: Culprit, stays: 
     # A rank that was never fast here may simply have more work.
     if not _was_healthy(state, slow, culprit, look.policy):
         return Evidence.SINCE_START
-    if culprit.work != "Hidden" and len(_elsewhere(stays, culprit)) < LEAST_STAYS:
+    if culprit.work != "Hidden" and len(_elsewhere(_handed_over(stays, slow, look), culprit)) < LEAST_STAYS:
         return Evidence.WAS_HEALTHY_HERE
     return Evidence.WORK_MAY_MOVE
 
@@ -165,6 +174,24 @@ def _elsewhere(stays: Sequence[Stay], culprit: Culprit) -> list[Stay]:
     return [stay for stay in stays if stay.end == "Passed" and not _is_of(stay, culprit)]
 
 
+def _handed_over(stays: Sequence[Stay], slow: SlowIncident, look: Look) -> list[Stay]:
+    """Return the newest stays that passed the slowness on: the next one began where each ended, up to ``slow``."""
+    found_in = JUDGEMENT.lasting_windows * look.policy.consecutive * slow.times.slow_ns / 1e9
+    began_at, within = slow.onset.at, max(HANDOVER_SECONDS, found_in)
+    chain: list[Stay] = []
+    for stay in reversed([stay for stay in stays if stay.end == "Passed"]):
+        if not stay.began_at or abs(began_at - stay.at) > within:
+            break
+        chain.append(stay)
+        began_at = stay.began_at
+    return chain
+
+
+def is_handed_over(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
+    """Check whether the slowness began where that of another node ended."""
+    return bool(_handed_over(_remembered(state.habits.stays, look.obs.now), slow, look))
+
+
 def _needed_iterations(stays: Sequence[Stay], culprit: Culprit) -> int:
     """Return after how many iterations with its node a slowness is the node's; 0 while too little is known."""
     if len(_elsewhere(stays, culprit)) < LEAST_STAYS:
@@ -196,6 +223,7 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
         node=culprit.node,
         end="Passed",
         at=obs.now,
+        began_at=before.began_at if before is not None else slow.onset.at,
         generation=obs.generation,
         last=obs.iterations,
         iterations=_with_stay_before(before, slow, obs),
@@ -290,7 +318,10 @@ def _remembered(stays: Sequence[Stay], now: float) -> list[Stay]:
 
 
 def _bounded(stays: list[Stay]) -> list[Stay]:
-    """Drop the shortest of the stays that passed, so that disturbances do not push out what work takes to move."""
+    """Drop the shortest of the stays that passed, so that disturbances do not push out what work takes to move.
+
+    The newest stay: they show whether work moves.
+    """
     while len(stays) > MOST_STAYS:
-        stays.remove(min(stays, key=lambda stay: (stay.end != "Passed", stay.iterations, stay.at)))
+        stays.remove(min(stays[: -LEAST_STAYS - 1], key=lambda stay: (stay.end != "Passed", stay.iterations, stay.at)))
     return stays

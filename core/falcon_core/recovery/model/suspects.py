@@ -74,6 +74,7 @@ class Stay(Stored, frozen=True, kw_only=True):
     node: str
     end: Literal["Passed", "NotHelped", "Left"]  # it passed; a replacement did not help; the node failed
     at: float  # when it ended
+    began_at: float = 0.0  # when it began; 0: not known
     generation: int  # generation in which it ended, after its iteration ``last``
     last: int
     iterations: int = 0  # number of iterations for which it stayed

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Loss
@@ -200,9 +202,17 @@ def test_a_replacement_that_helped_clears_the_rank() -> None:
 # -- what stays ------------------------------------------------------------------------------------------------------
 
 
-def moving(*lengths: int) -> list[Stay]:
-    """Return slowness that stayed so long with one node after the other, none of them that of rank 2."""
-    return [stay(10 + number, iterations) for number, iterations in enumerate(lengths)]
+def moving(*lengths: int, until: float = NOW - 6, gap: float = 1.0) -> list[Stay]:
+    """Return slowness that stayed so long with one node after the other, none of them that of rank 2.
+
+    ``until``: when the last of them ended [s]. ``gap``: how much earlier each ended than the next began [s].
+    """
+    stays: list[Stay] = []
+    for number, iterations in enumerate(reversed(lengths)):
+        began_at = until - gap - 0.65 * iterations
+        stays.insert(0, stay(10 + number, iterations, at=until - gap, began_at=began_at, slowdown=3.0))
+        until = began_at
+    return stays
 
 
 @pytest.mark.parametrize(
@@ -227,6 +237,32 @@ def test_what_stays_for_far_longer_than_anything_before_is_the_nodes(
     slow = replace(slow, loss=replace(PAID, counted_iterations=10_000))
     found, taken = looked(seen(ranks=ranks), slow, stays=moving(*lengths))
     assert (found, taken) == (evidence, evidence is not Evidence.WORK_MAY_MOVE)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50_000), max_size=node_fault.MOST_STAYS),
+    gap=st.floats(node_fault.HANDOVER_SECONDS + 1.0, 20_000.0),
+    work=st.sampled_from(["Fixed", "InBytes"]),
+)
+@example(lengths=[2400, 4800, 17280], gap=3600.0, work="Fixed")
+def test_slowdowns_that_passed_elsewhere_do_not_protect_a_slow_node(lengths: list[int], gap: float, work: Work) -> None:
+    """Check a rank of 3 x after any such history of slowdowns that did not follow each other closely."""
+    ranks = {number: {**fields, "work": work} for number, fields in STRAGGLER.items()}
+    stays = moving(*lengths, gap=gap)
+    assert looked(seen(ranks=ranks), suspect(culprit={"work": work}), stays=stays) == (Evidence.WAS_HEALTHY_HERE, True)
+
+
+@given(lengths=st.lists(st.integers(1, 500), min_size=3, max_size=node_fault.MOST_STAYS), older=st.integers(1, 50_000))
+def test_work_that_moved_delays_a_slow_node_by_three_times_its_longest_stay(lengths: list[int], older: int) -> None:
+    """Check that a longer slowdown before the work began to move changes nothing."""
+    before = moving(older, until=NOW - 100_000.0 + 50_000.0)
+    needed = node_fault.STAY_FACTOR * max(lengths)
+    for stayed, evidence in ((needed - 1, Evidence.WORK_MAY_MOVE), (needed, Evidence.STAYED_LONGER)):
+        ranks = {number: {**fields, "iterations": 10_000} for number, fields in STRAGGLER.items()}
+        slow = suspect(onset_iteration=10_000 - stayed + 1)
+        slow = replace(slow, loss=replace(PAID, counted_iterations=10_000))
+        found, _ = looked(seen(ranks=ranks), slow, stays=[*before, *moving(*lengths)][-node_fault.MOST_STAYS :])
+        assert found is evidence
 
 
 def test_the_note_can_say_how_long_it_has_to_stay() -> None:
