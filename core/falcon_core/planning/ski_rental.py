@@ -47,7 +47,8 @@ import msgspec
 
 from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 
-LEARNING_RATE = 0.5  # weight of the newest measurement: conditions drift, single measurements are noisy
+LEARNED_FROM = 5  # newest measurements: conditions drift
+LEAST_MEASURED = 3  # with fewer, the guess counts as another one
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -110,12 +111,12 @@ def next_strategy(candidates: Sequence[Candidate], applied: Collection[str]) -> 
 def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) -> bool:
     """Check whether the loss has reached the due share of the price, and the rest of the run can still repay the price.
 
-    ``savable_seconds`` is the most that acting now can save until the job's end or deadline (``savable``). Not acting
-    where the price is higher keeps the factor of two: what is still lost is below the price, and so is the best in
-    hindsight's saving.
+    ``savable_seconds`` is the whole slowdown until the job's end or deadline (``savable``), of which the action saves
+    its ``removed_share``. Not acting where the price is higher keeps the factor of two: what is still lost is below the
+    price, and so is the best in hindsight's saving.
     """
     reached = loss.seconds >= due_seconds(candidate)
-    return reached and savable_seconds >= candidate.overhead_seconds
+    return reached and savable_seconds * candidate.removed_share >= candidate.overhead_seconds
 
 
 def due_seconds(priced: Priced) -> float:
@@ -180,7 +181,8 @@ def wait_or_drop(
     Waiting loses a second a second; dropping loses ``drop_seconds`` at once, ``rejoin_seconds`` when the spare comes,
     and 1 − speed all the time between. The break-even is when what dropping would have trained in the time stood still
     (speed × time) equals the price of both moves: then the loss is at most 1 + speed times that of the better of the
-    two in hindsight. A known end: dropping must repay its price by what it trains until then (at most twice).
+    two in hindsight. A known end: dropping must repay its price by what it trains until then (at most twice). The spare
+    joins then only if it pays: its price is at most what fewer replicas lose until the end.
     Raises InvalidSpeedError for a speed outside 0 … 1, InvalidInputError for negative times.
     """
     if not 0 <= speed_without <= 1:
@@ -188,13 +190,19 @@ def wait_or_drop(
     if not min(stood_still_seconds, drop_seconds, rejoin_seconds, seconds_left) >= 0:
         raise InvalidInputError("a time is negative")
     price = drop_seconds + rejoin_seconds
+    if math.isfinite(seconds_left):
+        price = drop_seconds + min(rejoin_seconds, (1 - speed_without) * max(0.0, seconds_left - drop_seconds))
     if speed_without == 0 or seconds_left * speed_without <= price:
         return Choice.WAIT
     return Choice.DROP if stood_still_seconds * speed_without >= price else Choice.WAIT
 
 
-def learn(known_seconds: float | None, measured_seconds: float) -> float:
-    """Return the overhead after another measurement; the first one replaces a guess."""
-    if known_seconds is None:
-        return measured_seconds
-    return known_seconds + LEARNING_RATE * (measured_seconds - known_seconds)
+def learn(measured_seconds: Sequence[float], guess_seconds: float) -> float:
+    """Return the overhead after these measurements, the newest last: the lower median of the newest few.
+
+    A single event, as a restart that took half an hour, does not change the price: two measurements have to be as
+    high. A lower one is believed at once.
+    """
+    newest = list(measured_seconds[-LEARNED_FROM:])
+    known = newest if len(newest) >= LEAST_MEASURED else [guess_seconds, *newest]
+    return sorted(known)[(len(known) - 1) // 2]

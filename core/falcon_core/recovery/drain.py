@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.planning import ski_rental
 from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Switch
 from falcon_core.recovery.model.events import MoveClosed
 from falcon_core.recovery.model.observation import Look, MemberSeen, Observation, resumed_at, training
 from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
-from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.model.state import RecoveryState, with_measured
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.text import clip
@@ -223,7 +222,6 @@ def _concluded(state: RecoveryState, obs: Observation) -> Step:
     if not training(obs, seen_before=move.iterations > 0 or state.levels.healthy_ns is not None):
         return Step(state)
     seconds = max(0.0, resumed_at(obs) - move.switched_at)
-    learned = ski_rental.learn(state.overheads.get(replace_node.TYPE), seconds)
-    overheads = {**state.overheads, replace_node.TYPE: round(learned, 2)}
-    closed = MoveClosed(incident=move, seconds=seconds)
-    return Step(replace(state, move=None, overheads=overheads), events=[closed])
+    guess = state.overheads.get(replace_node.TYPE, replace_node.FACTS.default_seconds)
+    state = with_measured(replace(state, move=None), replace_node.TYPE, seconds, guess)
+    return Step(state, events=[MoveClosed(incident=move, seconds=seconds)])

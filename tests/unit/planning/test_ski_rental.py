@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from falcon_core.planning.ski_rental import Candidate, Loss, accumulate, due, learn, next_strategy
+from falcon_core.planning.ski_rental import (
+    Candidate,
+    Choice,
+    Loss,
+    accumulate,
+    due,
+    learn,
+    next_strategy,
+    wait_or_drop,
+)
 
 IGNORE, REPLACE = Candidate(name="Ignore", overhead_seconds=0.0), Candidate(name="ReplaceNode", overhead_seconds=13.0)
 
@@ -45,9 +54,64 @@ def test_a_strategy_is_due_when_its_price_is_reached() -> None:
     assert due(REPLACE, Loss(seconds=13.0))
 
 
-def test_the_first_measurement_replaces_the_guess() -> None:
-    assert learn(None, 8.0) == 8.0
-    assert learn(8.0, 12.0) == 10.0
+def test_a_price_rises_when_two_measurements_agree_and_falls_at_once() -> None:
+    assert [learn(seen, 13.0) for seen in ([8.0], [600.0], [600.0, 620.0], [8.0, 12.0, 9.0])] == [8.0, 13.0, 600.0, 9.0]
+
+
+@given(usual=st.lists(st.floats(10.0, 30.0), min_size=1, max_size=12), at=st.integers(0, 12), event=st.floats(0, 1e5))
+def test_one_event_does_not_spoil_the_price(usual: list[float], at: int, event: float) -> None:
+    """Check a restart of half an hour, or of no time, among restarts that take 10 s to 30 s."""
+    seen = [*usual[:at], event, *usual[at:]]
+    prices = [learn(seen[:count], 13.0) for count in range(1, len(seen) + 1)]
+    assert all(min(10.0, event) <= price <= 30.0 for price in prices)
+
+
+@given(seen=st.lists(st.floats(0.0, 1e5), min_size=1, max_size=8), more=st.lists(st.floats(0.0, 1e5), max_size=8))
+def test_longer_restarts_never_make_the_price_lower(seen: list[float], more: list[float]) -> None:
+    longer = [seconds + extra for seconds, extra in zip(seen, [*more, *[0.0] * len(seen)], strict=False)]
+    assert learn(longer, 13.0) >= learn(seen, 13.0)
+
+
+def test_an_action_that_removes_a_tenth_saves_a_tenth_of_what_is_left() -> None:
+    partial = Candidate(name="SwapNodes", overhead_seconds=100.0, removed_share=0.1)
+    assert not due(partial, Loss(seconds=1000.0), savable_seconds=999.0)
+    assert due(partial, Loss(seconds=1000.0), savable_seconds=1000.0)
+
+
+@given(
+    drop=st.floats(0.0, 50.0),
+    rejoin=st.floats(0.0, 200.0),
+    speed=st.floats(0.05, 1.0),
+    end=st.floats(1.0, 500.0),
+    spare=st.floats(1.0, 1000.0),
+)
+@example(drop=1.0, rejoin=98.0, speed=0.99, end=100.0, spare=1000.0)
+def test_with_a_known_end_waiting_or_dropping_costs_at_most_twice_the_best(
+    drop: float, rejoin: float, speed: float, end: float, spare: float
+) -> None:
+    """Check any end, and a spare that may come before it: it joins only where that pays."""
+    step, until = 0.1, min(end, spare)
+
+    def cost(dropped_at: float) -> float:
+        if dropped_at >= until:
+            return until
+        slower = (1 - speed) * max(0.0, until - dropped_at - drop)
+        after = min(rejoin, (1 - speed) * (end - until))
+        return min(until, dropped_at + drop) + slower + after
+
+    times = [step * count for count in range(int(until / step) + 1)]
+    dropped_at = next(
+        (
+            time
+            for time in times
+            if wait_or_drop(
+                time, drop_seconds=drop, rejoin_seconds=rejoin, speed_without=speed, seconds_left=end - time
+            )
+            is Choice.DROP
+        ),
+        until,
+    )
+    assert cost(dropped_at) <= 2 * min(until, cost(0.0)) + 2 * step
 
 
 @given(duration=st.floats(0.1, 1000.0), excess=st.floats(0.01, 1.0), price=st.floats(0.1, 100.0))

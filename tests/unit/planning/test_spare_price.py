@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from falcon_core.planning.capacity.spare_price import PRIOR_BACK_SECONDS, back_seconds, loss_rate, price
+from falcon_core.planning.capacity.spare_price import (
+    MOST_BACK_SECONDS,
+    PRIOR_BACK_SECONDS,
+    back_seconds,
+    loss_rate,
+    price,
+)
 from falcon_core.planning.errors import InvalidInputError
 
 DAY = 86_400.0
@@ -53,6 +59,14 @@ def test_more_failures_and_later_returns_never_cost_less(
     assert high >= low * (1 - 1e-9)
 
 
+@settings(deadline=None, derandomize=True)
+@given(st.integers(0, 50), st.floats(0, 1e9), st.floats(0, 1e9))
+def test_nodes_that_stay_away_raise_the_time_up_to_a_bound(returned: int, away: float, more: float) -> None:
+    seconds = back_seconds(returned=returned, away_seconds=away)
+    assert seconds <= back_seconds(returned=returned, away_seconds=away + more) <= MOST_BACK_SECONDS
+    assert back_seconds(returned=returned + 1, away_seconds=away) <= seconds
+
+
 def test_without_failures_or_with_plenty_of_spares_it_is_nothing() -> None:
     assert price(1, losses_per_second=0.0, back_seconds=DAY) == 0
     assert price(50, losses_per_second=1 / DAY, back_seconds=3600.0) < 1e-9
@@ -70,7 +84,7 @@ def test_what_is_measured_outweighs_the_prior() -> None:
     assert rate == pytest.approx(100 / (1000 * DAY) * 10, rel=0.15)
     assert loss_rate(lost=5, node_seconds=DAY, nodes=0) == 0
     assert back_seconds(returned=99, away_seconds=99 * DAY) == pytest.approx(DAY, rel=0.02)
-    assert back_seconds(returned=0, away_seconds=2 * DAY) > 2 * DAY, "nodes that do not come back count as well"
+    assert back_seconds(returned=0, away_seconds=DAY / 2) > DAY / 2, "nodes that do not come back count as well"
 
 
 @pytest.mark.parametrize(

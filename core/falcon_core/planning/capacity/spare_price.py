@@ -19,7 +19,9 @@ Both λ and τ are measured, from a prior on (Gamma, as in ``capacity.FailureRat
   introduction), Unicron's trace-a one in 90 (10 SEV1 in 8 weeks on 16 nodes, §7.5). A tenth of a loss is
   little weight: a job that loses nodes faster is believed after the first or second.
 - τ: FALCON's mean of a slowdown in large jobs, 72 minutes (§3.4), weighted as one return. Nodes that are still away
-  count with the time that they have been (a censored exponential), so where slow nodes stay slow, τ grows.
+  count with the time that they have been (a censored exponential), so where slow nodes stay slow, τ grows. One node
+  counts for at most ``MOST_BACK_SECONDS``, and τ is at most as long: a pool that is short for longer is refilled by
+  other means than the return of a slow node. A node that was deleted does not count.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from falcon_core.planning.errors import InvalidInputError
 PRIOR_LOSSES = 0.1
 PRIOR_NODE_SECONDS = 24 * 86_400.0
 PRIOR_BACK_SECONDS = 72 * 60.0
+MOST_BACK_SECONDS = 86_400.0  # the longest probation of a node that is well again (``recovery.history.left_nodes``)
 
 
 def loss_rate(*, lost: int, node_seconds: float, nodes: int) -> float:
@@ -53,7 +56,7 @@ def loss_rate(*, lost: int, node_seconds: float, nodes: int) -> float:
 
 
 def back_seconds(*, returned: int, away_seconds: float) -> float:
-    """Return τ: the mean time until a slow node is well and back [s].
+    """Return τ: the mean time until a slow node is well and back [s], at most ``MOST_BACK_SECONDS``.
 
     So far ``returned`` nodes have come back, in ``away_seconds`` of all that were away.
 
@@ -61,7 +64,7 @@ def back_seconds(*, returned: int, away_seconds: float) -> float:
     """
     if min(returned, away_seconds) < 0:
         raise InvalidInputError("a count or a time is negative")
-    return (PRIOR_BACK_SECONDS + away_seconds) / (1 + returned)
+    return min(MOST_BACK_SECONDS, (PRIOR_BACK_SECONDS + away_seconds) / (1 + returned))
 
 
 def price(spares: int, *, losses_per_second: float, back_seconds: float) -> float:

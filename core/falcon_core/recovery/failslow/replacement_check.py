@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 import msgspec
 
-from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, is_slow_now
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, each_straggler
 from falcon_core.recovery.failslow import incidents as together
@@ -14,9 +13,10 @@ from falcon_core.recovery.history import durations, flapping, node_fault
 from falcon_core.recovery.model.events import Event, SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation, resumed_at
 from falcon_core.recovery.model.slowdown import SlowIncident
-from falcon_core.recovery.model.state import RecoveryState, with_leader
+from falcon_core.recovery.model.state import RecoveryState, with_leader, with_measured
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
+from falcon_core.recovery.strategies.strategy_type import StrategyType
 
 CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged
 CHECK_SECONDS = 60.0  # of training, after which a replacement that has not brought the time back did not help
@@ -65,19 +65,19 @@ def level_after(look: Look, windows: int) -> float | None:
     return look.obs.iteration_ns(look.policy.consecutive) if done >= windows * look.policy.consecutive else None
 
 
-def learned_cost(state: RecoveryState, slow: SlowIncident, strategy: str) -> tuple[RecoveryState, float | None]:
+def learned_cost(state: RecoveryState, slow: SlowIncident, facts: StrategyType) -> tuple[RecoveryState, float | None]:
     """Learn for how long training stood still for a strategy; the second value is that time [s], None: not known."""
     if slow.restart.trained_at is None or slow.restart.switched_at is None:
         return state, None
     cost = max(0.0, slow.restart.trained_at - slow.restart.switched_at)
-    learned = ski_rental.learn(state.overheads.get(strategy), cost)
-    return replace(state, overheads={**state.overheads, strategy: round(learned, 2)}), cost
+    guess = state.overheads.get(facts.name, facts.default_seconds)
+    return with_measured(state, facts.name, cost, guess), cost
 
 
 def _judged(state: RecoveryState, level: float, helped: Collection[SlowIncident], look: Look) -> Step:
     """Close the incidents whose nodes were replaced, and learn what the restart cost. ``helped``: these did."""
     slow, checked = together.first_of(state), _checked(state)
-    state, cost = learned_cost(state, slow, replace_node.TYPE)
+    state, cost = learned_cost(state, slow, replace_node.FACTS)
     closed: list[Event] = [
         SlowClosed(
             incident=incident,

@@ -14,7 +14,6 @@ import msgspec
 
 from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Severity
-from falcon_core.planning import ski_rental
 from falcon_core.recovery.failstop import hangs, not_finite, outages, repeated_failures
 from falcon_core.recovery.failstop.failure_messages import farewell, farewell_to_outage, farewell_to_repeated
 from falcon_core.recovery.failstop.faults import (
@@ -34,7 +33,7 @@ from falcon_core.recovery.model.events import StopClosed
 from falcon_core.recovery.model.failure import Attempt, Fault, Outage, Repeat, StepTaken, StopIncident
 from falcon_core.recovery.model.observation import Look, Observation, resumed_at, training
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.state import Awaiting, RecoveryState
+from falcon_core.recovery.model.state import Awaiting, RecoveryState, with_measured
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.repairs import repair_table, restart_budget
 from falcon_core.recovery.repairs.repair import Failure, Repair, least, pod_needed, reason
@@ -459,9 +458,8 @@ def _close(state: RecoveryState, obs: Observation) -> Step:
     incident = state.stop
     at = resumed_at(obs)
     closed = StopClosed(incident=incident, resumed=True, seconds=max(0.0, at - incident.since))
-    overheads = state.overheads
     # Only a single plain restart shows what a restart costs: a recurrence or another node takes longer.
     if [step.what for step in incident.done] == ["Restart"]:
-        learned = ski_rental.learn(overheads.get(restart_budget.TYPE), max(0.0, at - incident.done[0].at))
-        overheads = {**overheads, restart_budget.TYPE: round(learned, 2)}
-    return Step(replace(state, stop=None, overheads=overheads), events=[closed])
+        guess = state.overheads.get(restart_budget.TYPE, restart_budget.DEFAULT_OVERHEAD_SECONDS)
+        state = with_measured(state, restart_budget.TYPE, max(0.0, at - incident.done[0].at), guess)
+    return Step(replace(state, stop=None), events=[closed])

@@ -4,7 +4,8 @@ Ski-rental waits until the loss equals the price, because it cannot know the end
 slowdowns of the same cause and depth can estimate it. Until then, slowdowns of the cluster's other jobs count as well,
 a few of each. If the rest of this one is expected to cost the price or more, the action is due at the share
 ``EARLY_SHARE`` of its price. Otherwise it is due at the price. ``ski_rental.ladder_bound`` says what a wrong
-expectation may cost.
+expectation may cost. As long as no slowdown has been seen to end by itself, the rest is not known, and the action is
+due at its price: then slowdowns have twice the time to end by themselves.
 
 A slowdown that a replacement or an exchange of roles ended is remembered as censored (``planning.lasting``). The job's
 owner, a failure or the job's end may cut a slowdown short. It is censored in the same way if the ladder closes its
@@ -57,6 +58,9 @@ def early(candidate: Candidate, state: RecoveryState, slow: SlowIncident, obs: O
     if len(alike) < LEAST_SEEN:
         return candidate
     ended = [known.seconds for known in alike if not known.censored]
+    # Actions that were due early have cut all of them short: they would only confirm themselves.
+    if not ended:
+        return candidate
     censored = [known.seconds for known in alike if known.censored]
     # Slowdowns that an action cut short lasted at least that long; they count as censored.
     rest = expected_rest_seconds(max(0.0, obs.now - slow.onset.at), ended, censored)

@@ -74,20 +74,35 @@ def left(state: RecoveryState, node: str, slowdown: float, now: float) -> Recove
     if not node or (before is not None and before.back_at is None):
         return state
     times = before.times + 1 if before is not None else 1
+    earlier = None if before is None else replace(before, before=None)
     others = [departure for departure in state.departures if departure.node != node]
     while len(others) >= REMEMBERED:
         others.remove(next((departure for departure in others if departure.back_at is not None), others[0]))
-    return replace(state, departures=[*others, Departure(node=node, left_at=now, slowdown=slowdown, times=times)])
+    departure = Departure(node=node, left_at=now, slowdown=slowdown, times=times, before=earlier)
+    return replace(state, departures=[*others, departure])
 
 
 def stayed(state: RecoveryState, node: str) -> RecoveryState:
-    """Forget that the job was leaving the node: the job stays on the node."""
+    """Forget that the job was leaving the node: the job stays on the node. Earlier departures still count."""
+    known = find(state, node)
+    state = _without_open(state, node)
+    if known is None or known.back_at is not None or known.before is None:
+        return state
+    return replace(state, departures=[*state.departures, known.before])
+
+
+def _without_open(state: RecoveryState, node: str) -> RecoveryState:
     return replace(
         state,
         departures=[
             departure for departure in state.departures if departure.node != node or departure.back_at is not None
         ],
     )
+
+
+def deleted(state: RecoveryState, node: str) -> RecoveryState:
+    """Forget that the job waits for the node to be well: the cluster has no such node any more."""
+    return _without_open(state, node)
 
 
 def tested(state: RecoveryState, node: str, now: float, *, passed: bool | None) -> RecoveryState:
@@ -148,6 +163,11 @@ def spare_seconds(state: RecoveryState, obs: Observation, taken: int = 0) -> flo
     since = exposure.since if exposure.since is not None else obs.now
     # Only departures of slow nodes count: what failed comes back by a repair, or never.
     slow = [departure for departure in state.departures if departure.slowdown > 0]
+
+    def away(departure: Departure, end: float) -> float:
+        # One node that never comes back says little of how soon the others do.
+        return min(spare_price.MOST_BACK_SECONDS, max(0.0, end - departure.left_at))
+
     ends = [obs.now if departure.back_at is None else departure.back_at for departure in slow]
     return spare_price.price(
         ready,
@@ -156,7 +176,7 @@ def spare_seconds(state: RecoveryState, obs: Observation, taken: int = 0) -> flo
         ),
         back_seconds=spare_price.back_seconds(
             returned=sum(departure.back_at is not None for departure in slow),
-            away_seconds=sum(max(0.0, end - departure.left_at) for end, departure in zip(ends, slow, strict=True)),
+            away_seconds=sum(away(departure, end) for end, departure in zip(ends, slow, strict=True)),
         ),
     )
 

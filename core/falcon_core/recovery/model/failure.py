@@ -183,6 +183,7 @@ class Departure(Stored, frozen=True, kw_only=True):
     tested_at: float = 0.0  # end of the newest test; 0: none yet
     passed: bool = False  # the newest test passed
     back_at: float | None = None  # when the job could use it again
+    before: Departure | None = None  # the departure before this one, which is restored if the job stays after all
 
 
 class RetryIncident(Stored, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from falcon_core.planning.ski_rental import LEARNED_FROM, learn
 from falcon_core.recovery.model.failure import Attempt, Departure, HangIncident, Outage, Repeat, Retried, StopIncident
 from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
 from falcon_core.recovery.model.policy import Policy
@@ -81,6 +82,7 @@ class Habits(Stored, frozen=True, kw_only=True):
     stays: list[Stay] = []  # lengths of slowness that stayed with a node
     durations: list[Lasted] = []  # lengths of earlier slowdowns
     slow_pairs: list[SlowPair] = []  # links that roles were exchanged against
+    measured: dict[str, list[float]] = {}  # newest standstills, seconds by strategy
     repeats: list[Repeat] = []  # failures that may come again
     outage: Outage | None = None  # the newest one
 
@@ -105,7 +107,7 @@ class RecoveryState(Stored, frozen=True, kw_only=True):
     moved_at: float = 0.0  # when the newest planned move began its restart
     attempts: list[Attempt] = []
     awaiting: Awaiting | None = None  # failure at a program's start without a repair yet (``failstop.restart_ladder``)
-    overheads: dict[str, float] = {}  # measured standstills, seconds by strategy
+    overheads: dict[str, float] = {}  # standstills as learned from ``Habits.measured``, seconds by strategy
     departures: list[Departure] = []  # nodes that the job has left, oldest first
     exposure: Exposure = Exposure()
 
@@ -134,6 +136,17 @@ class RecoveryState(Stored, frozen=True, kw_only=True):
     def culprits(self) -> list[Culprit]:
         """Return the culprits of the open slowdowns, the leader's first."""
         return [slow.culprit for slow in self.slowdowns if slow.culprit is not None]
+
+
+def with_measured(state: RecoveryState, strategy: str, seconds: float, guess_seconds: float) -> RecoveryState:
+    """Return the state after a strategy made training stand still for so long; ``guess_seconds``: its price so far."""
+    measured = [*state.habits.measured.get(strategy, []), round(seconds, 2)][-LEARNED_FROM:]
+    learned = round(learn(measured, guess_seconds), 2)
+    return replace(
+        state,
+        overheads={**state.overheads, strategy: learned},
+        habits=replace(state.habits, measured={**state.habits.measured, strategy: measured}),
+    )
 
 
 def numbered(state: RecoveryState, slow: SlowIncident, policy: Policy) -> tuple[RecoveryState, SlowIncident]:

@@ -67,6 +67,8 @@ def follow_nodes(snap: Snapshot, intent: Intent) -> Intent:
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
         if node is None:
+            # It will not come back as a spare: the price of a spare does not count it.
+            intent = replace(intent, recovery=left_nodes.deleted(intent.recovery, exclusion.node))
             continue
         # A new machine has the name of the old one, and none of its faults.
         if exclusion.node_uid not in ("", node.uid):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import Look, machine, mitigation_ladder
@@ -49,6 +51,28 @@ def test_slow_nodes_that_do_not_come_back_raise_the_spares_price() -> None:
     )
     assert left_nodes.spare_seconds(gone, obs) > left_nodes.spare_seconds(FAILING, obs)
     assert left_nodes.spare_seconds(quick, obs) < left_nodes.spare_seconds(FAILING, obs)
+
+
+@given(away_days=st.lists(st.floats(0.0, 60.0), max_size=3), nodes=st.sampled_from([3, 16, 128]))
+@example(away_days=[7.0], nodes=16)
+@example(away_days=[30.0, 30.0, 30.0], nodes=16)
+def test_nodes_that_stay_away_never_make_a_spare_priceless(away_days: list[float], nodes: int) -> None:
+    """Check that a spare costs no more than the loss of a node would cost that stands still for a day."""
+    departures = [
+        Departure(node=f"x{number}", left_at=NOW - days * 24 * HOUR, slowdown=2.0)
+        for number, days in enumerate(away_days)
+    ]
+    since = NOW - max([1.0, *away_days]) * 24 * HOUR
+    state = RecoveryState(exposure=Exposure(since=since), departures=departures)
+    members = {number: {"node": f"node-{number}"} for number in range(3)}
+    obs = replace(seen(members, spares=Spares(pool="spares", ready=1)), members=seen(members).members * (nodes // 3))
+    price = left_nodes.spare_seconds(state, obs)
+    expected_losses = nodes / 240  # a day, by the prior
+    assert price <= expected_losses * 24 * HOUR
+    gone = state
+    for departure in departures:
+        gone = left_nodes.deleted(gone, departure.node)
+    assert left_nodes.spare_seconds(gone, obs) == left_nodes.spare_seconds(replace(state, departures=[]), obs)
 
 
 def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
@@ -122,6 +146,18 @@ def test_the_probation_doubles_with_each_departure() -> None:
         state = left_nodes.back(state, "node-2", NOW)
     assert lengths[:3] == [600, 1200, 2400]
     assert lengths[-1] == 86_400
+
+
+def test_a_departure_that_was_given_up_leaves_the_earlier_ones_as_they_were() -> None:
+    """Check that the probation goes on doubling after a preparation that was given back."""
+    state = away(times=3, back_at=NOW)
+    slow = replace(state, slowdowns=[located()])
+    leaving = left_nodes.record(slow, [Prepare(2, "", "gpt2-1", exclude=True)], seen())
+    assert the(leaving).times == 4
+    given_back = left_nodes.record(leaving, [Abandon(2)], seen())
+    assert given_back.departures == state.departures
+    again = left_nodes.left(given_back, "node-2", 2.0, NOW)
+    assert the(again).times == 4
 
 
 def resort(state: RecoveryState, stood_still: float, usable: tuple[str, ...] = ("node-2", "node-3")) -> str:
