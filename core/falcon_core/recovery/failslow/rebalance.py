@@ -15,8 +15,8 @@ and micro-batches may be moved again.
   since that is what the moved micro-batches are for).
 
 Less work may make a rank fast: within its CPU quota it is no longer throttled. Its micro-batches come back, and it is
-slow again. Where that happens within ``APART_SECONDS``, the culprit has to stay well for a while, twice as long each
-time (``hold_seconds``).
+slow again. Where that happens within ``APART_SECONDS``, or within the iterations that a new onset takes, the culprit
+has to stay well for a while, twice as long each time (``hold_seconds``).
 
 It needs no named rank (``UnnamedRebalance``): the plan takes the replicas' measured times, and stays as it is where
 they are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is
@@ -55,11 +55,13 @@ from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_core.signals.changepoint.sudden_jump import NEWEST
 
 AGAIN_SECONDS: Final = 60.0
-APART_SECONDS: Final = 60.0
+APART_SECONDS: Final = 300.0  # a device that is well with less work may take minutes to heat up
+APART_WINDOWS: Final = 4  # of C iterations: to take over the even split, to be slow, and to be found
 REPORT_SECONDS: Final = 2.0  # of an order and a report, together
 TAKE_BACK_ITERATIONS: Final = 3  # until an order holds on all ranks
 HOLD_SECONDS: Final = 30.0
-LONGEST_HOLD_SECONDS: Final = 960.0
+HOLD_ITERATIONS: Final = 6  # in a job of long iterations, in which the first hold would be hardly an iteration
+MOST_DOUBLINGS: Final = 5  # of the hold: to 16 minutes, or 192 iterations
 CHECK_ITERATIONS: Final = 2  # × consecutive: before it is judged
 replace = msgspec.structs.replace
 
@@ -70,7 +72,9 @@ def hold_seconds(state: RecoveryState) -> float:
     if sharing is None or sharing.is_even:
         return 0.0
     if sharing.moves >= 2:
-        return min(LONGEST_HOLD_SECONDS, HOLD_SECONDS * 2.0 ** min(sharing.moves - 2, 10))
+        iteration_seconds = 0.0 if slow is None else slow.times.well_ns / 1e9
+        first = max(HOLD_SECONDS, HOLD_ITERATIONS * iteration_seconds)
+        return first * 2.0 ** min(sharing.moves - 2, MOST_DOUBLINGS)
     if slow is None or slow.culprit is not None or slow.moved is None:
         return 0.0
     # Without a name it is judged by what the even split would take, and a single look may err in that.
@@ -85,7 +89,8 @@ def order(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[Recover
         return state, slow
     before = state.sharing if state.sharing is not None and state.sharing.generation == look.obs.generation else None
     moves = 1 if before is None else before.moves + before.is_even
-    if before is not None and before.is_even and look.obs.now - before.at > APART_SECONDS:
+    apart = max(APART_SECONDS, APART_WINDOWS * look.policy.consecutive * level / 1e9)
+    if before is not None and before.is_even and look.obs.now - before.at > apart:
         moves = 1  # another slowdown, and not the same again
     sharing = Sharing(
         generation=look.obs.generation, shares=plan.shares, per_rank=plan.per_rank, at=look.obs.now, moves=moves
