@@ -11,6 +11,7 @@ from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
@@ -29,11 +30,17 @@ def counted(
     Of a named rank no more than its own excess counts, where that is less than half: the rest has another reason
     (``concurrent_link``).
 
+    Of an incident that a restart did not end, iterations of the new generation count once its level has settled, all of
+    them at that level: the first ones are long for the warm-up.
+
     ``paused``: one of them may be long because ranks stood still to be measured, which is no part of the slowdown.
     ``concurrent_link``: a link is slow, or suspected, at the same time as ranks. Then moved micro-batches leave of a
     rank what they explain.
     """
     done = look.obs.iterations
+    begun = slow.loss.generation == look.obs.generation or slow.onset.generation == look.obs.generation
+    if not begun and done < SETTLED_ITERATIONS:
+        return slow
     # A new generation counts its iterations from 0 again.
     counted = slow.loss.counted_iterations if slow.loss.generation == look.obs.generation else 0
     fresh = done - counted
