@@ -86,9 +86,10 @@ class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
     certain: bool = False
     form: bool = False
     quiet: bool = False
+    broad: bool = False
 
     def speaks_of(self, source: Source | None, *, quiet: bool = False) -> bool:
-        """Check whether the rule applies to lines from there; None: from anywhere.
+        """Check whether the rule applies to lines from there; None: from anywhere, too little for a broad rule.
 
         ``quiet``: the kernel wrote the line at a level of announcements. A vague class has no place in the kernel's
         log, unless the rule says so: its lines are no program's.
@@ -97,7 +98,7 @@ class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if source is Source.KERNEL and not self.sources:
             return self.error_class is None or not self.error_class.vague
-        return source is None or not self.sources or source in self.sources
+        return not self.broad if source is None else not self.sources or source in self.sources
 
     def search(self, text: bytes) -> patterns.Found | None:
         """Return the place of the match with the rule, unless something excuses the line."""
@@ -305,6 +306,7 @@ def _rule(rule: Rule, error_class: ErrorClass) -> _Compiled:
         certain=rule.certain,
         form=rule.form,
         quiet=rule.quiet,
+        broad=rule.broad,
     )
 
 

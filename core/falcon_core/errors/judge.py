@@ -165,13 +165,19 @@ def _exception(text: str) -> str:
 def _is_raised(text: str) -> bool:
     """Check whether words are of the form "ValueError: …" or "socket.timeout: …", as a traceback ends."""
     name = _exception_type(text)
-    bare = ": " not in text and not text.endswith(":")
+    head = _before_place(text)
+    bare = ": " not in head and not head.endswith(":")
     # "ERROR: …" names a level. A bare word is a type only if it is named like one: "Retrying (…" is printed.
     return "." in name or (name[:1].isupper() and not name.isupper() and (not bare or name.endswith(_TYPE_ENDS)))
 
 
 def _exception_type(text: str) -> str:
-    return exception_type(peeled(text)[0].partition(" (")[0])
+    return exception_type(_before_place(text))
+
+
+def _before_place(text: str) -> str:
+    """Return words without the marks before them and without the place in the program that stands in brackets."""
+    return peeled(text)[0].partition(" (")[0]
 
 
 class ErrorRules(msgspec.Struct, frozen=True):

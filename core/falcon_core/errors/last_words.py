@@ -117,7 +117,10 @@ class _Message:
         if not text or not of_this or len(self._details) >= _MOST_DETAILS or text.startswith("The above exception"):
             return False
         # An exception that was printed without its traceback: what is indented below it is still its message.
-        if self._printed is not None and not (text[0].isspace() and _PRINTED_EXCEPTION.match(self._raised.line)):
+        # So is what follows a line that announces it ("Original exception:").
+        announced = bool(self._details) and self._details[-1].endswith(":")
+        is_part = (text[0].isspace() or announced) and _PRINTED_EXCEPTION.match(self._raised.line)
+        if self._printed is not None and not is_part:
             return False
         self._details.append(text.strip())
         return True

@@ -38,11 +38,13 @@ RULE_FILES: Final = (
     "kernel",
     "monitors",
     "node",
+    "drivers",
     "memory",
     "cluster",
     "cuda",
     "peers",
     "storage",
+    "families",
     "program",
 )
 _EXIT_CODES: Final = range(1, 256)
@@ -123,6 +125,7 @@ class Rule(_Part, frozen=True, kw_only=True):
     form: bool = False  # the form of an end ("Aborted", "exit code 1"): shows that a process failed, never why
     quiet: bool = False  # the kernel writes such an event at the levels of announcements, notice and below, as well
     ended: bool = False  # counts only in the last words of a process that has ended, not in what a living one prints
+    broad: bool = False  # knows only the grammar of a family of messages: counts where the line's source is known
     case: bool = False  # capital and small letters differ
 
 
