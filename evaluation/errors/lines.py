@@ -27,7 +27,7 @@ _TABLES: Final = {  # of part one: who wrote the lines; None is not known
     "catalogue_condition.txt": Source.CONDITION,
     "catalogue_output.txt": Source.OUTPUT,
 }
-_OBJECTS: Final = ("messages.jsonl", "held_out_1.jsonl", "held_out_2.jsonl")
+_OBJECTS: Final = ("messages.jsonl", "held_out_1.jsonl", "held_out_2.jsonl", "held_out_3.jsonl")
 
 
 class Labelled(msgspec.Struct, frozen=True):
@@ -54,7 +54,9 @@ class FormatError(ValueError):
 def part_one() -> list[Labelled]:
     """Return the lines that rules were written from."""
     tables = [each for name, source in _TABLES.items() for each in _table(PART_ONE / name, source)]
-    return tables + [each for name in _OBJECTS for each in _objects(PART_ONE / name)]
+    # A part that was read stays in part two until another one is collected: its lines count once.
+    held_out = {each.id for each in part_two()}
+    return tables + [each for name in _OBJECTS for each in _objects(PART_ONE / name) if each.id not in held_out]
 
 
 def part_two() -> list[Labelled]:
