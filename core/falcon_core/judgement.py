@@ -61,6 +61,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     # A culprit whose own excess is this share of its communicator's growth explains the growth, too.
     explained_share: float = 0.5
 
+    # Times the healthy iteration time. A job that loses half of its machines' time is shown, whatever it is used to.
+    grave_factor: float = 2.0
+
     # Between two kinds of work (a heavy last stage): less is how layers happen to divide.
     imbalance_factor: float = 1.1
 

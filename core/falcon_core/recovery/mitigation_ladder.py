@@ -32,7 +32,7 @@ from falcon_core.recovery.diagnosis import (
     slow_without_onset,
     standby_interference,
 )
-from falcon_core.recovery.diagnosis.culprit_timing import with_newest_figures
+from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, with_newest_figures
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of, no_longer_slow, stragglers
@@ -170,11 +170,14 @@ def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common 
         state, suspected = intermittent.look(state, slow, look)
         culprit, own = culprit_of(suspected, look, shared), intermittent.since(state, slow, look.policy)
     if culprit is not None:
-        state, slow = _dated(state, slow, culprit, own, look)
+        state, suspects = _dated(state, slow, culprit, own, look)
         # Where work moves between ranks, a short stay is the job's habit and is not reported.
-        if not moving_work.is_usual(state, slow, culprit, look):
+        reported = moving_work.first_unusual(state, suspects, look)
+        if reported is not None:
+            slow, culprit = reported
             return _blame(state, replace(slow, usual=None), culprit, look, shared, in_pieces=in_pieces)
-        slow = replace(slow, usual=culprit)
+        slow, usual = suspects[-1]
+        slow = replace(slow, usual=usual)
     # No rank is named: the slowdown is reported only once it outlasts its possible explanations.
     slow = reporting_threshold.after_look(state, slow, look)
     slow = flapping.after_look(slow, look.obs.now, well=_is_well(state, slow, look))
@@ -255,18 +258,24 @@ def _blame(
 
 def _dated(
     state: RecoveryState, slow: SlowIncident, culprit: Culprit, own: int, look: Look
-) -> tuple[RecoveryState, SlowIncident]:
-    """Let a slowdown count from its culprit's ``own`` onset, unless the same node stood out before (``slow.usual``).
+) -> tuple[RecoveryState, list[moving_work.Dated]]:
+    """Return the ranks that may be at fault, each with the slowdown as it counts for that rank.
 
-    Where another node did, its stay is over, and the culprit has been slow for as long as it takes to stand out.
+    A slowdown counts from its culprit's ``own`` onset, unless the same node stood out before (``slow.usual``). Where
+    another node did, the culprit has been slow for as long as it takes to stand out. The other node's stay is over only
+    if its rank is healthy again. Otherwise two nodes are slow, whichever is the slower at this look.
     """
     before = slow.usual
-    if before is not None:
-        if before.node == culprit.node:
-            return state, slow
+    if before is None:
+        return state, [(loss.since_own_onset(slow, own, look.obs), culprit)]
+    if before.node == culprit.node:
+        return state, [(slow, culprit)]
+    stays = not computes_as_before(before, look)
+    if not stays:
         state = moving_work.passed(state, slow, look.obs)
-        own = look.obs.iterations - JUDGEMENT.lasting_windows * look.policy.consecutive + 1
-    return state, loss.since_own_onset(slow, own, look.obs)
+    own = look.obs.iterations - JUDGEMENT.lasting_windows * look.policy.consecutive + 1
+    since_own = (loss.since_own_onset(slow, own, look.obs), culprit)
+    return state, [since_own, (slow, before)] if stays else [since_own]
 
 
 def _ladder(state: RecoveryState, look: Look, found: Collection[Culprit]) -> Step:

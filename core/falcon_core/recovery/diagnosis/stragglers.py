@@ -13,7 +13,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.shared_growth import Common
-from falcon_core.recovery.diagnosis.workload_check import Straggler, waited_for
+from falcon_core.recovery.diagnosis.workload_check import Straggler, grown, waited_for
 from falcon_core.recovery.model.evidence import sampled
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
@@ -87,7 +87,7 @@ def stragglers(
     ``windows``: of C iterations, the newest, in each of which an own excess has to explain the loss.
     """
     groups = peer_groups(ranks, policy)
-    found = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
+    found = grown([(out, group) for group in groups for out in _beyond_the_median(group, policy)], policy)
     if not found and slow is not None:
         loss_ns = float(slow.times.excess_ns)
         if loss_ns > 0:
@@ -103,7 +103,8 @@ def each_straggler(ranks: list[RankSeen], policy: Policy, slow: SlowIncident) ->
     iteration: that would be left as a slowdown if the slowest rank were gone.
     """
     groups = peer_groups(ranks, policy)
-    found = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
+    beyond = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
+    found = grown(beyond, policy, [] if slow.culprit is None else [slow.culprit.rank, *slow.culprit.also])
     known = {out.rank for out, _ in found}
     hidden = _by_own_excess(groups, policy, policy.verify * slow.times.healthy_ns, 0.0)
     return waited_for(found + [straggler for straggler in hidden if straggler[0].rank not in known])

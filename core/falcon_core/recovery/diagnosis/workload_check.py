@@ -1,4 +1,9 @@
-"""Drop stragglers that only look slow because their agents learned the time per byte badly.
+"""Drop stragglers that are no slower than before, or only look slow because of their time per byte.
+
+A rank may be slower than its peers by nature: an older device, a larger share of the work. If the job becomes slow,
+such a rank stands out by the median rule, though nothing has changed there. An agent that reports an onset has learned
+what was healthy before. So its rank has to compute longer than then, by more than the growth of most ranks like it. A
+rank that has been slow since the first iteration is found by itself (``slow_from_start``).
 
 Where sizes depend on the data, agents report times as they would be at the usual bytes. They also report how much
 longer the newest bytes make them (``RankSignals.load``). Each agent learns this from its rank's own times. A rank whose
@@ -12,13 +17,50 @@ that computes no longer than its peers is passed over: no rank waits for it, and
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.model.observation import RankSeen
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.signals.changepoint.median_rule import Outlier
+from falcon_core.stats.medians import median
 
+_LEAST_GROUP = 3  # ranks, as in ``shared_growth``
 Straggler = tuple[Outlier, list[RankSeen]]  # and the ranks that do the same work
+
+
+def grown(found: Iterable[Straggler], policy: Policy, named: Collection[int] = ()) -> list[Straggler]:
+    """Return those of the stragglers that compute longer than before the onset that their agents report.
+
+    ``named``: ranks for which this is not asked, because an incident names them already.
+    """
+    typical: dict[int, float] = {}  # growth by group
+    kept: list[Straggler] = []
+    for out, group in found:
+        healthy_ns = _healthy_ns(next(rank for rank in group if rank.rank == out.rank))
+        if id(group) not in typical:
+            typical[id(group)] = _shared_growth(group, policy)
+        has_grown = healthy_ns is None or out.value_ns > healthy_ns * typical[id(group)] * (1 + policy.verify)
+        if has_grown or out.rank in named:
+            kept.append((out, group))
+    return kept
+
+
+def _healthy_ns(rank: RankSeen) -> int | None:
+    """Return what the rank computed before the onset that its agent reports [ns]; None where that is not known."""
+    return rank.sent.healthy_compute_ns if rank.sent.onset is not None else None
+
+
+def _shared_growth(group: list[RankSeen], policy: Policy) -> float:
+    """Return the lower quartile of the growth of the group's ranks, at least 1; 1 of a group without a majority."""
+    known = [
+        median(rank.sent.compute_ns[-policy.consecutive :]) / healthy_ns
+        for rank in group
+        if rank.sent.compute_ns and (healthy_ns := _healthy_ns(rank))
+    ]
+    if len(known) < _LEAST_GROUP:
+        return 1.0
+    return max(1.0, sorted(known)[(len(known) - 1) // 4])
 
 
 def waited_for(found: Iterable[Straggler]) -> list[Straggler]:

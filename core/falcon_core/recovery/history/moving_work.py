@@ -6,15 +6,18 @@ has moved. It will do so again, and to report each move is to report the job's o
 if it is slower than the earlier ones, or slow for half again as long as any of them, or for an hour
 (``reporting_threshold``). Until then the slowdown is a suspicion, and its length is remembered when it passes.
 
-If a rank is slow again before another was, its two spells count as one. Evidence against a node (a counter, all ranks
-of the node) names the rank at once. So does a better split of micro-batches: it takes no node, it pays within seconds,
-and every action on a rank is reported.
+If a rank is slow again before another was, its two spells count as one. While a rank is still slow and another one
+stands out, two nodes are slow: the stay of the first goes on, and noise may make now this one the slower. Evidence
+against a node (a counter, all ranks of the node) names the rank at once. So does a better split of micro-batches: it
+takes no node, it pays within seconds, and every action on a rank is reported.
 
 **What this cannot do.** A device that becomes slow in a job whose work moves is named after as long as a move takes.
 Its node would not be taken earlier in any case: that takes twice as long.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -25,6 +28,7 @@ from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
 
+Dated = tuple[SlowIncident, Culprit]  # a slow rank, and the slowdown as it counts for that rank
 replace = msgspec.structs.replace
 
 
@@ -39,6 +43,11 @@ def is_usual(state: RecoveryState, slow: SlowIncident, culprit: Culprit, look: L
         seconds <= reporting_threshold.MOST_SECONDS
         and node_fault.stayed_iterations(state, slow, culprit, look.obs) <= usual
     )
+
+
+def first_unusual(state: RecoveryState, suspects: Sequence[Dated], look: Look) -> Dated | None:
+    """Return the first of the suspects that is not slow as others of this job were before it."""
+    return next((dated for dated in suspects if not is_usual(state, *dated, look)), None)
 
 
 def _can_be_shared(look: Look) -> bool:

@@ -229,6 +229,7 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
         iterations=_with_stay_before(before, slow, obs),
         # The spell may have ended at its weakest: what counts is how slow the node has been.
         slowdown=max(culprit.slowdown, before.slowdown if before is not None else 0.0),
+        against_peers=_is_against_peers(culprit),
     )
     return _remembering(state, [*stays, stay])
 
@@ -236,7 +237,9 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
 def usual_iterations(state: RecoveryState, culprit: Culprit, look: Look) -> int:
     """Return the longest stay of a slowness as large on another node before it passed [iterations]; 0: none known."""
     stays = _elsewhere(_remembered(state.habits.stays, look.obs.now), culprit)
-    as_large = (stay for stay in stays if culprit.slowdown <= stay.slowdown * (1 + look.policy.verify))
+    # A rank that is slower than its peers by nature is slow against them before it has slowed down at all.
+    alike = [stay for stay in stays if stay.against_peers == _is_against_peers(culprit)]
+    as_large = (stay for stay in alike if culprit.slowdown <= stay.slowdown * (1 + look.policy.verify))
     return max((stay.iterations for stay in as_large), default=0)
 
 
@@ -307,6 +310,11 @@ def _ended(
 
 def _remembering(state: RecoveryState, stays: list[Stay]) -> RecoveryState:
     return replace(state, habits=replace(state.habits, stays=_bounded(stays)))
+
+
+def _is_against_peers(culprit: Culprit) -> bool:
+    """Check whether the culprit's slowdown is a ratio to its peers, and not to its own healthy computation."""
+    return culprit.healthy_compute_ns is None
 
 
 def _is_of(stay: Stay, culprit: Culprit) -> bool:

@@ -11,7 +11,7 @@ passes, or if the job has changed. It becomes an incident at once if a rank or a
 - **the job's habit**: half again as long as a slowdown that passed by itself and was as large as this one. Uploads
   after each checkpoint and cold caches at each epoch come and go without any action. This holds for ``MOST_SECONDS`` at
   most: a slowdown that passed after a day does not hide another for a day. The same holds for a rank that stands out
-  while work moves (``moving_work``).
+  while work moves (``moving_work``). No habit hides a slowdown that makes iterations twice as long.
 
 Naming a rank or a link, and a change of the job, do not wait for any of this. If the work explains the slowness there
 is no incident, however long it lasts. The sizes of such a rank's calls show how much it has to do (``InBytes``). It
@@ -52,8 +52,8 @@ def after_look(state: RecoveryState, slow: SlowIncident, look: Look) -> SlowInci
     asking = OWN_JUDGEMENT_SECONDS + turns(len(look.obs.ranks)) * TURN_SECONDS
     if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
         return slow
-    # Slowdowns that this job has often, and larger bytes, are no news.
-    if is_usual(state, slow, look) or _has_more_to_do(slow, look):
+    # Larger bytes are no news. Nor are slowdowns that this job has often, unless they cost as much as the job itself.
+    if _has_more_to_do(slow, look) or (is_usual(state, slow, look) and not _is_grave(slow, look)):
         return slow
     return detected(slow, slow.link)
 
@@ -62,6 +62,12 @@ def is_usual(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether a slowdown has lasted for no longer than the job is used to."""
     iterations, seconds = lasted(slow, look.obs)
     return seconds <= MOST_SECONDS and iterations <= LONGER * _usual_iterations(state, slow, look)
+
+
+def _is_grave(slow: SlowIncident, look: Look) -> bool:
+    """Check whether iterations take so much longer than without the slowdown that no habit keeps it silent."""
+    level_ns = look.obs.iteration_ns(RECENT_ITERATIONS, fresh=True)
+    return level_ns is not None and level_ns >= JUDGEMENT.grave_factor * slow.times.well_ns
 
 
 def lasted(slow: SlowIncident, obs: Observation) -> tuple[int, float]:

@@ -79,3 +79,4 @@ class Stay(Stored, frozen=True, kw_only=True):
     last: int
     iterations: int = 0  # number of iterations for which it stayed
     slowdown: float = 0.0  # slowdown of the rank, when its figures were last taken
+    against_peers: bool = False  # ``slowdown`` compares with the peers, since no healthy computation was known

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, each_straggler, stragglers
-from tests.unit.recovery.seen import MS, POLICY, seen, unnamed
+from tests.unit.recovery.seen import MS, ONSET, POLICY, seen, unnamed
 
 SLOW = unnamed(350 * MS)
 
@@ -38,3 +40,24 @@ def test_a_rank_that_has_less_to_do_is_found_where_the_others_wait_for_it_all_th
 
 def test_where_no_other_load_is_known_its_own_is_believed() -> None:
     assert named(260, 1.08, peers_load=None) == [{2}, {2}]
+
+
+def by_nature(compute_ms: int, **fields: Any) -> list[set[int]]:
+    """Return whom both rules find, where rank 2 computed 400 ms and its peers 200 ms before the job became slow."""
+    shared = {"iteration_ns": [850 * MS] * 16, "onset": ONSET}
+    own = {**shared, "compute_ns": [compute_ms * MS] * 16, "healthy_compute_ns": 400 * MS, **fields}
+    ranks = compared_ranks(seen(ranks={0: shared, 1: shared, 2: own}))
+    return [
+        {out.rank for out, _ in found}
+        for found in (stragglers(ranks, POLICY, SLOW), each_straggler(ranks, POLICY, SLOW))
+    ]
+
+
+def test_a_rank_that_is_slower_than_its_peers_by_nature_is_not_found() -> None:
+    assert by_nature(400) == by_nature(430) == [set(), set()]
+
+
+def test_such_a_rank_is_found_if_it_computes_longer_than_it_did_or_its_past_is_not_known() -> None:
+    assert by_nature(600) == [{2}, {2}]
+    assert by_nature(400, healthy_compute_ns=None) == [{2}, {2}]
+    assert by_nature(400, onset=None) == [{2}, {2}], "its agent may have learned the slow time"

@@ -16,7 +16,7 @@ from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.wire.reporting.messages import Work
 from falcon_core.wire.reporting.microbatches import MicroShare
 from tests.unit.recovery.incidents import located, named, stay
-from tests.unit.recovery.seen import FAST, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
+from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
 from tests.unit.recovery.series import Job, Times, hot, only
 
 FIRST, EVERY = 200, 160  # the first expert becomes hot, and for how long each stays hot
@@ -57,6 +57,39 @@ def test_a_rank_that_is_slower_than_the_others_were_is_named_at_once(seed: int) 
     job = after_moves(only(5, 2.5), seed=seed).run(MOVED + 40)
     ((rank, since),) = named_after(job)
     assert (rank, since <= 24) == (5, True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_two_nodes_that_are_slow_alike_do_not_hide_each_other(seed: int) -> None:
+    """Check two ranks of which noise makes now this one the slowest and now that one."""
+    job = after_moves(only(2, 1.7) * only(5, 1.7), seed=seed).run(MOVED + 2 * EVERY)
+    later = named_after(job)
+    assert {rank for rank, _ in later} == {2, 5}
+    assert max(since for _, since in later) <= reporting_threshold.LONGER * EVERY + 8
+
+
+def test_a_rank_that_is_slower_by_nature_is_no_measure_for_others() -> None:
+    """Check a stay whose size is a ratio to faster peers: a rank whose own healthy computation is known was faster."""
+    stays = [stay(1, 500, slowdown=3.5, against_peers=True)]
+    slow = replace(located(), id="", phase="Suspected", culprit=None, onset_iteration=1)
+    state = RecoveryState(habits=Habits(stays=stays))
+    culprit: Culprit = replace(named(located()), work=HIDDEN, slowdown=3.0)
+    assert not moving_work.is_usual(state, slow, culprit, Look(OBS, POLICY))
+
+
+def test_one_rank_of_unlike_workers_that_turns_slow_is_named_alone() -> None:
+    """Check workers of which three have twice the work by nature, after work has moved among them."""
+    nature = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+
+    def work(iteration: int) -> Times:
+        return nature * (hot(iteration) if iteration <= MOVED else only(2, 4.0))
+
+    job = Job(work, shown="Hidden").run(MOVED + 60)
+    assert [rank for rank, _ in named_after(job)] == [2]
+    named_ranks = {rank for rank, _ in job.named} | {
+        rank for look in job.looks for slow in look.state.slowdowns if slow.culprit for rank in slow.culprit.also
+    }
+    assert named_ranks == {2, 6}, "each at the time when it computed longer than it used to"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -151,8 +184,9 @@ def test_what_a_better_split_of_micro_batches_is_made_for_is_told() -> None:
 def test_an_onset_that_is_dated_long_ago_is_no_incident_before_it_was_looked_for_the_rank() -> None:
     """Check a slow degradation: it has lasted for longer than an unexplained slowdown may when it is first seen."""
     gradual = replace(ONSET, iteration=5, unix_ns=int((NOW - 100) * 1e9))
-    slow = {**SLOW, "work": HIDDEN, "onset": gradual}
-    obs = seen(ranks={0: {**FAST, "onset": gradual}, 1: {**FAST, "onset": gradual}, 2: slow})
+    shared = {"onset": gradual, "iteration_ns": [450 * MS] * 16}
+    slow = {**SLOW, **shared, "work": HIDDEN, "compute_ns": [400 * MS] * 16}
+    obs = seen(ranks={0: {**FAST, **shared}, 1: {**FAST, **shared}, 2: slow})
     state = RecoveryState(habits=Habits(stays=[stay(1, 500, slowdown=3.0)]))
     for _ in range(2):
         state = mitigation_ladder.step(state, Look(obs, POLICY)).state

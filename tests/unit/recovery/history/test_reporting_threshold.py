@@ -28,6 +28,13 @@ def slowly(lasted: int, seconds: float, **fields: Any) -> Observation:
     return seen(ranks=ranks, now=ONSET.unix_ns / 1e9 + seconds)
 
 
+def at(size: float, lasted: int, seconds: float) -> Observation:
+    """Return the same, of iterations that take so many times as long as before."""
+    obs = slowly(lasted, seconds)
+    iteration_ns = [round(size * 250 * MS)] * 16
+    return replace(obs, ranks=[replace(rank, sent=replace(rank.sent, iteration_ns=iteration_ns)) for rank in obs.ranks])
+
+
 def watched(state: RecoveryState, *looks: Observation) -> RecoveryState:
     for obs in looks:
         state = mitigation_ladder.step(state, Look(obs, POLICY)).state
@@ -52,13 +59,21 @@ def test_a_slowdown_is_reported_when_it_outlasts_what_would_explain_it() -> None
 
 
 def test_a_slowdown_like_one_that_passed_is_not_reported_until_it_lasts_longer() -> None:
-    known = RecoveryState(habits=Habits(spells=[Spell(size=2.6, iterations=100)]))
-    state = watched(known, slowly(11, 6.0), slowly(LONG, 90.0), slowly(150, 120.0))
+    known = RecoveryState(habits=Habits(spells=[Spell(size=1.8, iterations=100)]))
+    state = watched(known, at(1.8, 11, 6.0), at(1.8, LONG, 90.0), at(1.8, 150, 120.0))
     assert phase(state) == "Suspected"
-    assert phase(watched(state, slowly(151, 120.0))) == "Detected"
-    assert phase(watched(state, slowly(150, reporting_threshold.MOST_SECONDS + 1))) == "Detected"
-    smaller = RecoveryState(habits=Habits(spells=[Spell(size=2.0, iterations=100)]))
-    assert phase(watched(smaller, slowly(11, 6.0), slowly(12, 6.6), slowly(LONG, 90.0))) == "Detected"
+    assert phase(watched(state, at(1.8, 151, 120.0))) == "Detected"
+    assert phase(watched(state, at(1.8, 150, reporting_threshold.MOST_SECONDS + 1))) == "Detected"
+    smaller = RecoveryState(habits=Habits(spells=[Spell(size=1.4, iterations=100)]))
+    assert phase(watched(smaller, at(1.8, 11, 6.0), at(1.8, 12, 6.6), at(1.8, LONG, 90.0))) == "Detected"
+
+
+@pytest.mark.parametrize(("size", "expected"), [(2.6, "Detected"), (2.0, "Detected"), (1.9, "Suspected")])
+def test_no_habit_hides_a_slowdown_that_costs_as_much_as_the_job(size: float, expected: str) -> None:
+    known = RecoveryState(habits=Habits(spells=[Spell(size=3.0, iterations=10_000)]))
+    state = watched(known, at(size, 11, 6.0), at(size, 12, 6.6), at(size, LONG - 1, 90.0))
+    assert phase(state) == "Suspected"
+    assert phase(watched(state, at(size, LONG, 90.0))) == expected
 
 
 def test_what_the_work_of_a_rank_explains_is_not_reported() -> None:
