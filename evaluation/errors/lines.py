@@ -54,9 +54,7 @@ class FormatError(ValueError):
 def part_one() -> list[Labelled]:
     """Return the lines that rules were written from."""
     tables = [each for name, source in _TABLES.items() for each in _table(PART_ONE / name, source)]
-    # A part that was read stays in part two until another one is collected: its lines count once.
-    held_out = {each.id for each in part_two()}
-    return tables + [each for name in _OBJECTS for each in _objects(PART_ONE / name) if each.id not in held_out]
+    return tables + [each for name in _OBJECTS for each in _objects(PART_ONE / name)]
 
 
 def part_two() -> list[Labelled]:
