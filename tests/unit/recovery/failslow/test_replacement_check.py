@@ -8,6 +8,7 @@ import pytest
 
 from falcon_core.recovery.model.events import Event, SlowClosed
 from falcon_core.recovery.model.observation import Observation
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from tests.unit.recovery.failslow.test_incidents import RANKS, prepares, second, seen, step
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, member, rank
@@ -62,10 +63,12 @@ def test_a_second_that_was_left_does_not_speak_against_the_first_replacement() -
     assert outcomes(taken.events) == {"gpt2-1": "Helped"}
     assert state.leader is not None
     assert (state.leader.id, state.leader.loss.seconds, state.further) == ("gpt2-2", 20.0, [])
-    taken = step(after({4: 500}, 16), state.leader)
+    taken = step(after({4: 500}, SETTLED_ITERATIONS + 10), state.leader)
     state = taken.state
     assert state.leader is not None
-    assert state.leader.loss.seconds == pytest.approx(20.0 + 16 * 0.3), "its loss goes on, in the new generation"
+    assert state.leader.loss.seconds == pytest.approx(20.0 + (SETTLED_ITERATIONS + 10) * 0.3), (
+        "its loss goes on, in the new generation"
+    )
     assert [action.replica for action in prepares(taken.commands)] == [4], (
         "by what it computed before: the agents know no more"
     )
