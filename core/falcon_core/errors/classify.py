@@ -223,17 +223,19 @@ class Classifier:
         if not candidates:
             return None
         text = _stripped(line)
-        found = self._told(text, candidates, excusable=False)
+        found = self._first_match(text, candidates, excusable=False)
         # What a traceback raised is no harmless announcement, whatever its words.
         if found is None or raised:
             return _finding(found, number)
         if any(benign.search(text) is not None for benign in self._announced):
             return None
         if not found[0].certain and any(benign.search(text) is not None for benign in self._benign):
-            found = self._told(text, candidates, excusable=True)
+            found = self._first_match(text, candidates, excusable=True)
         return _finding(found, number)
 
-    def _told(self, text: bytes, candidates: list[int], *, excusable: bool) -> tuple[_Compiled, patterns.Found] | None:
+    def _first_match(
+        self, text: bytes, candidates: list[int], *, excusable: bool
+    ) -> tuple[_Compiled, patterns.Found] | None:
         """Return the first rule that matches, and where; with ``excusable`` the first that nothing excuses."""
         for index in candidates:
             rule = self._rules[index]
@@ -256,11 +258,13 @@ def _suspects(may_tell: Callable[[bytes], bool], lines: list[bytes], start: int,
     yield from _suspects(may_tell, lines, middle, end)
 
 
-def _finding(told: tuple[_Compiled, patterns.Found] | None, number: int) -> Finding | None:
-    if told is None or told[0].error_class is None:
+def _finding(matched: tuple[_Compiled, patterns.Found] | None, number: int) -> Finding | None:
+    if matched is None:
         return None
-    rule, found = told
-    return Finding(error_class=told[0].error_class, rule=rule.id, matched=_matched(found), line=number, form=rule.form)
+    rule, found = matched
+    if rule.error_class is None:
+        return None
+    return Finding(error_class=rule.error_class, rule=rule.id, matched=_matched(found), line=number, form=rule.form)
 
 
 def _lines(text: str | bytes) -> list[bytes]:

@@ -22,8 +22,8 @@ _PREFIXES: Final = (
     re.compile(r"^\s*\[?(?:rank|default)[ _]?(?P<rank>\d{1,9})\]?: ?"),
     re.compile(r"^\(RANK (?P<rank>\d{1,9})\) "),  # torch.distributed.checkpoint, of an error that it hands on
 )
-# What stands in a line that tells of another process; the first that matches counts.
-_TOLD: Final = tuple(
+# What stands in a line about another process; the first that matches counts.
+_NAMED_PROCESSES: Final = tuple(
     re.compile(pattern)
     for pattern in (
         # Ray raises a task's error again in the process that waits for it (ray/exceptions.py, RayTaskError).
@@ -81,8 +81,8 @@ def peeled(line: str) -> tuple[str, Subject | None]:
 def subject_of(text: str) -> Subject | None:
     """Return the process that a text is about, by its marks or its words; None where it names none."""
     rest, marked = peeled(text)
-    for told in _TOLD:
-        found = told.search(rest)
+    for pattern in _NAMED_PROCESSES:
+        found = pattern.search(rest)
         if found is not None:
             return _subject(found)
     return marked

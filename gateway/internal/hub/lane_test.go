@@ -111,7 +111,7 @@ func TestASlowSubscriberLosesTheOldestAndIsToldHowMany(t *testing.T) {
 func TestSeriesStayWantedForAWhileAfterTheLastSubscriber(t *testing.T) {
 	s := newScene(t)
 	if s.hub.lane.wanted(s.now) {
-		t.Error("wanted though nobody has come")
+		t.Error("wanted though no reader has come")
 	}
 	subscriber := s.subscribe()
 	s.hub.Unsubscribe(subscriber, s.now)

@@ -32,7 +32,7 @@ func (w *world) wanted(pod string) *wire.SeriesWanted {
 func TestAgentsAreToldOnceWhetherSeriesAreWanted(t *testing.T) {
 	w := newWellWorld(t, 2)
 	if told := w.wanted("p0"); told != nil {
-		t.Errorf("told before anybody reads: %v", told)
+		t.Errorf("sent before a service reads: %v", told)
 	}
 	if !w.job.gateway.WantSeries(true) || w.job.gateway.WantSeries(true) {
 		t.Error("only the first is new")
@@ -48,7 +48,7 @@ func TestAgentsAreToldOnceWhetherSeriesAreWanted(t *testing.T) {
 			t.Errorf("%s: %v", pod, told)
 		}
 		if told := w.wanted(pod); told != nil {
-			t.Errorf("%s was told twice: %v", pod, told)
+			t.Errorf("%s got the same message twice: %v", pod, told)
 		}
 	}
 	w.join("p0", 9, after(3)) // a new stream knows nothing
@@ -57,7 +57,7 @@ func TestAgentsAreToldOnceWhetherSeriesAreWanted(t *testing.T) {
 	}
 	w.job.gateway.WantSeries(false)
 	if told := w.wanted("p0"); told == nil || told.GetLargestBytes() != 0 {
-		t.Errorf("when nobody reads any longer: %v", told)
+		t.Errorf("when no service reads any longer: %v", told)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestSeriesThatAreNotPassedOnAreTold(t *testing.T) {
 	}
 	w.job.gateway.WantSeries(false)
 	if outcome := session.Series(1, true, after(10)); outcome != Unwanted {
-		t.Errorf("nobody reads: %s", outcome)
+		t.Errorf("no service reads: %s", outcome)
 	}
 	w.join("p0", 9, after(11))
 	if outcome := session.Series(1, true, after(11)); outcome != Stale {

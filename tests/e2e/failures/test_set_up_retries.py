@@ -40,7 +40,7 @@ def test_a_link_cut_for_ten_seconds_while_the_ranks_connect_restarts_nothing_on_
     status = job.wait_training()
     begun = next(line for line in job.log_lines() if line["event"] == "start")
     assert begun["torch"].startswith("2.15")
-    status = job.wait("the retries are told", lambda s: job.diagnoses(s), 60)
+    status = job.wait("the retries are shown", lambda s: job.diagnoses(s), 60)
     (note,) = job.diagnoses(status)
     print(note)
     assert (note["cause"], note["severity"], note["state"]) == ("SetUpRetried", "SEV3", "Resolved")

@@ -74,7 +74,7 @@ class Service:
         return code
 
     def page(self, path: str) -> tuple[int, str]:
-        """Return status and text of a page; 0 where nobody answers."""
+        """Return status and text of a page; 0 where the service does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.pages}/{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()

@@ -29,7 +29,7 @@ WAIT_SECONDS = 400.0  # a chunk comes each minute, and a verdict needs five wind
 
 
 async def verdicts(site: Site, service: Service) -> Answer:
-    """Ask as the operator does; no verdicts where nobody answers."""
+    """Ask as the operator does; no verdicts where the service does not answer."""
     root = site.tls(site.control, "root")
     context = ssl.create_default_context(cafile=str(root.ca))
     context.load_cert_chain(str(root.cert), str(root.key))

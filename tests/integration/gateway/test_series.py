@@ -1,4 +1,4 @@
-"""Chunks of series: from an agent to the anomaly service, behind reports, and to nobody else."""
+"""Chunks of series: from an agent to the anomaly service, behind reports, and to no other client."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def earlier_agent() -> Rpc[pb.FromAgent, Any]:
 
 
 async def wanted(agent: Agent) -> int:
-    """Wait until the agent has been told that somebody reads series, and return the largest chunk's size."""
+    """Wait until the agent has heard that a service reads series, and return the largest chunk's size."""
     await until_async(lambda: agent.client.largest_series_bytes > 0)
     return agent.client.largest_series_bytes
 
@@ -218,7 +218,7 @@ async def to_the_end(stream: Stream[pb.FromSubscriber, pb.ToSubscriber]) -> None
 
 
 def others(site: Site) -> list[Tls]:
-    """Return certificates with which nobody reads series: an agent's, a false service's, the operator's, a member's."""
+    """Return certificates that may not read series: an agent's, a false service's, the operator's, a member's."""
     return [
         site.tls(site.jobs, GPT.uid),
         site.tls(site.jobs, SERVICE),

@@ -117,7 +117,7 @@ def test_a_forecast_is_withdrawn_when_the_growth_stops() -> None:
     times = np.arange(0.0, HOUR, 2.0)
     values = 0.1 + 0.7 * np.clip(times / (20 * MINUTE), 0, 1)
     found = spoken(played(times, values))
-    assert found, "at three sevenths of the room nobody can know that it will stop"
+    assert found, "at three sevenths of the room no forecast can know that it will stop"
     assert found[-1][0] < 35 * MINUTE
 
 

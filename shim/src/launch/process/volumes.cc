@@ -21,7 +21,7 @@ constexpr size_t kMost = 8;
 constexpr size_t kMostPath = 120;
 constexpr auto kEach = std::chrono::seconds(10);
 
-// What the kernel shows of itself, and what nobody fills.
+// What the kernel shows of itself, and what no program fills.
 bool is_pseudo(const std::string& type) {
   static const std::set<std::string> kPseudo = {"autofs",     "binfmt_misc", "bpf",    "cgroup",   "cgroup2",
                                                 "configfs",   "debugfs",     "devpts", "devtmpfs", "fusectl",

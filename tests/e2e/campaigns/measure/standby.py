@@ -2,7 +2,7 @@
 
 It needs ``make venv shim gateway torch-venv``, and no cluster. SHIM_OUT, GATEWAY_OUT and FALCON_CACHE say where
 ``make`` put what it built. Launcher, agent, gateway and PyTorch are real, all ranks on this machine; this program is
-the operator, and publishes the next generation when it is told of the end. ``torchrun`` restarts the same program by
+the operator, and publishes the next generation when the agent reports the end. ``torchrun`` restarts the program by
 itself. Seconds; a restart counts from SIGKILL of one rank to the end of the last rank's first step.
 """
 

@@ -1,4 +1,4 @@
-"""Lines of the kernel's log in the drivers' own forms: events are told from announcements, by words and by level."""
+"""Lines of the kernel's log in the drivers' own forms: events differ from announcements, by words and by level."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_failures_within_minutes_are_one_outage_unless_the_job_comes_further() -
 
 
 def untracked(ran_seconds: float, *, now: float, generation: int) -> Observation:
-    """Return a look at the same failure of a job whose iterations nobody sees."""
+    """Return a look at the same failure of a job whose iterations no agent sees."""
     obs = replace(failed(NO_FOLDER, generation=generation, now=now), running_seconds=ran_seconds)
     ranks = [replace(rank, sent=replace(rank.sent, tracking="NoRing")) for rank in obs.ranks]
     return replace(obs, ranks=ranks)

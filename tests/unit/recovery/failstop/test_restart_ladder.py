@@ -105,7 +105,7 @@ def test_pods_that_are_gone() -> None:
 
 
 def test_a_container_that_was_killed_for_memory_as_a_whole_is_out_of_memory() -> None:
-    """Check cgroup v2's group kill: no process is left to report the rank's end, and the pod has to be made anew."""
+    """Check cgroup v2's group kill: no process is left to report the rank's end, so the pod is created again."""
     ended_pod = {"pod": "Ended", "end": PodEnd(text="OOMKilled 137", cause=Cause.OUT_OF_MEMORY)}
     taken = step(seen({1: ended_pod}))
     state = taken.state
