@@ -10,8 +10,9 @@ import msgspec
 
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
-from falcon_operator.base.ports import Conflict, PodSettings
-from falcon_operator.job.reconciler import JobReconciler
+from falcon_operator.base.ports import Conflict, JobFindings, PodSettings
+from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.job.reconciler import Decided, JobReconciler
 from tests.world.world import Crash, World
 
 
@@ -40,8 +41,20 @@ class Metrics:
     def failure_unshown(self, kind: str) -> None: ...
 
 
-def operator(world: World, metrics: Metrics | None = None) -> JobReconciler:
-    return JobReconciler(world.kube, world.bus, Settings(), metrics or Metrics(), world.clock)
+async def at_once(decided: Callable[[Snapshot], Decided], snap: Snapshot) -> Decided:
+    """Decide in this thread: a story has one job, and a thread for each of its looks takes a third of its time."""
+    return decided(snap)
+
+
+def operator(
+    world: World,
+    metrics: Metrics | None = None,
+    *,
+    settings: Settings | None = None,
+    findings: Callable[[str], JobFindings | None] = lambda _: JobFindings(),
+) -> JobReconciler:
+    settings, metrics = settings or Settings(), metrics or Metrics()
+    return JobReconciler(world.kube, world.bus, settings, metrics, world.clock, findings, in_thread=at_once)
 
 
 def state(wanted: str) -> Any:
@@ -73,11 +86,11 @@ async def run(
     until: Callable[[World], Any],
     *,
     seconds: float = 60.0,
-    ticks: int = 1,
+    ticks: int = 2,
 ) -> None:
     """Let time pass until ``until`` is true; the operator is restarted when it crashes.
 
-    ``ticks``: from look to look; ``until`` is asked after each look.
+    ``ticks``: of a tenth of a second, from look to look; ``until`` is asked after each look.
     """
     end = world.clock.seconds + seconds
     reconciler = operator(world)

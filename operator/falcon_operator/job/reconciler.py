@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -95,6 +95,15 @@ class Metrics(Protocol):
         ...
 
 
+Decided = tuple[Decision, tuple[int, float, float] | None]  # the decision, and the newest checkpoint as metrics show it
+
+
+class InThread(Protocol):
+    """Run a decision where it holds up no other job, and return what it returns."""
+
+    def __call__(self, decided: Callable[[Snapshot], Decided], snap: Snapshot, /) -> Awaitable[Decided]: ...
+
+
 class Settings(Protocol):
     """The part of the operator's settings that the reconciler uses."""
 
@@ -118,6 +127,7 @@ class JobReconciler:
         metrics: Metrics,
         clock: Clock,
         findings: Callable[[str], JobFindings | None] = lambda _: JobFindings(),
+        in_thread: InThread = asyncio.to_thread,
     ) -> None:
         self._kube = kube
         self._bus = bus
@@ -125,6 +135,7 @@ class JobReconciler:
         self._metrics = metrics
         self._clock = clock
         self._findings = findings  # the anomaly service's, by the job's uid
+        self._in_thread = in_thread
         self._burn_ins = BurnIns(kube, settings.namespace, clock)
         self._runner = EffectRunner(kube, bus, self._burn_ins, clock)
         self._memory: dict[tuple[str, str], Memory] = {}
@@ -181,7 +192,7 @@ class JobReconciler:
     async def _decide_and_act(self, job: TrainingJob, memory: Memory, is_urgent: Callable[[], bool]) -> float | None:
         snap = await self._observe(job, memory)
         # In a thread: the decision about ten thousand ranks would hold up every other job's events.
-        decision, newest = await asyncio.to_thread(_decided, snap)
+        decision, newest = await self._in_thread(_decided, snap)
         self._count_reports(snap, memory)
         if decision.intent is None:
             return decision.again_seconds
@@ -423,7 +434,7 @@ def _about_to_begin(snap: Snapshot) -> bool:
     return not intent.membership.members and intent.end is None
 
 
-def _decided(snap: Snapshot) -> tuple[Decision, tuple[int, float, float] | None]:
+def _decided(snap: Snapshot) -> Decided:
     """Decide about a job, and return with it what its metrics say of its checkpoints (``Metrics.checkpoint``)."""
     decision = decide(snap)
     if decision.intent is None:

@@ -7,7 +7,7 @@ import pytest
 
 from falcon_operator.base.ports import JobReports
 from falcon_operator.job.reconciler import JobReconciler
-from tests.world.running import Metrics, Settings, condition, run
+from tests.world.running import Settings, condition, operator, run
 from tests.world.world import World
 
 
@@ -26,7 +26,7 @@ async def test_a_job_on_the_hosts_network_learns_why_no_agent_reports(
     world = World(spec={"template": {"spec": {**pod, "dnsPolicy": "ClusterFirstWithHostNet"}}})
 
     def guarded(world: World) -> JobReconciler:
-        return JobReconciler(world.kube, world.bus, settings(), Metrics(), world.clock)
+        return operator(world, settings=settings())
 
     with monkeypatch.context() as cut:
         cut.setattr(world.bus, "reports", lambda _: JobReports(session_healthy_since_seconds=0.0))

@@ -13,7 +13,7 @@ from falcon_operator.base.metrics import job_figures
 from falcon_operator.base.ports import JobFindings
 from falcon_operator.base.time_format import unix_seconds
 from falcon_operator.job.reconciler import JobReconciler
-from tests.world.running import Metrics, Settings, operator, reasons, run, trained
+from tests.world.running import operator, reasons, run, trained
 from tests.world.world import World
 
 HOT = Verdict(
@@ -38,7 +38,7 @@ class Service:
         self.answer: JobFindings | None = JobFindings(generation=generation, verdicts=verdicts)
 
     def operator(self, world: World) -> JobReconciler:
-        return JobReconciler(world.kube, world.bus, Settings(), Metrics(), world.clock, lambda _: self.answer)
+        return operator(world, findings=lambda _: self.answer)
 
 
 def noted(world: World, cause: str) -> DiagnosisStatus | None:

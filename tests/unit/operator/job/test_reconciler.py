@@ -16,10 +16,9 @@ from falcon_operator.job.reconciler import (
     DISPLAY_SECONDS,
     FIGURES_SECONDS,
     WELL_RUN_SECONDS,
-    JobReconciler,
 )
 from falcon_operator.status.limits import essence
-from tests.world.running import Metrics, Settings, operator, run, trained
+from tests.world.running import Metrics, operator, run, trained
 from tests.world.world import World
 
 replace = msgspec.structs.replace
@@ -104,7 +103,7 @@ class Ages(Metrics):
 async def test_each_report_is_counted_once_with_its_age() -> None:
     world, ages = World(), Ages()
     await trained(world)
-    reconciler = JobReconciler(world.kube, world.bus, Settings(), ages, world.clock)
+    reconciler = operator(world, ages)
     await reconciler.reconcile("ml", "gpt2")
     assert len(ages.seconds) == len(world.received)
     ages.seconds.clear()
