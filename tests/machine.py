@@ -20,7 +20,7 @@ from dev.kubectl import Json
 DISTURBING = 0.05
 QUIET_SECONDS = 10.0
 MEASUREMENTS = 3  # at most, until one was not disturbed
-BUDGET_SECONDS = 1200.0  # of a run, after which nothing is repeated and nothing waits for a quiet machine
+BUDGET_SECONDS = 600.0  # of a run, after which nothing is repeated and nothing waits for a quiet machine
 _STARTED = time.monotonic()
 SLOWED_BY_THE_MACHINE = ("CpuContention", "Unknown")
 T = TypeVar("T")

@@ -49,9 +49,14 @@ def system(cluster: Kubectl) -> Kubectl:
 
 
 @pytest.fixture
-def nodes(cluster: Kubectl) -> Iterator[None]:
-    """Undo all faults and fences, before and after, and wait for a spare that is ready and for a quiet machine."""
+def quiet() -> None:
+    """Wait for a quiet machine: for tests in which ranks or links are judged by their speed."""
     wait_for_quiet(min(60.0, seconds_for_the_machine()))
+
+
+@pytest.fixture
+def nodes(cluster: Kubectl) -> Iterator[None]:
+    """Undo all faults and fences, before and after, and wait for a spare that is ready."""
     heal_nodes(cluster)
     wait_for_spare(cluster)
     yield
