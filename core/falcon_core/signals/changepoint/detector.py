@@ -345,7 +345,7 @@ class ChangeDetector:
         # A small rise drowns in noise, so its relief needs more samples to be sure.
         needed = self._consecutive
         if rise > bound:
-            needed = max(needed, min(reference.samples_for((rise - bound) / _RELIEF_DEVIATIONS), _MOST_RELIEF))
+            needed = max(needed, reference.samples_for((rise - bound) / _RELIEF_DEVIATIONS, _MOST_RELIEF))
         if len(slow) > needed and _median(slow[-needed:]) - reference.level <= bound:
             self.slowdown = None
             self._forget()
@@ -360,10 +360,11 @@ class ChangeDetector:
         drop = reference.level - _median(self._newest.levels(_DROP_WINDOW))
         if drop < self._verify:
             return False
-        # A reference from a warm-up has so much noise that no drop exceeds it; then samples in a row decide.
+        # A reference from a warm-up has so much noise that no drop exceeds it; then samples in a row decide. Where the
+        # noise is known they do not: noise that lasts is low for as long.
         if not reference.exceeds_noise(drop, _DROP_WINDOW) and not self._is_lower(reference):
             return False
-        self.reference = Reference.of(self._newest.levels(_DROP_WINDOW))
+        self.reference = reference.dropped(self._newest.levels(_DROP_WINDOW))
         self._drift.drop(self.reference.level)
         self._forget()
         return True
@@ -375,7 +376,9 @@ class ChangeDetector:
         levels = np.sort(self._newest.levels(_FEW_SAMPLES))
         drop = reference.level - quantile_of(levels, 0.5)
         high = quantile_of(levels, 1 - _LOW_QUANTILE)
-        return drop >= self._verify and high <= reference.level - self._verify / 2 and not reference.wanders(drop)
+        if drop < self._verify or high > reference.level - self._verify / 2 or reference.wanders(drop):
+            return False
+        return not reference.knows_noise or reference.exceeds_noise(drop, _FEW_SAMPLES)
 
     def _forget(self) -> None:
         """Forget the past, so that only samples from now on count for the next change."""

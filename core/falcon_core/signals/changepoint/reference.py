@@ -2,7 +2,9 @@
 
 All levels are logarithms. Noise has several faces, and a change must exceed each of them:
 
-- its size, and how much of it the next sample inherits (a neighbour on a shared machine lasts);
+- its size, and how much of it the next sample inherits (a neighbour on a shared machine lasts). Both are measured
+  against a level that follows the series. The longer the noise lasts, the more slowly this level follows: a level that
+  is as fast as the noise takes the noise along, and what is left looks small and short;
 - how far the level wanders by itself over tens of samples (drift, load that moves between experts);
 - how often single samples are long (garbage collection, stalls): several in a row may be chance.
 """
@@ -16,6 +18,7 @@ import math
 import numpy as np
 
 from falcon_core.signals.calls.stream import Floats
+from falcon_core.stats.lasting_noise import mean_variance
 from falcon_core.stats.order import median_of
 
 NOISE_FLOOR = 0.01
@@ -29,8 +32,12 @@ _NOISE_PRIOR_SAMPLES = 4
 _OUTLIER_DEVIATIONS = 5.0
 _LOCAL_RATE = 1 / 16
 _CORRELATION_PRIOR = 0.5
-_MOST_CORRELATION = 0.9
+_MOST_CORRELATION = 0.98
+_TYPICAL_DEVIATIONS = 2.0  # bound of a deviation in the correlation: two outliers in a row prove little
+_LOCAL_TIMES = 6.0  # times as long as noise lasts: then the local level takes a tenth of the noise along
+_NOISE_TIMES = 20.0  # times as long as noise lasts, within which its size and its correlation are measured
 _TO_DEVIATION = 1.25  # √(π/2): a mean absolute deviation, or a median's error, against a mean's standard deviation
+_KNOWN_SAMPLES = 128  # of which a warm-up has fewer
 _WANDER_RATE = 1 / 200
 _WANDER_DEVIATIONS = 3.0
 _LONG = (0.05, 0.1, 0.2, 0.4, 0.8)  # how far above the level a sample is called long
@@ -51,6 +58,8 @@ class Reference:
         self.samples = samples
         self._local_level = level
         self._correlation = correlation
+        self._inherited = correlation  # mean product of neighbouring deviations, as a share of ``_typical``
+        self._typical = 1.0  # mean square of bounded deviations ÷ the noise's square
         self._last_deviation = 0.0
         self._wander = 0.0
         self._long_shares = [_LONG_PRIOR] * len(_LONG)
@@ -81,12 +90,15 @@ class Reference:
         self.level += _bounded(excess, bound) * slow_rate
         deviation = _bounded(level - self._local_level, bound)
         # A second, faster level separates slow wandering from noise between neighbours.
-        self._local_level += deviation * _LOCAL_RATE
-        self.noise += (_TO_DEVIATION * abs(deviation) - self.noise) * (share if share > _NOISE_RATE else _NOISE_RATE)
-        inherited = _bounded(deviation * self._last_deviation / (noise * noise), 1.0)
-        rate = share if share > _CORRELATION_RATE else _CORRELATION_RATE
-        self._correlation += (inherited - self._correlation) * rate
-        self._last_deviation = deviation
+        brief = 1 - self._lasting()  # share of the noise that the next sample does not inherit
+        self._local_level += deviation * min(_LOCAL_RATE, brief / _LOCAL_TIMES)
+        self.noise += (_TO_DEVIATION * abs(deviation) - self.noise) * max(share, min(_NOISE_RATE, brief / _NOISE_TIMES))
+        typical = _bounded(deviation / noise, _TYPICAL_DEVIATIONS)
+        rate = max(share, min(_CORRELATION_RATE, brief / _NOISE_TIMES))
+        self._inherited += (typical * self._last_deviation - self._inherited) * rate
+        self._typical += (typical * typical - self._typical) * rate
+        self._correlation = self._inherited / self._typical if self._typical > 0.0 else 0.0
+        self._last_deviation = typical
         rate = share if share > _WANDER_RATE else _WANDER_RATE
         self._wander += (abs(self._local_level - self.level) - self._wander) * rate
         if excess > _LONG[0]:
@@ -112,22 +124,46 @@ class Reference:
         The reference is uncertain too, after few samples; and noise that lasts from one sample to the next averages out
         more slowly.
         """
-        return self._single_error() * math.sqrt(1 / samples + 1 / self.samples)
+        lasting = self._lasting()
+        variance = mean_variance(samples, lasting) + mean_variance(self.samples, lasting)
+        return self._single_error() * math.sqrt(variance)
 
-    def samples_for(self, error: float) -> int:
-        """Return the number of samples whose median errs by ``error`` (> 0), against a level that is certain."""
-        return math.ceil((self._single_error() / error) ** 2)
+    def samples_for(self, error: float, most: int) -> int:
+        """Return the number of samples, ``most`` at most, whose median errs by ``error`` (> 0).
+
+        The median is compared with a level that is certain.
+        """
+        variance, lasting = (error / self._single_error()) ** 2, self._lasting()
+        return next((count for count in range(1, most) if mean_variance(count, lasting) <= variance), most)
 
     def _single_error(self) -> float:
-        """Return the standard error of a median times the square root of its samples."""
-        correlation = min(max(self._correlation, 0.0), _MOST_CORRELATION)
-        lasting = (1 + correlation) / (1 - correlation)
-        return _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(lasting)
+        """Return the standard error of a median of independent samples times the square root of their number."""
+        return _TO_DEVIATION * max(self.noise, NOISE_FLOOR)
+
+    def _lasting(self) -> float:
+        """Return the share of the noise that the next sample inherits, within the bounds that can be measured."""
+        return min(max(self._correlation, 0.0), _MOST_CORRELATION)
 
     def moved(self, level: float, samples: int) -> Reference:
         """Return the same noise around another level, known from ``samples``."""
         other = copy.copy(self)  # what is learned replaces numbers and lists, and changes no list but the counts
         other.level, other.samples, other._long = level, samples, list(self._long)
+        return other
+
+    @property
+    def knows_noise(self) -> bool:
+        """Return whether the noise rests on more samples than a warm-up has."""
+        return self.samples >= _KNOWN_SAMPLES
+
+    def dropped(self, levels: Floats) -> Reference:
+        """Return the reference of a series that is faster from now on, from its newest samples, [n].
+
+        So few samples of lasting noise are too much alike to show it: noise that is known counts on, until others show.
+        """
+        other = Reference.of(levels)
+        if self.knows_noise:
+            other.noise = max(other.noise, self.noise)
+            other._inherited = other._correlation = max(other._correlation, self._correlation)
         return other
 
     def without_wander(self) -> Reference:
