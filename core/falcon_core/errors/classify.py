@@ -1,9 +1,10 @@
 """Classify an error from a line of output, of the kernel or of a node's condition.
 
 First, one automaton with the patterns of all rules searches a block of lines for any possible match. Nearly all lines
-of a healthy job end there. A line that may match is cleaned (colours, prefixes of ranks, times) and judged rule by
-rule, in the table's order: the first rule that matches and is not excused counts. The time grows only with the text's
-length, whatever the text is.
+of a healthy job end there. Of a line that may match, and of a line that comes alone, the rules are found by the words
+that they cannot match without. The line is cleaned (colours, prefixes of ranks, times) and judged rule by rule, in the
+table's order: the first rule that matches and is not excused counts. The time grows only with the text's length,
+whatever the text is.
 """
 
 from __future__ import annotations
@@ -181,12 +182,18 @@ class Classifier:
         return list(_first(self._findings(_lines(text), source), most))
 
     def _findings(self, lines: list[bytes], source: Source | None) -> Iterator[Finding]:
-        may_tell = self._may_tell(source)
         for start in range(0, len(lines), _BLOCK):
-            for number in _suspects(may_tell, lines, start, min(start + _BLOCK, len(lines))):
+            for number in self._suspects(lines, start, min(start + _BLOCK, len(lines)), source):
                 finding = self._judge(lines[number], number, source, False)
                 if finding is not None:
                     yield finding
+
+    def _suspects(self, lines: list[bytes], start: int, end: int, source: Source | None) -> Iterable[int]:
+        """Return the numbers of the lines that may tell of an error."""
+        # A few lines are no flood, and may be unlike all before them: the automaton would be the slower look.
+        if len(lines) <= _FEW:
+            return range(start, end)
+        return _suspects(self._may_tell(source), lines, start, end)
 
     def _may_tell(self, source: Source | None) -> Callable[[bytes], bool]:
         """Return the check whether a rule may match a text from there."""
