@@ -31,6 +31,8 @@ replace = msgspec.structs.replace
 
 def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
     """Group the ranks that do the same work: those of a pipeline stage."""
+    if policy.stages <= 1:
+        return [ranks] if ranks else []
     groups: dict[int, list[RankSeen]] = defaultdict(list)
     for rank in ranks:
         groups[policy.stage_of(rank.rank)].append(rank)

@@ -93,8 +93,10 @@ def asked(obs: Observation) -> list[int]:
 
     A large job is known to stand still when its agents say so by themselves.
     """
+    if len(obs.ranks) > MAX_DETAILED:
+        return []
     suspects = any(may_have_raised(rank) and rank.silent_seconds >= ASKED_SECONDS for rank in obs.ranks)
-    return [rank.rank for rank in obs.ranks] if suspects and len(obs.ranks) <= MAX_DETAILED else []
+    return [rank.rank for rank in obs.ranks] if suspects else []
 
 
 def _is_still(rank: RankSeen) -> bool:
