@@ -27,7 +27,7 @@ from benchmarks.results import provenance, put
 from evaluation.harness import finish
 from evaluation.real_jobs.outcome import Case, Outcome
 from evaluation.real_jobs.patterns import CHECKED, FULL, LARGE, PATTERNS
-from evaluation.real_jobs.scene import Level
+from evaluation.real_jobs.scene import PROCESSES, Level
 from evaluation.real_jobs.show import Show
 from evaluation.real_jobs.verdict import limits, pattern_table, pooled_table
 
@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--pattern", action="append", choices=list(PATTERNS), metavar="NAME", help="of the patterns")
     parser.add_argument("--every", action="store_true", help="every pattern, not only those of --check")
     parser.add_argument("--seeds", type=int, help="at most; usually 1, and all of --full")
-    parser.add_argument("--world", type=int, default=16, choices=list(SEEDS))
+    parser.add_argument("--world", type=int, default=16, choices=list(PROCESSES), help="ranks")
     parser.add_argument("--level", choices=LEVELS, help="of noise; without it the patterns take turns")
     parser.add_argument("--lanes", type=int, default=os.cpu_count() or 1, help="cases that are played at a time")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="outcomes so far: a later run goes on from there")

@@ -158,6 +158,48 @@ def collections(every: int, factor: float) -> Effect:
     return effect
 
 
+def heavy_tails(share: float) -> Effect:
+    """Let data come late in a share of all iterations, by Pareto's law: one stall of a hundred is ten times as long."""
+
+    def effect(scene: Scene) -> None:
+        hit = scene.rng.random(scene.iterations) < share
+        ranks = scene.rng.integers(scene.compute.shape[1], size=scene.iterations)
+        scene.compute[hit, ranks[hit]] *= 1 + 0.5 * (1 + scene.rng.pareto(1.5, int(hit.sum())))
+
+    return effect
+
+
+def growing_collections(every: int, gain: float) -> Effect:
+    """Let each rank collect garbage every so often, and for longer each time, since its heap grows."""
+
+    def effect(scene: Scene) -> None:
+        phases = scene.rng.integers(every, size=scene.compute.shape[1])
+        iterations = np.arange(scene.iterations)[:, None]
+        hit = (iterations + phases) % every == every - 1
+        scene.compute *= np.where(hit, 1 + gain * iterations / scene.iterations, 1.0)
+
+    return effect
+
+
+def sawtooth(height: float, period: int) -> Effect:
+    """Let all ranks become slower by and by, and fast again at once, as an allocator that is emptied at times."""
+
+    def effect(scene: Scene) -> None:
+        scene.compute *= (1 + height * (np.arange(scene.iterations) % period) / period)[:, None]
+
+    return effect
+
+
+def scales(factors: tuple[float, ...], every: int) -> Effect:
+    """Draw the size of all images again each ``every`` iterations, which no call shows."""
+
+    def effect(scene: Scene) -> None:
+        for first in range(0, scene.iterations, every):
+            scene.compute[between(scene, first, first + every)] *= scene.rng.choice(factors)
+
+    return effect
+
+
 def hot_expert(factor: float, grows: int, stays: int) -> Effect:
     """Send more and more tokens to an expert, for some hundred iterations; then another expert is the hot one."""
 
@@ -247,6 +289,17 @@ def stairs(gain: float, every: int, top: int, onset: int = ONSET) -> Effect:
 def flapping(factor: float, share: float, period: int, onset: int = ONSET) -> Effect:
     """Let a device be slow for a share of the time, again and again."""
     return _slow(onset, lambda since: np.where(since % period < share * period, factor, 1.0))
+
+
+def pulses(factor: float, every: int, onset: int = ONSET, *, regular: bool = True) -> Effect:
+    """Let a device be slow in one iteration of so many: in each ``every``-th, or at random with that share."""
+
+    def effect(scene: Scene) -> None:
+        drawn = scene.rng.random(scene.iterations - onset) < 1 / every
+        slow = _slow(onset, lambda since: np.where(since % every == 0 if regular else drawn, factor, 1.0))
+        slow(scene)
+
+    return effect
 
 
 def near_threshold(low: float, high: float, every: int, onset: int = ONSET) -> Effect:

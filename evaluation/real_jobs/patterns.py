@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from evaluation.real_jobs import effects as does
-from evaluation.real_jobs.scene import Kind, Pattern
+from evaluation.real_jobs.scene import Calls, Kind, Pattern
 
 _HEALTHY: Final = (
     Pattern(name="constant", kind="data parallel"),
@@ -65,6 +65,21 @@ _HEALTHY: Final = (
     Pattern(name="curriculum, NCCL", kind="3D", calls="Enqueued", effects=(does.steps_of_length((500, 1.3)),)),
 )
 
+_RHYTHMS: Final = (
+    Pattern(
+        name="rank 0 saves in one iteration of 100",
+        kind="data parallel",
+        effects=(does.first_rank_saves(100, 1, 20.0),),
+    ),
+    Pattern(name="evaluation each 200", kind="data parallel", effects=(does.evaluations(200, 20.0),)),
+    Pattern(name="heavy-tailed data loading", kind="data parallel", effects=(does.heavy_tails(0.05),)),
+    Pattern(name="growing garbage collection", kind="data parallel", effects=(does.growing_collections(60, 1.0),)),
+    Pattern(name="sawtooth of 30 % each 400", kind="data parallel", effects=(does.sawtooth(0.3, 400),)),
+    Pattern(
+        name="images of several scales", kind="data parallel", effects=(does.scales((0.7, 0.85, 1.0, 1.15, 1.3), 10),)
+    ),
+)
+
 _KINDS: Final[tuple[Kind, ...]] = (
     "data parallel",
     "accumulating",
@@ -75,10 +90,25 @@ _KINDS: Final[tuple[Kind, ...]] = (
     "variable pipeline",
 )
 
+_CALLS: Final[tuple[tuple[Calls, str], ...]] = (("Blocking", ""), ("Enqueued", ", NCCL"))
+
 _STRAGGLERS: Final = tuple(
     Pattern(name=f"straggler {factor} ×, {kind}", kind=kind, iterations=1100, faults=(does.straggler(factor),))
     for kind in _KINDS
     for factor in (1.3, 1.5, 2.0)
+)
+
+_PULSES: Final = tuple(
+    Pattern(
+        name=f"pulses of {factor} ×, 1 in {every}{suffix}",
+        kind="data parallel",
+        calls=calls,
+        iterations=1100,
+        faults=(does.pulses(factor, every),),
+    )
+    for calls, suffix in _CALLS
+    for factor in (3, 6, 40)
+    for every in (2, 5, 10)
 )
 
 _FAULTS: Final = (
@@ -98,6 +128,12 @@ _FAULTS: Final = (
     Pattern(name="flapping slowly", kind="data parallel", faults=(does.flapping(1.5, 0.3, 200),)),
     Pattern(
         name="near the threshold", kind="data parallel", iterations=2000, faults=(does.near_threshold(1.13, 1.22, 60),)
+    ),
+    Pattern(
+        name="pulses of 6 ×, 1 in 5 at random",
+        kind="3D",
+        iterations=1100,
+        faults=(does.pulses(6.0, 5, regular=False),),
     ),
     Pattern(name="slow node", kind="data parallel", faults=(does.slow_node(1.5),)),
     Pattern(name="two at once", kind="data parallel", faults=(does.straggler(1.5), does.straggler(1.6))),
@@ -159,7 +195,7 @@ _FAULTS: Final = (
     Pattern(name="slow link, NCCL", kind="data parallel", calls="Enqueued", faults=(does.slow_link(4.0),)),
 )
 
-PATTERNS: Final = {pattern.name: pattern for pattern in (*_HEALTHY, *_STRAGGLERS, *_FAULTS)}
+PATTERNS: Final = {pattern.name: pattern for pattern in (*_HEALTHY, *_RHYTHMS, *_STRAGGLERS, *_PULSES, *_FAULTS)}
 
 FULL: Final = (
     "constant 3D",

@@ -18,7 +18,7 @@ from falcon_sim.job.scenario import Degrees, Job
 
 Calls = Literal["Blocking", "Enqueued"]
 Level = Literal["low", "high"]
-PROCESSES = {16: 2, 128: 8}  # ranks of a node, by the job's size
+PROCESSES = {8: 2, 16: 2, 128: 8}  # ranks of a node, by the job's size
 NOISE = {"low": (0.015, 0.0), "high": (0.04, 0.05)}  # of a rank; of all ranks together
 SAMPLE_EVERY = 20  # enqueued calls: iterations of which one is timed on the device
 Kind = Literal[
@@ -86,7 +86,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
 def job_of(kind: Kind, world: int, calls: Calls, level: Level) -> Job:
     """Return the job: an iteration takes about a second where all is well."""
     noise, common = NOISE[level]
-    small = world == 16
+    small = world <= 16
     flat: dict[str, Any] = {
         "parallelism": Degrees(data=world),
         "microbatches": 1,
