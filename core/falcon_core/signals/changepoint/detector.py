@@ -19,6 +19,7 @@ Everything is judged on logarithms, in which a slowdown is an addition and noise
   many that the slow level lies four standard errors of their median away: a slowdown near the threshold would otherwise
   end and begin again by noise. One less than at an onset, since an end that was none is found again, while a slowdown
   that stays open hides the next.
+- *Pulses*: single long iterations move no median. They are counted (``pulses``), and end when they are rare again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 from falcon_core.signals.calls.stream import Floats
 from falcon_core.signals.changepoint.bocd import Prior, RunLengthPosterior
 from falcon_core.signals.changepoint.drift import WINDOW, Drift, Place
+from falcon_core.signals.changepoint.pulses import Pulses, Pulsing
 from falcon_core.signals.changepoint.reference import NOISE_FLOOR, Reference
 from falcon_core.signals.changepoint.settled_level import SettledBlocks
 from falcon_core.stats.order import quantile_of
@@ -68,6 +70,7 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     before_ns: int  # the healthy level
     after_ns: int
     gradual: bool = False  # found against the settled level (``drift``), or grown on such a slowdown
+    window: int = 0  # of pulses: iterations whose mean shows them (``pulses``); 0: each iteration is slow
 
 
 class _History:
@@ -138,6 +141,7 @@ class ChangeDetector:
         self._posterior = self._fresh_posterior()
         self._candidate: int | None = None  # iteration at which a step may have begun
         self._drift = Drift(self._verify, settled)
+        self._pulses = Pulses(self._verify)
 
     @staticmethod
     def _fresh_posterior() -> RunLengthPosterior:
@@ -174,9 +178,12 @@ class ChangeDetector:
                 self.reference = Reference.of(self._newest.levels(_BASELINE_SAMPLES))
             return False
         # During a slowdown only two things can happen: it ends, or it becomes worse.
-        if self.slowdown is not None:
+        if self.slowdown is not None and not self.slowdown.window:
             over = self._relieved(reference, self.slowdown) or self._is_held(reference, self.slowdown)
             return over or self._grew(reference, self.slowdown, level)
+        block_ends = self._pulses.feed(Place(number, start_ns), level - reference.level, reference.noise)
+        if self.slowdown is not None:
+            return self._follow_pulses(reference, self.slowdown, block_ends)
         self._posterior.update((level - reference.level) / max(reference.noise, NOISE_FLOOR))
         if self._dropped(reference, level):
             return False
@@ -185,6 +192,9 @@ class ChangeDetector:
             self._begin(reference, rise, self._slow_samples(reference, rise), reference)
             return True
         if self._drift.due() and self._degraded(reference):
+            return True
+        if block_ends and (pulsing := self._pulses.found()) is not None:
+            self._begin_pulses(reference, pulsing)
             return True
         # Only a sample that is no onset is healthy, and moves the reference.
         self._learn(reference, level)
@@ -207,8 +217,8 @@ class ChangeDetector:
         if rise < least or not reference.exceeds_noise(rise, count):
             return None
         low = quantile_of(levels, _LOW_QUANTILE) - reference.level
-        # Of few samples the median alone may be chance, so the low ones have to lie high as well.
-        if count < _FEW_SAMPLES and low < _LOW_RISE * rise:
+        # Of few samples the median alone may be chance, so the low ones have to lie high as well. So it is with pulses.
+        if (count < _FEW_SAMPLES or self._pulses.alternate) and low < _LOW_RISE * rise:
             return None
         return None if reference.are_long_by_chance(levels, rise) else rise
 
@@ -285,6 +295,7 @@ class ChangeDetector:
             return False
         self.reference = reference.moved(_median(newest), WINDOW)
         self._drift.restart()
+        self._pulses.restart()
         self.slowdown = None
         self._forget()
         return True
@@ -310,9 +321,44 @@ class ChangeDetector:
             after_ns=round(math.exp(reference.level + rise)),
             gradual=gradual,
         )
+        self._pulses.forget()
         self._unlearned.clear()
         self._candidate = None
         self._drift.interrupt()
+
+    def _begin_pulses(self, reference: Reference, pulsing: Pulsing) -> None:
+        reported, _ = self._newest.place(1)
+        self.slowdown = Slowdown(
+            first_iteration=pulsing.first.number,
+            start_ns=pulsing.first.start_ns,
+            reported_iteration=reported,
+            before_ns=round(math.exp(reference.level)),
+            after_ns=round(math.exp(reference.level) * (1 + pulsing.gain)),
+            window=pulsing.window,
+        )
+        self._unlearned.clear()
+        self._candidate = None
+        self._drift.interrupt()
+
+    def _follow_pulses(self, reference: Reference, slowdown: Slowdown, block_ends: bool) -> bool:
+        """Follow pulses; True where they are over, or where each iteration is slow by now, which is another onset."""
+        if not block_ends:
+            return False
+        newest = np.sort(self._newest.levels(_FEW_SAMPLES))
+        low = quantile_of(newest, _LOW_QUANTILE) - reference.level
+        if low >= self._verify and reference.exceeds_noise(low, _FEW_SAMPLES):
+            rise = quantile_of(newest, 0.5) - reference.level
+            self._begin(reference, rise, self._slow_samples(reference, rise, _FEW_SAMPLES), reference)
+            return True
+        gain = self._pulses.gain(slowdown.window)
+        if gain is None:
+            return False
+        if self._pulses.is_over(gain):
+            self.slowdown = None
+            self._forget()
+            return True
+        self.slowdown = msgspec.structs.replace(slowdown, after_ns=round(slowdown.before_ns * (1 + gain)))
+        return False
 
     def _grew(self, reference: Reference, slowdown: Slowdown, level: float) -> bool:
         """Check whether the newest samples lie above the slow ones before as a slowdown lies above the reference.
@@ -367,6 +413,7 @@ class ChangeDetector:
         self.reference = reference.dropped(self._newest.levels(_DROP_WINDOW))
         self._drift.drop(self.reference.level)
         self._forget()
+        self._pulses.restart()
         return True
 
     def _is_lower(self, reference: Reference) -> bool:
@@ -384,5 +431,6 @@ class ChangeDetector:
         """Forget the past, so that only samples from now on count for the next change."""
         self._newest.clear()
         self._unlearned.clear()
+        self._pulses.forget()
         self._candidate = None
         self._posterior = self._fresh_posterior()

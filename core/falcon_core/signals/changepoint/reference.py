@@ -180,7 +180,7 @@ class Reference:
         """Check whether the samples ([n], ascending) that exceed half the rise could be single long ones."""
         at = max((place for place, above in enumerate(_LONG) if above <= rise / 2), default=0)
         long = levels.shape[0] - int(levels.searchsorted(self.level + _LONG[at], side="right"))
-        return _tail(levels.shape[0], long, round(self._long_shares[at], 3)) > _LONG_CHANCE
+        return chance_of(levels.shape[0], long, round(self._long_shares[at], 3)) > _LONG_CHANCE
 
 
 def _bounded(value: float, bound: float) -> float:
@@ -190,7 +190,7 @@ def _bounded(value: float, bound: float) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _tail(trials: int, least: int, share: float) -> float:
+def chance_of(trials: int, least: int, share: float) -> float:
     """Return P(binomial(trials, share) ≥ least)."""
     share = min(max(share, 0.001), 0.999)
     return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(least, trials + 1))

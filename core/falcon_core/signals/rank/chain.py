@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -25,6 +25,7 @@ from falcon_core.signals.changepoint.detector import ChangeDetector, Reference, 
 from falcon_core.signals.iterations.device_times import Completions
 from falcon_core.signals.iterations.segmenter import Iteration, IterationTracker
 from falcon_core.signals.rank.hang_deadline import MINIMUM_DEADLINE_NS, HangDeadline
+from falcon_core.signals.rank.pulse_means import PulseMeans, waits_ns
 from falcon_core.signals.rank.saved_state import RankMemory, levels
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
 from falcon_core.wire.ring import Kind, RecordArray
@@ -128,6 +129,7 @@ class RankChain:
         self._best_waits = self._measurer.waits.copied()
         self._recent: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)
         self._sampled: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
+        self._means = PulseMeans()
         self._unlearned_samples: deque[Measured] = deque()
         self._completions.forget()
         self._newest = self._base
@@ -202,6 +204,7 @@ class RankChain:
         self._newest = iteration.number
         if iteration.interrupted:
             return measured
+        self._means.add(measured)
         if measured.compute_ns is None:
             self._completions.wait_for(iteration)
             self._take_samples()
@@ -236,6 +239,7 @@ class RankChain:
         for iteration in self._completions.resolved():
             measured = self._measurer.measure(iteration)
             self._sampled.append(measured)
+            self._means.add_sample(measured)
             if self._detector.slowdown is None and self._measurer.is_settled(iteration):
                 self._unlearned_samples.append(measured)
         slope = self._measurer.slopes[1]
@@ -313,7 +317,7 @@ class RankChain:
     def computes_longer(self) -> bool:
         """Check whether the job is slow, and this rank's own computation takes longer than it did."""
         slow_ns = self._slow_compute_ns()
-        computes = [each.compute_ns for each in self._newest_window() if each.compute_ns is not None]
+        computes = self._computes(self._newest_window())[-self._detection.consecutive_iterations :]
         slow = self._detector.slowdown is not None and slow_ns is not None and bool(computes)
         return slow and statistics.median(computes) > (slow_ns or 0)
 
@@ -359,17 +363,47 @@ class RankChain:
         newest = self._newest_window()
         if not newest:
             return None
-        computes = [measured.compute_ns for measured in newest if measured.compute_ns is not None]
+        computes = self._computes(newest)[-len(newest) :]
         return Track(
-            iteration_ns=statistics.median(measured.iteration_ns for measured in newest),
+            iteration_ns=statistics.median(self._times(newest)[-len(newest) :]),
             compute_ns=statistics.median(computes) if computes else None,
             healthy_compute_ns=self._healthy_compute.level_ns,
             stall_share=self._stall_share(),
             excess_ns=median_excess(newest, self._tokenizer.comms),
         )
 
+    def _times(self, newest: Sequence[Measured]) -> list[int]:
+        """Return the times [ns] of these iterations; while pulses last, the newest means."""
+        pulses = self._pulses
+        return [each.iteration_ns for each in newest] if pulses is None else self._means.iteration_ns(pulses)
+
+    def _computes(self, newest: Sequence[Measured]) -> list[int]:
+        """Return what is known of the computation [ns] of these iterations; while pulses last, the newest means."""
+        pulses = self._pulses
+        return newest_known(each.compute_ns for each in newest) if pulses is None else self._means.compute_ns(pulses)
+
+    def _waits(self, newest: Sequence[Measured]) -> list[int]:
+        """Return what is known of the waits [ns] in these iterations; while pulses last, the newest means."""
+        pulses, computes_ns = self._pulses, self._healthy_compute.level_ns
+        if pulses is None:
+            return newest_known(each.wait_ns for each in newest)
+        if computes_ns is None:
+            return []
+        return waits_ns(self._times(newest), self._computes(newest), max(0, pulses.before_ns - computes_ns))
+
+    @property
+    def _pulses(self) -> Slowdown | None:
+        """Return the slowdown if it comes in pulses."""
+        slowdown = self._detector.slowdown
+        return slowdown if slowdown is not None and slowdown.window else None
+
     def _stall_share(self) -> float | None:
-        """Return the median of ``Excess.stall_share`` over the newest iterations; None where it is not known."""
+        """Return the median of ``Excess.stall_share`` over the newest iterations; None where it is not known.
+
+        None while pulses last: a median shows the iterations between them.
+        """
+        if self._pulses is not None:
+            return None
         excesses = [each.excess for each in self._newest_window() if each.excess is not None]
         stalls = [share for each in excesses if (share := each.stall_share) is not None]
         return statistics.median(stalls) if stalls else None
@@ -402,9 +436,9 @@ class RankChain:
             iterations=self.iterations,
             period_calls=self._tracker.period_calls,
             last_call_unix_ns=None if self.last_end_ns is None else self.last_end_ns + unix_offset_ns,
-            iteration_ns=[measured.iteration_ns for measured in recent],
-            compute_ns=newest_known([measured.compute_ns for measured in attributed]),
-            wait_ns=newest_known([measured.wait_ns for measured in attributed]),
+            iteration_ns=self._times(recent),
+            compute_ns=self._computes(attributed),
+            wait_ns=self._waits(attributed),
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=self._healthy_compute.level_ns,

@@ -6,7 +6,8 @@ rank is profiled from its onset on, and again from its relief on, which has to b
 each other see both within a few iterations. So each agent decides by itself, and no order has to arrive.
 
 A profile lasts as long as what is compared: all windows of C cycles, and one for cycles that are under way. While the
-slowdown lasts it is repeated in one cycle of ``_APART``, so that the job's newest state is known.
+slowdown lasts it is repeated in one cycle of ``_APART``, so that the job's newest state is known. Pulses need as many
+more cycles as their means are taken of.
 """
 
 from __future__ import annotations
@@ -40,4 +41,6 @@ class Profile:
         if self._begun_at is None:
             return False
         since, length = iterations - self._begun_at, (JUDGEMENT.lasting_windows + 1) * consecutive
+        if slowdown is not None:
+            length += slowdown.window
         return (since if slowdown is None else since % (_APART * length)) < length
