@@ -95,7 +95,7 @@ def layout_job(kubectl: Kubectl, name: str, *options: str) -> Json:
     """Return a job of two pods with four ranks each, in which tensor, pipeline and data parallelism are all 2."""
     parallelism = {"tensor": 2, "pipeline": 2}
     manifest = training_job(name, steps=1, replicas=2, spec={"procsPerReplica": 4, "parallelism": parallelism})
-    return with_script(kubectl, manifest, "layout.py", "--tensor", "2", "--pipeline", "2", *options)
+    return with_script(kubectl, manifest, "layouts/layout.py", "--tensor", "2", "--pipeline", "2", *options)
 
 
 class Job:

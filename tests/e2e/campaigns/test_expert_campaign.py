@@ -18,7 +18,7 @@ SETTLED_ITERATIONS: Final = 60
 def test_a_slow_node_among_experts_is_named_and_its_peers_are_not(campaign: Kubectl) -> None:
     spec: Json = {"procsPerReplica": PROCS, "mitigation": {"mode": "Observe"}}
     manifest = training_job("experts", steps=1, replicas=3, spec=spec)
-    job = Job(campaign, with_script(campaign, manifest, "experts.py", "--steps", "100000"))
+    job = Job(campaign, with_script(campaign, manifest, "layouts/experts.py", "--steps", "100000"))
     try:
         job.wait_settled(SETTLED_ITERATIONS)
         when_quiet("a slow node among experts", lambda: slowed_and_named(job, campaign))

@@ -44,7 +44,7 @@ def job(campaign: Kubectl) -> Iterator[Job]:
     manifest = training_job("hybrid", steps=1, replicas=4, spec=spec)
     manifest["spec"]["template"]["spec"]["tolerations"] = [SPARE]
     options = ("--steps", "100000", "--micro", str(MICRO))
-    found = Job(campaign, with_script(campaign, manifest, "hybrid.py", *options))
+    found = Job(campaign, with_script(campaign, manifest, "layouts/hybrid.py", *options))
     try:
         found.wait_settled(SETTLED_ITERATIONS)
         yield found
