@@ -63,6 +63,7 @@ def durable(checkpoints: str) -> Iterator[DurableFolder]:
     folder.end()
 
 
+@pytest.mark.long  # integration/folder/test_node_loss loses a pod after each change of a copy
 def test_a_node_lost_in_the_middle_of_a_copy_leaves_the_newest_complete_checkpoint(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job], checkpoints: str, durable: DurableFolder
 ) -> None:

@@ -43,6 +43,7 @@ async def verdicts(site: Site, service: Service) -> Answer:
         return Answer()
 
 
+@pytest.mark.slow  # two minutes; e2e/failures/test_anomalies shows it on the cluster
 async def test_the_rank_that_alone_prints_errors_is_named(site: Site, make_pod: MakePod, tmp_path: Path) -> None:
     (gateway,) = site.gateways
     service = Service(tmp_path, issue(site.control, tmp_path / "service-tls"), gateway.operator)
