@@ -1,8 +1,8 @@
 """Classify an error from a line of output, of the kernel or of a node's condition.
 
 First, one automaton with the patterns of all rules searches a block of lines for any possible match. Nearly all lines
-of a healthy job end there. Of a line that may match, and of a line that comes alone, the rules are found by the words
-that they cannot match without. The line is cleaned (colours, prefixes of ranks, times) and judged rule by rule, in the
+of a healthy job end there. For a line that may match, and for one or two lines alone, a rule is tried only where the
+words that it needs occur. The line is cleaned (colours, prefixes of ranks, times) and judged rule by rule, in the
 table's order: the first rule that matches and is not excused counts. The time grows only with the text's length,
 whatever the text is.
 """

@@ -42,5 +42,6 @@ def test_stalls_that_become_frequent_on_all_ranks_name_no_rank(monkeypatch: pyte
         scene.compute[hit] *= 3.0
 
     outcome = _played(monkeypatch, "Blocking", effects=(busy,))
+    assert outcome.incidents, "the job is slower, and that is said"
     assert not outcome.taken
     assert not any(incident.nodes for incident in outcome.incidents)

@@ -33,7 +33,7 @@ import numpy as np
 from falcon_core.signals.calls.stream import Floats
 from falcon_core.signals.changepoint.bocd import Prior, RunLengthPosterior
 from falcon_core.signals.changepoint.drift import WINDOW, Drift, Place
-from falcon_core.signals.changepoint.pulses import Pulses, Pulsing
+from falcon_core.signals.changepoint.pulses import Pulses, PulseShare, Pulsing
 from falcon_core.signals.changepoint.reference import NOISE_FLOOR, Reference
 from falcon_core.signals.changepoint.settled_level import SettledBlocks
 from falcon_core.stats.order import quantile_of
@@ -131,6 +131,7 @@ class ChangeDetector:
         consecutive: int,
         known: Reference | None = None,
         settled: SettledBlocks | None = None,
+        pulses: PulseShare | None = None,
     ) -> None:
         self.slowdown: Slowdown | None = None
         self.reference = known
@@ -141,7 +142,7 @@ class ChangeDetector:
         self._posterior = self._fresh_posterior()
         self._candidate: int | None = None  # iteration at which a step may have begun
         self._drift = Drift(self._verify, settled)
-        self._pulses = Pulses(self._verify)
+        self._pulses = Pulses(self._verify, pulses)
 
     @staticmethod
     def _fresh_posterior() -> RunLengthPosterior:
@@ -163,6 +164,11 @@ class ChangeDetector:
         return self._drift.blocks
 
     @property
+    def pulse_share(self) -> PulseShare:
+        """Return how often iterations are long while the job is well."""
+        return self._pulses.healthy
+
+    @property
     def at_best(self) -> bool:
         """Return whether the healthy samples are at the job's settled level now."""
         return self._drift.at_best
@@ -181,9 +187,15 @@ class ChangeDetector:
         if self.slowdown is not None and not self.slowdown.window:
             over = self._relieved(reference, self.slowdown) or self._is_held(reference, self.slowdown)
             return over or self._grew(reference, self.slowdown, level)
+        if self.slowdown is not None and number < self.slowdown.first_iteration:
+            return False  # an agent that knows of the pulses reads the ring again, from before their onset
         block_ends = self._pulses.feed(Place(number, start_ns), level - reference.level, reference.noise)
         if self.slowdown is not None:
             return self._follow_pulses(reference, self.slowdown, block_ends)
+        return self._begins(reference, level, block_ends)
+
+    def _begins(self, reference: Reference, level: float, block_ends: bool) -> bool:
+        """Check whether a slowdown begins, in each of the ways in which one can; learn from the sample where not."""
         self._posterior.update((level - reference.level) / max(reference.noise, NOISE_FLOOR))
         if self._dropped(reference, level):
             return False
@@ -217,7 +229,8 @@ class ChangeDetector:
         if rise < least or not reference.exceeds_noise(rise, count):
             return None
         low = quantile_of(levels, _LOW_QUANTILE) - reference.level
-        # Of few samples the median alone may be chance, so the low ones have to lie high as well. So it is with pulses.
+        # Of few samples the median alone may be chance, so the low ones have to lie high as well. The same holds while
+        # long and healthy iterations alternate.
         if (count < _FEW_SAMPLES or self._pulses.alternate) and low < _LOW_RISE * rise:
             return None
         return None if reference.are_long_by_chance(levels, rise) else rise

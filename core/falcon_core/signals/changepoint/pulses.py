@@ -45,6 +45,14 @@ class Pulsing(NamedTuple):
     first: Place  # the first pulse in the window
 
 
+class PulseShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The pulses of a job that is well: what outlives an agent."""
+
+    iterations: float = 0.0  # that were counted; the older they are, the less they count
+    pulses: float = 0.0
+    long: float = 0.0  # iterations, of which a burst has several
+
+
 class _Block(msgspec.Struct):
     """What is counted of ``BLOCK`` iterations."""
 
@@ -57,17 +65,17 @@ class _Block(msgspec.Struct):
 class Pulses:
     """Counts the pulses in a series of iteration times; constant memory, and a comparison of windows each block."""
 
-    def __init__(self, verify: float) -> None:
+    def __init__(self, verify: float, known: PulseShare | None = None) -> None:
         """Begin to learn the healthy share. ``verify``: the least logarithm of what counts as a rise."""
         self._verify = verify
         self._blocks: deque[_Block] = deque()
         self._present = _Block()
         self._was_long = False
-        self.restart()
+        self.healthy = known or PulseShare()
 
     def restart(self) -> None:
         """Forget the healthy share, too: iterations have another level."""
-        self._healthy_iterations = self._healthy_pulses = self._healthy_long = 0.0
+        self.healthy = PulseShare()
         self.forget()
 
     def forget(self) -> None:
@@ -78,7 +86,12 @@ class Pulses:
 
     @property
     def alternate(self) -> bool:
-        """Return whether long and healthy iterations take turns now, so that a median is above by chance."""
+        """Return whether long and healthy iterations take turns now, so that a median is above by chance.
+
+        False before the healthy share is known: as long as pulses cannot be found, medians alone decide.
+        """
+        if self.healthy.iterations + BLOCK * len(self._blocks) < _LEAST_HEALTHY:
+            return False
         before = self._blocks[-1].pulses if self._blocks else 0
         return before + self._present.pulses >= _ALTERNATING
 
@@ -103,14 +116,13 @@ class Pulses:
         """Take blocks for healthy that no window holds any more."""
         while len(self._blocks) * BLOCK > WINDOWS[-1]:
             oldest = self._blocks.popleft()
-            if self._healthy_iterations >= _MOST_HEALTHY:
-                kept = 1 - BLOCK / _MOST_HEALTHY
-                self._healthy_iterations *= kept
-                self._healthy_pulses *= kept
-                self._healthy_long *= kept
-            self._healthy_iterations += BLOCK
-            self._healthy_pulses += oldest.pulses
-            self._healthy_long += len(oldest.excess)
+            before = self.healthy
+            kept = 1 - BLOCK / _MOST_HEALTHY if before.iterations >= _MOST_HEALTHY else 1.0
+            self.healthy = PulseShare(
+                iterations=kept * before.iterations + BLOCK,
+                pulses=kept * before.pulses + oldest.pulses,
+                long=kept * before.long + len(oldest.excess),
+            )
 
     def found(self) -> Pulsing | None:
         """Return the pulses that the newest blocks show; where they show none, learn from the oldest blocks."""
@@ -145,16 +157,16 @@ class Pulses:
         if not excess:
             return 0.0
         share = len(excess) / (BLOCK * len(blocks))
-        usual = self._healthy_long / self._healthy_iterations if self._healthy_iterations else 0.0
+        usual = self.healthy.long / self.healthy.iterations if self.healthy.iterations else 0.0
         return max(0.0, share - usual) * statistics.median(excess)
 
     def _is_more_often(self, newest: list[_Block], window: int) -> bool:
         """Check whether these blocks have more pulses than the healthy ones, and have them throughout."""
         older = list(self._blocks)[: -len(newest)]
-        iterations = self._healthy_iterations + BLOCK * len(older)
+        iterations = self.healthy.iterations + BLOCK * len(older)
         if iterations < _LEAST_HEALTHY:
             return False
-        healthy = self._healthy_pulses + sum(block.pulses for block in older)
+        healthy = self.healthy.pulses + sum(block.pulses for block in older)
         # The share is uncertain by the root of the count, and a share of zero is never certain.
         usual = (healthy + 2 * healthy**0.5 + 2) / iterations
         pulses = sum(block.pulses for block in newest)

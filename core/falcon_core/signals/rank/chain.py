@@ -115,6 +115,7 @@ class RankChain:
             consecutive=self._detection.consecutive_iterations,
             known=known,
             settled=memory.settled if memory is not None else None,
+            pulses=memory.pulse_share if memory is not None else None,
         )
         self._healthy_compute = HealthyComputation()
         self._measurer = (
@@ -356,6 +357,7 @@ class RankChain:
             slowdown=self._detector.slowdown,
             pauses=self._hang.pauses,
             settled=self._detector.settled,
+            pulse_share=self._detector.pulse_share,
         )
 
     def track(self) -> Track | None:
@@ -373,14 +375,19 @@ class RankChain:
         )
 
     def _times(self, newest: Sequence[Measured]) -> list[int]:
-        """Return the times [ns] of these iterations; while pulses last, the newest means."""
+        """Return the times [ns] of these iterations; while pulses last, the newest means, once there are enough."""
         pulses = self._pulses
-        return [each.iteration_ns for each in newest] if pulses is None else self._means.iteration_ns(pulses)
+        means = [] if pulses is None else self._means.iteration_ns(pulses)
+        return means or [each.iteration_ns for each in newest]
 
     def _computes(self, newest: Sequence[Measured]) -> list[int]:
-        """Return what is known of the computation [ns] of these iterations; while pulses last, the newest means."""
+        """Return what is known of these iterations' computation [ns]; while pulses last, the newest means, if any."""
         pulses = self._pulses
-        return newest_known(each.compute_ns for each in newest) if pulses is None else self._means.compute_ns(pulses)
+        means = [] if pulses is None else self._means.compute_ns(pulses)
+        # Few samples of a device are no substitute: pulses of an equal distance may hit all of them.
+        if pulses is not None and (means or self._sampled):
+            return means
+        return newest_known(each.compute_ns for each in newest)
 
     def _waits(self, newest: Sequence[Measured]) -> list[int]:
         """Return what is known of the waits [ns] in these iterations; while pulses last, the newest means."""

@@ -5,9 +5,9 @@ device's times show which ranks compute longer, and whose transfers do. One cycl
 rank is profiled from its onset on, and again from its relief on, which has to be seen as well. All ranks that wait for
 each other see both within a few iterations. So each agent decides by itself, and no order has to arrive.
 
-A profile lasts as long as what is compared: all windows of C cycles, and one for cycles that are under way. While the
-slowdown lasts it is repeated in one cycle of ``_APART``, so that the job's newest state is known. Pulses need as many
-more cycles as their means are taken of.
+A profile lasts as long as what is compared: all windows of C cycles, and one for cycles that are under way. For pulses
+it is longer, by the window of their means. While the slowdown lasts it is repeated in one cycle of ``_APART``, so that
+the job's newest state is known.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class PulseMeans:
     def __init__(self) -> None:
         self._iterations: deque[int] = deque(maxlen=_KEPT)
         self._computes: deque[int] = deque(maxlen=_KEPT)
-        self._sampled: deque[tuple[int, int]] = deque(maxlen=_KEPT)  # iteration's number, computation
+        self._sampled: deque[tuple[int, int]] = deque(maxlen=_KEPT)  # of profiles: iteration's number, computation
+        self._newest_sample: int | None = None
 
     def add(self, measured: Measured) -> None:
         """Take an iteration that was not interrupted."""
@@ -38,9 +39,15 @@ class PulseMeans:
             self._computes.append(measured.compute_ns)
 
     def add_sample(self, measured: Measured) -> None:
-        """Take an iteration whose computation the device has measured."""
-        if measured.compute_ns is not None:
-            self._sampled.append((measured.iteration.number, measured.compute_ns))
+        """Take an iteration whose computation the device has measured.
+
+        Between two profiles the device times each twentieth cycle, and pulses of an equal distance hit either all of
+        these or none. So only iterations that were measured one after the other count.
+        """
+        number, before = measured.iteration.number, self._newest_sample
+        self._newest_sample = number
+        if measured.compute_ns is not None and before is not None and number == before + 1:
+            self._sampled.append((number, measured.compute_ns))
 
     def iteration_ns(self, slowdown: Slowdown) -> list[int]:
         """Return the means of the iteration time [ns], oldest first."""
@@ -48,7 +55,7 @@ class PulseMeans:
 
     def compute_ns(self, slowdown: Slowdown) -> list[int]:
         """Return the means of the computation [ns], oldest first; empty while too little is known of it."""
-        if not self._sampled:
+        if self._newest_sample is None:
             return _means(self._computes, slowdown.window)
         # Before the onset the device has timed few iterations, so that most of these would be older than the pulses.
         since = [compute_ns for number, compute_ns in self._sampled if number >= slowdown.first_iteration]

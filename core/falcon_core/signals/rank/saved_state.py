@@ -7,6 +7,7 @@ import msgspec
 from falcon_core.signals.attribution.healthy_compute import HealthyComputation
 from falcon_core.signals.changepoint.detector import ChangeDetector, Slowdown
 from falcon_core.signals.changepoint.expected_time import Slope
+from falcon_core.signals.changepoint.pulses import PulseShare
 from falcon_core.signals.changepoint.settled_level import SettledBlocks
 from falcon_core.signals.iterations.resume import Anchor
 from falcon_core.signals.rank.hang_deadline import Pause
@@ -25,6 +26,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: Slowdown | None = None
     pauses: list[Pause] = []
     settled: SettledBlocks = SettledBlocks()
+    pulse_share: PulseShare = PulseShare()
 
 
 def levels(detector: ChangeDetector, computation: HealthyComputation) -> RankMemory:

@@ -96,3 +96,46 @@ def test_a_rhythm_of_the_job_is_no_slowdown(name: str) -> None:
 def test_bursts_are_no_pulses() -> None:
     times = _noise(np.random.default_rng(9), 1500) * _bursts(12, 120)
     assert not any(slowdown is not None and slowdown.window for _, slowdown in _events(times))
+
+
+@pytest.mark.parametrize("onset", [50, 90])
+def test_before_the_healthy_share_is_known_most_iterations_suffice(onset: int) -> None:
+    times = _noise(np.random.default_rng(onset), onset + 200)
+    pattern = np.resize([True, True, False, True, False], 200)
+    times[onset:][pattern] *= 1.6
+    [(reported, slowdown), *_] = _events(times)
+    assert slowdown is not None
+    assert onset < reported <= onset + 30
+
+
+def _again(before: ChangeDetector, times: Times, first: int) -> ChangeDetector:
+    """Return a new agent's detector, after it has read the ring again from this iteration on."""
+    after = ChangeDetector(verify_percent=10, consecutive=5, known=before.reference, pulses=before.pulse_share)
+    after.slowdown = before.slowdown
+    for number in range(first, len(times)):
+        after.feed(number, 1000 * number, int(times[number] * 1e9))
+    return after
+
+
+@pytest.mark.parametrize("first", [160, 260, 330])
+def test_pulses_outlive_an_agent_wherever_its_ring_begins(first: int) -> None:
+    times = _noise(np.random.default_rng(first), 600)
+    times[300::5] *= 6.0
+    before = _detector()
+    _events(times[:500], before)
+    assert before.slowdown is not None
+    after = _again(before, times, first)
+    assert after.slowdown is not None
+    assert after.slowdown.window
+    assert after.slowdown.after_ns == pytest.approx(2 * after.slowdown.before_ns, rel=0.15)
+
+
+def test_pulses_end_for_a_new_agent_of_a_job_with_a_rhythm_of_its_own() -> None:
+    times = _noise(np.random.default_rng(9), 1400)
+    times[::20] *= 4.0
+    times[600:800:2] *= 8.0
+    before = _detector()
+    _events(times[:760], before)
+    assert before.slowdown is not None
+    assert before.slowdown.window
+    assert _again(before, times, 740).slowdown is None

@@ -6,14 +6,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from falcon_core.signals.attribution.measured import Measured
+from falcon_core.signals.calls.stream import Tokenizer
 from falcon_core.signals.changepoint.detector import Slowdown
+from falcon_core.signals.iterations.segmenter import Iteration
 from falcon_core.signals.rank.chain import RankChain
 from falcon_core.signals.rank.profiling import Profile
-from falcon_core.signals.rank.pulse_means import waits_ns
+from falcon_core.signals.rank.pulse_means import PulseMeans, waits_ns
 from falcon_core.wire.reporting.messages import Detection, RankSignals
 from tests.unit.signals.streams import MS, Script, ddp
 
 EVERY = 4  # one iteration of so many is a pulse
+NO_CALLS = Tokenizer().calls(Script().records)
 PULSES = Slowdown(first_iteration=100, start_ns=0, reported_iteration=140, before_ns=1, after_ns=2, window=80)
 
 
@@ -67,3 +71,35 @@ def test_the_device_times_as_many_cycles_as_the_means_need() -> None:
 
 def test_waits_are_what_computation_and_healthy_communication_leave() -> None:
     assert waits_ns([90, 100, 110], [60, 30], healthy_ns=20) == [20, 60]
+
+
+def _sampled(means: PulseMeans, numbers: range, pulses: range) -> None:
+    for number in numbers:
+        iteration = Iteration(number=number, start_ns=0, end_ns=MS, interrupted=False, among=NO_CALLS)
+        means.add_sample(Measured(iteration=iteration, iteration_ns=MS, compute_ns=6 * MS if number in pulses else MS))
+
+
+@pytest.mark.parametrize("phase", [0, 3])
+def test_cycles_that_are_timed_between_profiles_do_not_count(phase: int) -> None:
+    """Pulses in each tenth cycle hit all of each twentieth, or none."""
+    means, pulses = PulseMeans(), range(100 + phase, 2000, 10)
+    _sampled(means, range(140, 300), pulses)
+    known = means.compute_ns(PULSES)
+    _sampled(means, range(300, 1500, 20), pulses)
+    assert means.compute_ns(PULSES) == known
+    assert float(np.median(known)) == pytest.approx(1.5 * MS, rel=0.1)
+
+
+def test_the_first_iterations_after_an_agents_return_are_reported_as_they_are() -> None:
+    script = Script(seed=3, jitter=0.02)
+    script.cycle(ddp(3, 100 * MS), 60)
+    before = RankChain(Detection())
+    before.feed(script.records)
+    memory = msgspec.structs.replace(before.memory(), slowdown=msgspec.structs.replace(PULSES, first_iteration=30))
+    kept = len(script.records)
+    script.cycle(ddp(3, 100 * MS), 14)
+    after = RankChain(Detection(), memory)
+    after.feed(script.records[kept:], lost=True)
+    assert after.slowdown is not None
+    assert after.track() is not None
+    assert after.signals(0, 0).iteration_ns
