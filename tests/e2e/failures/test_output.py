@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job, condition, training_job, with_script
 
@@ -32,6 +34,7 @@ def test_a_rank_that_raised_and_stays_alive_is_named_with_its_words_and_restarte
     print(described[described.index("Diagnoses") :])
 
 
+@pytest.mark.long  # integration/agent/test_output shows what is reported of them
 def test_exceptions_that_are_caught_and_logged_are_no_incident(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
