@@ -255,11 +255,13 @@ def test_a_standby_is_the_first_that_the_kernel_kills_for_memory(
     (tmp_path / "greedy").touch()
     os.kill(held, signal.SIGKILL)
     (greedy,) = until(lambda: below(launcher.process.pid) - {rank, held})
+    # Before that it needs the launcher, which must not be stopped earlier.
+    until((tmp_path / f"imported-{greedy}").exists)
     # The launcher ends a standby when memory is short, and it stops one that takes much CPU time: here the kernel acts.
     os.kill(launcher.process.pid, signal.SIGSTOP)
     os.kill(greedy, signal.SIGCONT)
     (tmp_path / "fill").touch()
-    until(lambda: oom_kills(limited_memory) >= 1)
+    until(lambda: oom_kills(limited_memory) >= 1, 180)
     os.kill(launcher.process.pid, signal.SIGCONT)
     until(lambda: (launcher.wait(state="Running").oom_kills or 0) >= 1)
     until(lambda: below(launcher.process.pid) == {rank})
