@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -182,18 +183,21 @@ class Classifier:
         return list(_first(self._findings(_lines(text), source), most))
 
     def _findings(self, lines: list[bytes], source: Source | None) -> Iterator[Finding]:
-        for start in range(0, len(lines), _BLOCK):
-            for number in self._suspects(lines, start, min(start + _BLOCK, len(lines)), source):
-                finding = self._judge(lines[number], number, source, False)
-                if finding is not None:
-                    yield finding
+        for number in self._suspects(lines, source):
+            finding = self._judge(lines[number], number, source, False)
+            if finding is not None:
+                yield finding
 
-    def _suspects(self, lines: list[bytes], start: int, end: int, source: Source | None) -> Iterable[int]:
-        """Return the numbers of the lines that may tell of an error."""
+    def _suspects(self, lines: list[bytes], source: Source | None) -> Iterable[int]:
+        """Return the numbers of the lines that may tell of an error, in order."""
         # A few lines are no flood, and may be unlike all before them: the automaton would be the slower look.
         if len(lines) <= _FEW:
-            return range(start, end)
-        return _suspects(self._may_tell(source), lines, start, end)
+            return range(len(lines))
+        may_tell = self._may_tell(source)
+        blocks = range(0, len(lines), _BLOCK)
+        return chain.from_iterable(
+            _suspects(may_tell, lines, start, min(start + _BLOCK, len(lines))) for start in blocks
+        )
 
     def _may_tell(self, source: Source | None) -> Callable[[bytes], bool]:
         """Return the check whether a rule may match a text from there."""

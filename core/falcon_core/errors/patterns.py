@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Final, Protocol, cast
 
 import re2
@@ -108,7 +107,7 @@ class PatternSet:
         found += [index for index, pattern in others if pattern.search(text) is not None]
         return sorted(found)
 
-    @cached_property
+    @functools.cached_property
     def _match(self) -> Callable[[bytes], Any]:
         automaton = re2.Set.SearchSet(options(_AUTOMATON_BYTES))
         for pattern in self._patterns:
@@ -116,7 +115,7 @@ class PatternSet:
         automaton.Compile()
         return cast(Callable[[bytes], Any], automaton.Match)
 
-    @cached_property
+    @functools.cached_property
     def _by_words(self) -> tuple[Any, list[int], list[tuple[int, Any]]]:
         """Return the filter, the indices of its patterns, and the patterns that it cannot take."""
         filtered, indices, others = re2.Filter(), [], []
