@@ -60,7 +60,7 @@ SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent:cli
 
 .PHONY: lint format types test test-one test-unit test-integration test-slow test-gpu test-e2e test-e2e-long test-soak
-lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, vermin, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose, tests that import
+lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, vermin, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose, imports of the tests that need a cluster or a GPU
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
 	@lint-imports --no-cache >/dev/null || lint-imports --no-cache
@@ -72,7 +72,7 @@ lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, vermin, lim
 	@$(PY) -m dev.prose
 	@$(PY) -m dev.docstrings
 	@$(PY) -m dev.fidelity
-	@pytest --collect-only -q tests >/dev/null || pytest --collect-only -q tests
+	@pytest --collect-only -q tests/e2e tests/gpu >/dev/null || pytest --collect-only -q tests/e2e tests/gpu
 	@echo "lint: ok"
 
 format: venv shim-format ## rewrite the sources in the project's format
@@ -82,7 +82,7 @@ format: venv shim-format ## rewrite the sources in the project's format
 	@$(PY) -m dev.fidelity --write
 
 types: venv ## mypy --strict
-	@mypy
+	@mypy --cache-dir $(FALCON_CACHE)/mypy
 	@echo "types: ok"
 
 test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (what they need is built: docs/developer.md)
