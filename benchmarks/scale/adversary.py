@@ -46,6 +46,7 @@ REPORT_EVERY_SECONDS: Final = 0.5
 COUNTERS: Final = tuple(
     f"falcon_gateway_{name}_total" for name in ("refused", "reports", "series", "paused", "thinned")
 )
+PAGES: Final = "falcon_gateway_pages_refused_total"  # has no job: its clients show no certificate
 PASSED: Final = "falcon_gateway_passed_bytes_total"
 LOOK_SECONDS: Final = 0.05
 MIB: Final = 1 << 20
@@ -143,6 +144,7 @@ class Scene:
         tls = self.site.tls(self.site.jobs, GPT.uid)
         return Target(
             gateways=[gateway.agents for gateway in self.gateways],
+            pages=self.gateways[0].pages,
             ca=tls.ca,
             cert=tls.cert,
             key=tls.key,
@@ -160,8 +162,8 @@ class Scene:
         for gateway in self.gateways:
             for sample in await gateway.samples():
                 name, labels = sample.name, sample.labels
-                ours = labels.get("job") in (GPT.uid, "unknown")
-                if ours and (name in COUNTERS or name == PASSED) and labels.get("outcome") != "accepted":
+                ours = labels.get("job") in (GPT.uid, "unknown") or name == PAGES
+                if ours and name in (*COUNTERS, PAGES, PASSED) and labels.get("outcome") != "accepted":
                     detail = labels.get("reason") or labels.get("outcome")
                     found[f"{name}{{{detail}}}" if detail else name] += int(sample.value)
         for (_, job, reason), count in self.observer.cache.refused().items():

@@ -36,6 +36,7 @@ class Target:
     """Where to attack, and as whom."""
 
     gateways: list[str]
+    pages: str  # of the first gateway: health and metrics
     ca: Path
     cert: Path
     key: Path
@@ -270,6 +271,26 @@ async def half_open(target: Target) -> str:
     return f"{len(kept):,} connections without a word, {open_} open at the end"
 
 
+async def pages_unread(target: Target) -> str:
+    """Ask for metrics, many times on each connection, and read nothing."""
+    host, port = target.pages.split(":")
+    kept: list[socket.socket] = []
+    end = time.monotonic() + target.seconds
+    while time.monotonic() < end and len(kept) < 9_000:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        raw.settimeout(0.05)
+        with contextlib.suppress(OSError):
+            raw.bind((ELSEWHERE, 0))
+            raw.connect((host, int(port)))
+            raw.sendall(b"GET /metrics HTTP/1.1\r\nHost: gateway\r\n\r\n" * 1_500)
+        kept.append(raw)
+    await asyncio.sleep(max(0.0, end - time.monotonic()))
+    for raw in kept:
+        raw.close()
+    return f"{len(kept):,} connections that ask for metrics and read nothing"
+
+
 def _is_open(raw: socket.socket) -> bool:
     raw.setblocking(False)
     try:
@@ -305,4 +326,5 @@ ATTACKS: Final = (
     Attack("a reader that takes nothing", slow_reader),
     Attack("connections with a certificate", many_connections),
     Attack("connections without a word (up to 10 000)", half_open),
+    Attack("slow readers of metrics, without a certificate (up to 9 000)", pages_unread),
 )

@@ -17,6 +17,8 @@ type Metrics struct {
 	Registry *prometheus.Registry
 	// Refused counts streams, connections and reports that were refused, by reason and job.
 	Refused *prometheus.CounterVec
+	// PagesRefused counts connections to the pages that were closed unanswered, by reason.
+	PagesRefused *prometheus.CounterVec
 	// Reports counts what became of reports, by outcome and job.
 	Reports *prometheus.CounterVec
 	// Series counts what became of chunks of series, by outcome and job.
@@ -49,8 +51,11 @@ func New() *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(),
 		Refused:  counters("refused_total", "Connections, streams and reports that were refused.", "reason", "job"),
-		Reports:  counters("reports_total", "Reports of agents.", "outcome", "job"),
-		Series:   counters("series_total", "Chunks of series.", "outcome", "job"),
+		PagesRefused: counters(
+			"pages_refused_total", "Connections to health and metrics that were closed for newer ones or opened too fast.", "reason",
+		),
+		Reports: counters("reports_total", "Reports of agents.", "outcome", "job"),
+		Series:  counters("series_total", "Chunks of series.", "outcome", "job"),
 		Unread: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "falcon_gateway_series_unread_total", Help: "Chunks of series dropped because a subscriber read too slowly.",
 		}),
@@ -72,13 +77,18 @@ func New() *Metrics {
 		}),
 	}
 	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.Refused, m.Reports, m.Series, m.Unread, m.Subscribers, m.Thinned, m.Paused, m.Lost, m.Passed, m.Writes, m.Connections, m.Delay)
+		m.Refused, m.PagesRefused, m.Reports, m.Series, m.Unread, m.Subscribers, m.Thinned, m.Paused, m.Lost, m.Passed, m.Writes, m.Connections, m.Delay)
 	return m
 }
 
 // Refuse counts a refusal.
 func (m *Metrics) Refuse(reason job.Reason, jobUID string) {
 	m.Refused.WithLabelValues(string(reason), jobUID).Inc()
+}
+
+// RefusePage counts a connection to the pages that was closed unanswered.
+func (m *Metrics) RefusePage(reason string) {
+	m.PagesRefused.WithLabelValues(reason).Inc()
 }
 
 // Forget removes the series of a job that is gone.

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -18,6 +17,7 @@ import (
 	"falcon.dev/gateway/internal/hub"
 	"falcon.dev/gateway/internal/job"
 	"falcon.dev/gateway/internal/metrics"
+	"falcon.dev/gateway/internal/pages"
 	"falcon.dev/gateway/internal/transport"
 	"falcon.dev/gateway/internal/wire"
 )
@@ -65,12 +65,13 @@ func Listen(settings *config.Config, center *hub.Hub, log *slog.Logger) (*Listen
 	)...)
 	wire.RegisterOperatorLinkServer(l.operators, &Operators{Hub: center, Draining: l.draining})
 	wire.RegisterSeriesLinkServer(l.operators, &Subscribers{Hub: center, Draining: l.draining})
-	l.pages = &http.Server{Handler: l.pagesOf(center), ReadHeaderTimeout: handshakeTimeout}
+	l.pages = pages.Server(l.pagesOf(center))
 	for i, address := range []string{settings.AgentsListen, settings.OperatorListen, settings.PagesListen} {
 		if l.listening[i], err = net.Listen("tcp", address); err != nil {
 			return nil, err
 		}
 	}
+	l.listening[2] = pages.NewListener(l.listening[2], center.Metrics.RefusePage)
 	return l, nil
 }
 
@@ -147,15 +148,15 @@ func (l *Listeners) Close() {
 
 // pagesOf returns /healthz, /readyz and /metrics.
 func (l *Listeners) pagesOf(center *hub.Hub) http.Handler {
-	pages := http.NewServeMux()
-	pages.Handle("GET /metrics", promhttp.HandlerFor(center.Metrics.Registry, promhttp.HandlerOpts{}))
-	pages.HandleFunc("GET /healthz", func(answer http.ResponseWriter, _ *http.Request) {
+	served := http.NewServeMux()
+	served.Handle("GET /metrics", pages.NewMetrics(center.Metrics.Registry))
+	served.HandleFunc("GET /healthz", func(answer http.ResponseWriter, _ *http.Request) {
 		write(answer, center.Ticking(time.Now()), "alive", "the gateway's own clock stands still")
 	})
-	pages.HandleFunc("GET /readyz", func(answer http.ResponseWriter, _ *http.Request) {
+	served.HandleFunc("GET /readyz", func(answer http.ResponseWriter, _ *http.Request) {
 		write(answer, center.Informed() && !l.ending.Load(), "ready", "no announcements were read yet, or the gateway ends")
 	})
-	return pages
+	return served
 }
 
 func write(answer http.ResponseWriter, well bool, yes, no string) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -15,12 +14,8 @@ import (
 	"falcon.dev/gateway/internal/job"
 )
 
-const (
-	// A source address may begin this many seconds' worth of handshakes at once.
-	handshakeBurstSeconds = 5
-	// Addresses that have been quiet are forgotten when there are so many.
-	manyAddresses = 10_000
-)
+// handshakeBurstSeconds is how many seconds' worth of handshakes a source address may begin at once.
+const handshakeBurstSeconds = 5
 
 // Limits bound connections before their first message.
 type Limits struct {
@@ -45,16 +40,17 @@ type Guard struct {
 	mu        sync.Mutex
 	open      int
 	byName    map[string]int
-	addresses map[netip.Addr]*budget.Bucket
+	addresses *budget.Addresses
 }
 
 // NewGuard wraps the credentials of a listener.
 func NewGuard(inner credentials.TransportCredentials, limits Limits) *Guard {
+	rate := float64(limits.HandshakesPerSecond)
 	return &Guard{
 		TransportCredentials: inner,
 		limits:               limits,
 		byName:               map[string]int{},
-		addresses:            map[netip.Addr]*budget.Bucket{},
+		addresses:            budget.NewAddresses(rate, handshakeBurstSeconds*rate),
 	}
 }
 
@@ -133,33 +129,12 @@ func (g *Guard) enter(from net.Addr, now time.Time) job.Reason {
 	if g.open >= g.limits.Connections {
 		return job.Connections
 	}
-	if tcp, ok := from.(*net.TCPAddr); ok && !g.bucket(tcp.AddrPort().Addr(), now).Take(1, now) {
+	if tcp, ok := from.(*net.TCPAddr); ok && !g.addresses.Take(tcp.AddrPort().Addr(), now) {
 		return job.Handshakes
 	}
 	g.open++
 	g.limits.Opened(1)
 	return ""
-}
-
-func (g *Guard) bucket(address netip.Addr, now time.Time) *budget.Bucket {
-	known := g.addresses[address]
-	if known == nil {
-		if len(g.addresses) >= manyAddresses {
-			g.forgetQuiet(now)
-		}
-		rate := float64(g.limits.HandshakesPerSecond)
-		known = budget.NewBucket(rate, handshakeBurstSeconds*rate, now)
-		g.addresses[address] = known
-	}
-	return known
-}
-
-func (g *Guard) forgetQuiet(now time.Time) {
-	for address, bucket := range g.addresses {
-		if bucket.Full(now) {
-			delete(g.addresses, address)
-		}
-	}
 }
 
 func (g *Guard) admit(name string) bool {

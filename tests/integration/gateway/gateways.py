@@ -41,6 +41,7 @@ from tests.integration.pki import Issued
 from tests.integration.ports import free_port
 
 BINARY = Path(os.environ.get("GATEWAY_OUT", "")) / "falcon-gateway"
+PAGE_KEPT_SECONDS = 1.1  # after that a page of metrics is made anew
 _revisions = itertools.count(1)
 
 
@@ -174,20 +175,24 @@ class Gateway:
         return [sample for family in families for sample in family.samples]
 
     async def counter(self, name: str, **labels: str) -> float:
-        """Return the sum of a metric's samples that have the given labels."""
-        return sum(
-            sample.value
-            for sample in await self.samples()
-            if sample.name == f"falcon_gateway_{name}" and labels.items() <= sample.labels.items()
-        )
+        """Return the sum of a metric's samples that have the given labels, as it is now."""
+        await asyncio.sleep(PAGE_KEPT_SECONDS)
+        return await self._sum(name, labels)
 
     async def counted(self, name: str, at_least: float = 1, **labels: str) -> None:
         """Wait until a metric has reached a value."""
 
         async def reached() -> bool:
-            return await self.counter(name, **labels) >= at_least
+            return await self._sum(name, labels) >= at_least
 
         await eventually(reached)
+
+    async def _sum(self, name: str, labels: dict[str, str]) -> float:
+        return sum(
+            sample.value
+            for sample in await self.samples()
+            if sample.name == f"falcon_gateway_{name}" and labels.items() <= sample.labels.items()
+        )
 
 
 @dataclass

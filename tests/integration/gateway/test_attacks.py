@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc.aio
 import pytest
@@ -288,3 +290,25 @@ async def test_an_agents_certificate_does_not_open_etcd_nor_the_operators_port(s
             ) as etcd:
                 await etcd.get_prefix(REPORTS)
     await scene.others_notice_nothing()
+
+
+async def test_strangers_who_fill_the_port_of_the_pages(scene: Scene) -> None:
+    """Eight pods without a certificate ask for metrics in a loop and read nothing; none of 400 answers piles up."""
+    host, port = scene.gateway.pages.rsplit(":", 1)
+    with contextlib.ExitStack() as stack:
+        for number in range(400):
+            stranger = stack.enter_context(socket.socket())
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            stranger.settimeout(1)
+            stranger.bind((f"127.0.1.{1 + number % 8}", 0))
+            with contextlib.suppress(OSError):  # refused
+                stranger.connect((host, int(port)))
+                stranger.sendall(b"GET /metrics HTTP/1.1\r\nHost: gateway\r\n\r\n" * 200)
+        # Connections are accepted in turn: once this one is answered, all of the strangers' have been.
+        assert await scene.gateway.page("healthz") == "alive\n"
+        assert _open_files(scene.pid) < 200
+        await scene.others_notice_nothing()
+
+
+def _open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
