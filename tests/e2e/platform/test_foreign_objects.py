@@ -33,7 +33,9 @@ def test_a_persons_service_is_untouched_and_the_job_starts_without_it(
     # The operator writes the two conditions one after the other.
     taken = ("Ready", "ReconcileFailed")
     status = job.wait(
-        "it names the Service", lambda s: all(condition(s, each).get("reason") == "NameTaken" for each in taken), SECONDS
+        "it names the Service",
+        lambda found: all(condition(found, each).get("reason") == "NameTaken" for each in taken),
+        SECONDS,
     )
     assert "/gpt exists and is not this job's" in condition(status, "Ready")["message"]
     assert (job.pods(), status["state"]) == ([], "Pending")
