@@ -15,7 +15,7 @@ _PYTHON_IMAGE = (
     "dev/images/requirements.py",
     ".dockerignore",
 )
-_SHARED_CODE = ("core/falcon_core", "core/falcon_gateway")
+_SHARED_CODE = ("core/falcon_core", "core/falcon_gateway", "core/falcon_listen")
 
 
 @dataclass(frozen=True)

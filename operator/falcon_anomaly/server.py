@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client import CollectorRegistry
+
+from falcon_listen import pages as page_server
 
 OPERATOR: Final = "root"  # the common name of the operator's certificate, by the authority that signed ours
 FILES: Final = ("ca.crt", "tls.crt", "tls.key")
@@ -47,10 +48,13 @@ async def serving(wanted: Ports, tls_dir: Path, pages: Pages) -> AsyncIterator[P
     """
     async with AsyncExitStack() as stack:
         context = server_context(tls_dir)
-        secured = await stack.enter_async_context(_site(_verdict_pages(pages), wanted.secured, context))
+        refused = page_server.refusals(pages.registry)
+        verdicts = page_server.serving(_verdict_pages(pages), wanted.secured, refused, context)
+        secured = await stack.enter_async_context(verdicts)
         renewal = asyncio.create_task(_renew(context, tls_dir), name="renewal")
         stack.callback(renewal.cancel)
-        plain = await stack.enter_async_context(_site(_plain_pages(pages), wanted.plain, None))
+        open_to_all = page_server.health_and_metrics(pages.registry, pages.ready)
+        plain = await stack.enter_async_context(page_server.serving(open_to_all, wanted.plain, refused))
         yield Ports(secured, plain)
 
 
@@ -99,31 +103,3 @@ def _common_name(request: web.Request) -> str:
     subject = certificate.get("subject", ()) if certificate else ()
     names = [value for part in subject for key, value in part if key == "commonName"]
     return str(names[0]) if len(names) == 1 else ""
-
-
-def _plain_pages(pages: Pages) -> web.Application:
-    async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def readyz(_: web.Request) -> web.Response:
-        missing = pages.ready()
-        return web.Response(text=f"{missing or 'ok'}\n", status=503 if missing else 200)
-
-    async def metrics(_: web.Request) -> web.Response:
-        text = generate_latest(pages.registry)
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-
-    app = web.Application(client_max_size=1024)
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
-    return app
-
-
-@asynccontextmanager
-async def _site(app: web.Application, port: int, context: ssl.SSLContext | None) -> AsyncIterator[int]:
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, port=port, ssl_context=context).start()
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -20,8 +19,12 @@ import structlog
 from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_core.wire.saves.checkpoint import BUFFERS, PAGE_BYTES, Held, Parts, unpack_parts
+from falcon_listen.listener import Listener, listening_socket
+from falcon_listen.places import Limits
 
 MOST_CONNECTIONS = 64
+# Of connections whose TLS handshake has not ended: none of them takes the place of one that shows a certificate.
+HANDSHAKES = Limits(places=32, places_of_a_source=16, opened_per_second=20, opened_at_once=40)
 _log = structlog.get_logger()
 
 
@@ -121,7 +124,7 @@ class Holder:
         self._context = context
         self._wards = wards
         self._needed = needed
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._writing: set[int] = set()  # ranks
         self._busy: set[Path] = set()
         self._connections = 0
@@ -131,18 +134,20 @@ class Holder:
 
         ``host``: "" for all addresses, by IPv4 and IPv6 at the same port.
         """
-        both = not host and socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
-        listening = socket.create_server((host, 0), family=family, dualstack_ipv6=both)
-        self._server = await asyncio.start_server(
-            self._serve, sock=listening, ssl=self._context, limit=protocol.PIECE_BYTES
-        )
-        return int(listening.getsockname()[1])
+        loop = asyncio.get_running_loop()
+
+        def connection() -> asyncio.StreamReaderProtocol:
+            reader = asyncio.StreamReader(limit=protocol.PIECE_BYTES, loop=loop)
+            return asyncio.StreamReaderProtocol(reader, self._serve, loop=loop)
+
+        self._listener = Listener(listening_socket(0, host), connection, HANDSHAKES, context=self._context)
+        self._listener.start()
+        return self._listener.port
 
     def close(self) -> None:
         """Stop listening."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1

@@ -1,4 +1,4 @@
-// Package pages serves health and metrics by plain HTTP to clients whom nobody has checked. Whatever they do, they hold a
+// Package pages serves health and metrics by plain HTTP to clients that show no certificate. Whatever they do, they hold a
 // bounded number of connections, each for a bounded time.
 package pages
 

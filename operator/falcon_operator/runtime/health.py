@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client import CollectorRegistry
+
+from falcon_listen import pages
 
 
 @asynccontextmanager
@@ -24,25 +24,7 @@ async def serving(
 
     ``ready`` returns what is still missing, "" when nothing is missing; ``notes`` returns further lines for people.
     """
-
-    async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def readyz(_: web.Request) -> web.Response:
-        missing = ready()
-        lines = [missing or "ok", *notes()]
-        return web.Response(text="".join(f"{line}\n" for line in lines), status=503 if missing else 200)
-
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-
-    app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, port=port)
-        await site.start()
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
+    async with pages.serving(
+        pages.health_and_metrics(registry, ready, notes), port, pages.refusals(registry)
+    ) as chosen:
+        yield chosen

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import os
+import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -15,8 +17,8 @@ import pytest
 from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.client import Peer, fetch, put
 from falcon_agent.checkpoint.protocol import PeerError
-from falcon_agent.checkpoint.server import Copies, Holder
-from falcon_core.wire.saves.checkpoint import CHECKS_OFFSET, PAGE_BYTES, VERIFIED_OFFSET, Held
+from falcon_agent.checkpoint.server import HANDSHAKES, Copies, Holder
+from falcon_core.wire.saves.checkpoint import CHECKS_OFFSET, PAGE_BYTES, VERIFIED_OFFSET, Held, unpack_parts
 from falcon_operator.bus import certs
 from tests.integration.pki import Issued, Pki
 from tests.unit.client_format import client
@@ -303,3 +305,59 @@ async def test_what_is_no_buffer_is_not_read(site: Site, tmp_path: Path, put_the
         os.mkfifo(own)
     with pytest.raises(OSError):
         await put(site.peer(), own)
+
+
+HELLO = bytes([22, 3, 1, 0x3F, 0xF0, 1, 0, 0x3F, 0xEC, 3, 3]) + bytes(4096)  # the beginning of a TLS handshake
+
+
+@pytest.mark.parametrize("said", [b"", HELLO], ids=["nothing", "half a handshake"])
+async def test_strangers_without_a_certificate_keep_nobody_out(site: Site, tmp_path: Path, said: bytes) -> None:
+    """Four pods open connections and end no handshake; the peer gives and fetches copies meanwhile."""
+    loop = asyncio.get_running_loop()
+    strangers = []
+    with contextlib.ExitStack() as stack:
+        for number in range(160):
+            stranger = stack.enter_context(socket.socket())
+            stranger.setblocking(False)
+            stranger.bind((f"127.0.1.{1 + number % 4}", 0))
+            await loop.sock_connect(stranger, ("127.0.0.1", site.port))
+            strangers.append(stranger)
+            with contextlib.suppress(OSError):  # its place was taken already
+                stranger.send(said)
+        saved = await copy(site, tmp_path / "own", 20)
+        assert sum(map(_is_open, strangers)) <= HANDSHAKES.places
+        fresh = empty(tmp_path / "fresh")
+        assert await fetch(site.peer(), 0, [fresh]) == [20]
+    assert fresh.read_bytes() == saved
+
+
+def _is_open(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+async def test_strangers_cut_off_no_transfer(site: Site, tmp_path: Path) -> None:
+    """A peer that shows the job's certificate keeps its connection, however many handshakes begin."""
+    loop = asyncio.get_running_loop()
+    own = tmp_path / "own"
+    page = fill(own, 20)[:PAGE_BYTES]
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=site.peer().context)
+    writer.write(protocol.REQUEST.pack(protocol.MAGIC, protocol.VERSION, protocol.PUT, 0) + page)
+    assert await reader.readexactly(1) == bytes([protocol.OK])
+    with contextlib.ExitStack() as stack:
+        for number in range(120):
+            stranger = stack.enter_context(socket.socket())
+            stranger.setblocking(False)
+            stranger.bind((f"127.0.1.{1 + number % 4}", 0))
+            await loop.sock_connect(stranger, ("127.0.0.1", site.port))
+        parts = unpack_parts(page, SIZE)
+        assert parts is not None
+        with own.open("rb") as file:
+            await protocol.send_body(writer, file.fileno(), page, parts)
+        assert await reader.readexactly(1) == bytes([protocol.OK])
+    writer.close()
+    assert site.steps() == [20]

@@ -1,0 +1,140 @@
+"""Serve health and metrics by HTTP to clients that show no certificate.
+
+The event loop that does the work answers: if it hangs, so do the pages, and the kubelet restarts the process. Only the
+text of the metrics is made in a thread, at most once a second, and all who read it share its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from falcon_listen.listener import Listener, listening_socket
+from falcon_listen.places import Limits
+
+LIMITS: Final = Limits(places=128, places_of_a_source=16, opened_per_second=20, opened_at_once=40)
+CONNECTION_SECONDS: Final = 15.0  # whatever the client does meanwhile
+KEPT_SECONDS: Final = 1.0  # of the text of metrics
+MOST_BODY_BYTES: Final = 1024
+_PIECE_BYTES = 64 << 10
+
+
+class _Snapshot:
+    """Metrics that were collected, as a collector."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._families)
+
+
+class MetricsPage:
+    """The text of a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._making = asyncio.Lock()
+        self._text = b""
+        self._made_at = float("-inf")
+
+    async def text(self) -> bytes:
+        """Return the text; it is at most ``KEPT_SECONDS`` old."""
+        async with self._making:
+            if time.monotonic() - self._made_at >= KEPT_SECONDS:
+                # Collected here, since what the collectors read changes in this loop alone.
+                snapshot = CollectorRegistry()
+                snapshot.register(_Snapshot(list(self._registry.collect())))
+                self._text = await asyncio.to_thread(generate_latest, snapshot)
+                self._made_at = time.monotonic()
+            return self._text
+
+
+def health_and_metrics(
+    registry: CollectorRegistry, ready: Callable[[], str], notes: Callable[[], Sequence[str]] = tuple
+) -> web.Application:
+    """Return /healthz, /readyz and /metrics.
+
+    ``ready`` returns what is still missing, "" when nothing is missing; ``notes`` returns further lines for people.
+    """
+    page = MetricsPage(registry)
+
+    async def healthz(request: web.Request) -> web.StreamResponse:
+        return await _answer(request, b"ok\n")
+
+    async def readyz(request: web.Request) -> web.StreamResponse:
+        missing = ready()
+        lines = [missing or "ok", *notes()]
+        return await _answer(request, "".join(f"{line}\n" for line in lines).encode(), status=503 if missing else 200)
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        _read_no_more(request)
+        return await _answer(request, await page.text(), kind=CONTENT_TYPE_PLAIN_0_0_4)
+
+    app = web.Application(client_max_size=MOST_BODY_BYTES)
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    return app
+
+
+def _read_no_more(request: web.Request) -> None:
+    """Leave further requests of this connection unread: aiohttp would keep any number of them in memory."""
+    if isinstance(request.transport, asyncio.ReadTransport):
+        request.transport.pause_reading()
+
+
+async def _answer(
+    request: web.Request, body: bytes, *, status: int = 200, kind: str = "text/plain; charset=utf-8"
+) -> web.StreamResponse:
+    """Answer the only request of a connection, a piece at a time: aiohttp would copy the whole for a slow reader."""
+    _read_no_more(request)
+    response = web.StreamResponse(status=status, headers={"Content-Type": kind, "Content-Length": str(len(body))})
+    response.force_close()
+    with contextlib.suppress(ConnectionResetError):  # the client has gone, or its place was taken
+        await response.prepare(request)
+        for begin in range(0, len(body), _PIECE_BYTES):
+            await response.write(body[begin : begin + _PIECE_BYTES])
+        await response.write_eof()
+    return response
+
+
+def refusals(registry: CollectorRegistry) -> Callable[[str], None]:
+    """Return a function that counts a connection that was closed unanswered, by its reason."""
+    counter = Counter(
+        "falcon_pages_refused",
+        "Connections to this process's ports that were closed for newer ones or opened too fast.",
+        ["reason"],
+        registry=registry,
+    )
+    return lambda reason: counter.labels(reason).inc()
+
+
+@asynccontextmanager
+async def serving(
+    app: web.Application, port: int, refused: Callable[[str], None], context: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Serve an application on all addresses; yield the port.
+
+    Raises OSError where the port is taken.
+    """
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    assert runner.server is not None
+    listening = listening_socket(port, small_buffers=True)
+    listener = Listener(listening, runner.server, LIMITS, refused=refused, context=context, lasting=CONNECTION_SECONDS)
+    listener.start()
+    try:
+        yield listener.port
+    finally:
+        listener.close()
+        listener.drop_all()
+        await runner.cleanup()
