@@ -140,6 +140,17 @@ podSelector:
     app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{- /* (dict "root" . "port" "http") -> a rule of a NetworkPolicy: who reaches a port of health and metrics. The kubelet of a
+pod's own node always does. */ -}}
+{{- define "falcon.metricsRule" -}}
+ports: [{port: {{ .port }}}]
+from:
+- {{ include "falcon.peer" (dict "root" .root "component" "test") | nindent 2 | trim }}
+{{- with .root.Values.networkPolicy.metricsFrom }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "falcon.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532

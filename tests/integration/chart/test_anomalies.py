@@ -83,7 +83,8 @@ def test_it_reaches_gateways_and_names_alone_and_only_the_operator_asks_it() -> 
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     verdicts, pages = policy["ingress"]
     assert (verdicts["ports"], components(verdicts["from"])) == ([{"port": "verdicts"}], ["operator"])
-    assert pages == {"ports": [{"port": "http"}]}
+    assert pages["ports"] == [{"port": "http"}]
+    assert components(pages["from"][:1]) == ["test"]
     gateways, names = policy["egress"]
     assert (gateways["ports"], components(gateways["to"])) == ([{"port": "operator"}], ["gateway"])
     assert {port["port"] for port in names["ports"]} == {53}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.integration.chart.charts import (
     helm,
 )
 
+READERS = ["test", "monitoring"]  # of metrics, by default
 THREE = ("--set", "etcd.replicas=3,etcd.persistence.enabled=true")
 EXTERNAL = (
     "--set",
@@ -184,14 +186,48 @@ def test_who_may_reach_whom() -> None:
     assert _allowed(chart("NetworkPolicy", "falcon-etcd")) == {
         "client": ["operator", "gateway", "test"],
         "peer": ["etcd"],
-        "metrics": None,
+        "metrics": READERS,
     }
     assert _allowed(chart("NetworkPolicy", "falcon-gateway")) == {
         "agents": [LABEL_JOB, "test"],
         "operator": ["operator"],
-        "http": None,
+        "http": READERS,
     }
+    assert _allowed(chart("NetworkPolicy", "falcon")) == {"http": READERS}
     assert "NetworkPolicy" not in Rendered("--set", "networkPolicy.enabled=false").kinds()
+
+
+@pytest.mark.parametrize("flags", [(), THREE, ("--set", "anomalies.enabled=true,nodeAgent.enabled=true")])
+def test_every_port_of_every_component_has_a_policy(flags: tuple[str, ...]) -> None:
+    """A pod that no policy selects is reached by all; a rule without peers lets in everybody."""
+    chart = Rendered(*flags)
+    workloads = {"Deployment", "StatefulSet", "DaemonSet"}
+    templates = [found["spec"]["template"] for (kind, _), found in chart.objects.items() if kind in workloads]
+    assert len(templates) >= 3
+    for template in templates:
+        rules = _rules_of(chart, template["metadata"]["labels"])
+        assert {port["port"] for rule in rules for port in rule["ports"]} == set(_port_names(template))
+        assert all(rule["from"] for rule in rules)
+
+
+def _rules_of(chart: Rendered, labels: dict[str, str]) -> list[Manifest]:
+    """Return the rules of the one policy that selects a pod with these labels."""
+    policies = [policy["spec"] for (kind, _), policy in chart.objects.items() if kind == "NetworkPolicy"]
+    (policy,) = [each for each in policies if each["podSelector"]["matchLabels"].items() <= labels.items()]
+    rules: list[Manifest] = policy.get("ingress", [])
+    return rules
+
+
+def _port_names(template: Manifest) -> Iterator[str]:
+    for container in template["spec"]["containers"]:
+        yield from (port["name"] for port in container.get("ports", []))
+
+
+def test_who_reads_the_metrics_is_the_platforms_choice() -> None:
+    for value, readers in (("[]", ["test"]), ('[{"ipBlock":{"cidr":"10.2.0.0/16"}}]', ["test", "10.2.0.0/16"])):
+        chart = Rendered("--set-json", f"networkPolicy.metricsFrom={value}")
+        for name, port in (("falcon", "http"), ("falcon-gateway", "http"), ("falcon-etcd", "metrics")):
+            assert _allowed(chart("NetworkPolicy", name))[port] == readers
 
 
 def test_agents_are_let_in_from_watched_namespaces_and_from_nodes_whose_network_they_use() -> None:
@@ -345,9 +381,13 @@ def _secrets(pod: Manifest) -> dict[str, str]:
 
 
 def _allowed(policy: Manifest) -> dict[str, list[str] | None]:
-    """Return the components, or the label of pods elsewhere, that may reach a port; None: all may."""
+    """Return who may reach a port: components, the label of pods elsewhere, or a namespace; None: all may."""
 
     def names(peer: Manifest) -> str:
+        if "ipBlock" in peer:
+            return str(peer["ipBlock"]["cidr"])
+        if "podSelector" not in peer:
+            return str(peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"])
         selector = peer["podSelector"]
         if "matchLabels" in selector:
             return str(selector["matchLabels"]["app.kubernetes.io/component"])
