@@ -162,6 +162,7 @@ class WorldState:
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.orders: list[tuple[int, list[int]]] = []  # of micro-batches: generation and shares
         self.paused = Paused()
+        self.heavy: dict[int, float] = {}  # × the work of the others, by rank: it follows its rank to any node
         self.per_rank = 0  # micro-batches; 0: the script does not let them move
         self.hindrance = ""
         self.deaf = False  # the ranks do not take orders

@@ -40,8 +40,9 @@ class Training(WorldState):
             self.moved_unix = self.clock.unix()
             self._notice(length)
             for pod in group:
-                own = COMPUTE_SECONDS * self.nodes[pod.node].slow  # as the agent reports it: with the even share
                 for rank in pod.ranks:
+                    # As the agent reports it: with the even share.
+                    own = COMPUTE_SECONDS * self.nodes[pod.node].slow * self.heavy.get(rank, 1.0)
                     wait = length - talking - self._computed(pod, rank)
                     self.history.setdefault(rank, []).append((int(length * 1e9), int(own * 1e9), int(wait * 1e9)))
 
@@ -58,7 +59,7 @@ class Training(WorldState):
         """Return for how long a rank computes in an iteration."""
         slow = self.nodes[pod.node].slow
         if not self.shares:
-            return COMPUTE_SECONDS * slow
+            return COMPUTE_SECONDS * slow * self.heavy.get(rank, 1.0)
         return FIXED_SECONDS * slow + self.shares[rank] * self._micro(pod.node)
 
     def _micro(self, node: str) -> float:

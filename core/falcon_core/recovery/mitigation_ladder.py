@@ -74,7 +74,11 @@ def step(state: RecoveryState, look: Look) -> Step:
     if slow is None:
         return _open(onset.look(state, look), look, shared)
     if slow.phase == "Checking":
-        return strategy_ladder.check(state, slow, look)
+        checked = strategy_ladder.check(state, slow, look)
+        first = checked.state.leader
+        # A rank that is slow on its new node as well is an incident of its own.
+        succeeded = first is not None and first.id not in {each.id for each in state.slowdowns}
+        return checked.then(_act(checked.state, look, shared)) if succeeded else checked
     # While no generation runs or a failure is open, no speed is judged: only a pod in preparation is followed.
     if look.obs.running and state.stop is None:
         link = state.concurrent_link is not None
@@ -156,7 +160,8 @@ def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common 
     if probe_targets.is_suspected_group(slow):
         return Step(group_comparison.follow(state, slow, look))
     found = stragglers(compared_ranks(look.obs), look.policy, slow)
-    culprit = culprit_of(found, look, shared)
+    # In a generation that began slowly, agents have taken the slow level for healthy.
+    culprit = culprit_of(found, look, shared, never_well=slow.onset.iteration <= 1)
     if not found:
         slow = replace(slow, onset=replace(slow.onset, quiet_iteration=look.obs.iterations))
     # A generation that is slow from its first iteration has no onset to compare with: only the peers remain.

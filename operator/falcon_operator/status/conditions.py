@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery import JobChange, StandbyPod
+from falcon_core.recovery import JobChange, Policy, SlowIncident, StandbyPod
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.warmpool import WarmPoolStatus
@@ -140,8 +140,13 @@ def ready(view: View, state: State) -> Finding:
     return Finding("Ready", False, state, view.gathering.waiting or f"the job is {state.lower()}")
 
 
+def is_shown(slow: SlowIncident, policy: Policy) -> bool:
+    """Check whether the summary speaks of a slowdown: not while it is suspected, nor when it is about to end."""
+    return bool(slow.id) or (slow.is_incident and slow.times.slow_ns > slow.times.healthy_ns * (1 + policy.verify))
+
+
 def degraded(view: View) -> Finding:
-    """Build the finding on whether a rank or a link is slow."""
+    """Build the finding on whether the job is slow, by a rank, a link, or for an unknown reason."""
     slow = view.intent.recovery.leader
     if slow is not None and slow.culprit is not None and slow.phase != "Checking":
         culprit = slow.culprit
@@ -157,6 +162,11 @@ def degraded(view: View) -> Finding:
     if change is not None and change.outside is not None:
         message = f"all ranks compute longer alike since {timestamp(change.since)}: {common_words(change.outside)}"
         return Finding("Degraded", True, "CommonCause", message)
+    if slow is not None and slow.unexplained and is_shown(slow, view.policy):
+        ratio = slow.times.slow_ns / slow.times.healthy_ns
+        since = timestamp(slow.onset.at)
+        message = f"iterations have taken {ratio:.1f}x the healthy time since {since}; no rank or link stands out"
+        return Finding("Degraded", True, "Unexplained", message)
     return Finding("Degraded", False, "NoStraggler", "no rank is known to be slow")
 
 

@@ -14,7 +14,7 @@ from falcon_operator.status.anomalies import anomalies, brief
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
 from falcon_operator.status.checks import machines_checked
 from falcon_operator.status.comparisons import comparisons, witnessed
-from falcon_operator.status.conditions import live_conditions, put
+from falcon_operator.status.conditions import is_shown, live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
 from falcon_operator.status.limits import fit
@@ -119,14 +119,14 @@ def state_of(view: View) -> State:
     # A silent agent must not make the job look as if it were starting again.
     if view.training + view.finished < view.total and view.blind_since is None and not view.live.agents_lost:
         return "Starting"
-    return "Degraded" if _is_degraded(recovery) else "Running"
+    return "Degraded" if _is_degraded(recovery, view.policy) else "Running"
 
 
-def _is_degraded(recovery: RecoveryState) -> bool:
-    """Check whether something is named that slows the job: a rank, a link, or a cause that all ranks share."""
+def _is_degraded(recovery: RecoveryState, policy: Policy) -> bool:
+    """Check whether the job is slow: by a rank, a link, a cause that all ranks share, or for an unknown reason."""
     slow = recovery.leader
     named = slow is not None and (slow.culprit is not None or slow.link is not None)
-    return named or _outside(recovery) is not None
+    return named or (slow is not None and is_shown(slow, policy)) or _outside(recovery) is not None
 
 
 def _outside(recovery: RecoveryState) -> JobChange | None:
@@ -180,7 +180,7 @@ def _summary(view: View, state: State) -> str:
         return f"stalled: no rank has made progress since {clock_time(view.stalled_since)}{awaited}"
     if recovery.move is not None:
         return move_summary(recovery.move)
-    if slow is not None and _is_shown(slow, view.policy):
+    if slow is not None and is_shown(slow, view.policy):
         return _slow_summary(slow, recovery, view.policy, probed=is_probed(recovery, slow))
     if (common := _outside(recovery)) is not None:
         factor = f"iterations have taken {common.after_ns / common.before_ns:.1f}x the healthy time"
@@ -194,11 +194,6 @@ def _summary(view: View, state: State) -> str:
     if state in ("Pending", "Starting"):
         return view.gathering.waiting or f"{view.training} of {view.total} ranks have started"
     return f"all ranks train, not watched: {view.untracked}" if view.untracked else "all ranks train"
-
-
-def _is_shown(slow: SlowIncident, policy: Policy) -> bool:
-    """Check whether the summary speaks of a slowdown: not while it is suspected, nor when it is about to end."""
-    return bool(slow.id) or (slow.is_incident and slow.times.slow_ns > slow.times.healthy_ns * (1 + policy.verify))
 
 
 def _slow_summary(slow: SlowIncident, recovery: RecoveryState, policy: Policy, *, probed: bool) -> str:

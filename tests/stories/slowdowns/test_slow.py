@@ -11,7 +11,7 @@ from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.api.warmpool import ClaimLimits, NamespaceClaims
 from falcon_operator.base.time_format import timestamp
 from falcon_operator.job.reconciler import JobReconciler
-from tests.world.running import condition, operator, run, state, steps, trained
+from tests.world.running import condition, operator, run, shown, state, steps, trained
 from tests.world.world import World
 
 replace = msgspec.structs.replace
@@ -134,10 +134,15 @@ async def test_a_slowdown_without_a_name_is_reported_when_it_lasts_and_not_again
     begun = world.clock.seconds
     await run(world, operator, lambda w: "no rank stands out" in w.status.summary, seconds=120)
     assert world.clock.seconds - begun > 60
-    assert (world.status.state, world.status.diagnoses, condition(world.status, "Degraded")) == ("Running", [], "")
+    assert (world.status.state, world.status.diagnoses) == ("Degraded", [])
+    found = shown(world, "Degraded")
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "Unexplained")
+    assert "iterations have taken 2.0x the healthy time" in found.message
     for node in nodes:
         node.slow = 1.0
     await run(world, operator, lambda w: w.intent.recovery.leader is None)
+    assert (world.status.state, condition(world.status, "Degraded")) == ("Running", "False")
     for node, factor in zip(nodes, (1.4, 1.9, 2.2), strict=True):
         node.slow = factor
     begun = world.clock.seconds

@@ -31,11 +31,15 @@ def named_for_ns(named: Culprit) -> int:
     return named.compute_ns - (named.healthy_compute_ns or named.peers_compute_ns)
 
 
-def is_slow_now(named: Culprit, look: Look) -> bool:
-    """Check whether each of the newest C iterations has a fair share of the excess that the culprit was named for."""
-    newest = _newest_ns(named, look.obs, look.policy.consecutive)
+def is_slow_now(named: Culprit, look: Look, *, windows: int = 1) -> bool:
+    """Check whether each of the newest iterations has a fair share of the excess that the culprit was named for.
+
+    ``windows``: of C iterations, the newest.
+    """
+    wanted = windows * look.policy.consecutive
+    newest = _newest_ns(named, look.obs, wanted)
     least_ns = reference_ns(named, look) + JUDGEMENT.action_share * named_for_ns(named)
-    return len(newest) == look.policy.consecutive and min(newest) > least_ns
+    return len(newest) == wanted and min(newest) > least_ns
 
 
 def computes_as_before(named: Culprit, look: Look) -> bool:
@@ -74,6 +78,8 @@ def with_newest_figures(slow: SlowIncident, current: Culprit | None, now: float)
     explained = explained or (not named.neighbours and bool(current.neighbours))
     if not explained and now - slow.refreshed_at < REFRESH_SECONDS:
         return slow
+    if slow.onset.iteration <= 1 and named.healthy_compute_ns is None:
+        current = replace(held_against(current, None), slowdown=round(current.compute_ns / current.peers_compute_ns, 2))
     culprit = _refreshed(named, current)
     if slow.onset.unreported:
         peers = replace(culprit.peers, compute_ns=named.peers.compute_ns)

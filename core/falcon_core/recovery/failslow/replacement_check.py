@@ -6,9 +6,11 @@ from collections.abc import Collection
 
 import msgspec
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, is_slow_now
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, each_straggler
 from falcon_core.recovery.failslow import incidents as together
+from falcon_core.recovery.failslow import successor
 from falcon_core.recovery.history import durations, flapping, node_fault
 from falcon_core.recovery.model.events import Event, SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation, resumed_at
@@ -45,7 +47,16 @@ def step(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     # The job is still slow, perhaps for another node's sake: then each replaced rank is judged by itself.
     well = _well_beside_another(state, look)
     over = len(well) == len(_checked(state)) or look.obs.now - slow.restart.trained_at > CHECK_SECONDS
-    return _judged(state, level, well, look) if over else Step(state)
+    return _judged(state, level, well, look) if over or _are_still_slow(state, well, look) else Step(state)
+
+
+def _are_still_slow(state: RecoveryState, well: Collection[SlowIncident], look: Look) -> bool:
+    """Check whether each replaced rank that is not well is as clearly slow as on its former node, after its warm-up."""
+    lasting = JUDGEMENT.lasting_windows
+    if level_after(look, CHECK_ITERATIONS + lasting) is None:
+        return False
+    slow = [incident for incident in _checked(state) if incident not in well]
+    return all(is_slow_now(together.culprit(incident), look, windows=lasting) for incident in slow)
 
 
 def trains_again(slow: SlowIncident, obs: Observation) -> SlowIncident:
@@ -95,7 +106,11 @@ def _judged(state: RecoveryState, level: float, helped: Collection[SlowIncident]
             state = node_fault.helped(state, incident)
         else:
             state = node_fault.did_not_help(state, incident, look)
-    return Step(state, events=closed).then(together.close(state, checked))
+    taken = Step(state, events=closed).then(together.close(state, checked))
+    for incident in checked:
+        if incident not in helped:
+            taken = replace(taken, state=successor.opened(taken.state, incident, level, look))
+    return taken
 
 
 def _another_is_slow(state: RecoveryState, look: Look) -> bool:

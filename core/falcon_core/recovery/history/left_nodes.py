@@ -19,6 +19,7 @@ import msgspec
 
 from falcon_core.planning.capacity import spare_price
 from falcon_core.planning.ski_rental import Choice, wait_or_drop
+from falcon_core.recovery.history import node_fault
 from falcon_core.recovery.model.actions import Abandon, Command, Prepare, Recreate, Replace, Switch
 from falcon_core.recovery.model.failure import Departure
 from falcon_core.recovery.model.observation import Observation
@@ -107,6 +108,8 @@ def deleted(state: RecoveryState, node: str) -> RecoveryState:
 
 def tested(state: RecoveryState, node: str, now: float, *, passed: bool | None) -> RecoveryState:
     """Remember that a test of the node has ended; ``passed`` None: its result proves nothing."""
+    if passed is False:
+        state = node_fault.tested_slow(state, node)
     known = find(state, node)
     if known is None:
         return state

@@ -5,12 +5,14 @@ jobs 42 % straggled, and workers explained most of it in 1.7 % of those. A hot e
 work follows its rank to any spare. So with ``spec.mitigation.confidence: High`` a node is taken only if the evidence
 says that the node is slow (``Evidence``; the first rule that applies decides):
 
-1. *The role.* The replica was slow on one node, and is slow on another: the node is not the cause.
+1. *The role.* The replica was slow on one node, and is as slow on another: neither node is the cause. A slowdown of
+   another size shows this on a third node only, since two nodes of a cluster may both be slow.
 2. *Counters* show the cause: the container was throttled, or waited for cores that another process had. If they show
    the program's own garbage collections as the cause, the node is not at fault.
 3. *The whole node.* All ranks of the node, two or more, are slow at once, though they hold different replicas of the
    model. A share of the work that grew would be the share of one replica.
 4. *A test.* Its machine was measured and compared with its peers' while all ranks stood still, and is slow by itself.
+   That also refutes rule 1.
 5. *Never healthy.* A rank that was never seen healthy in its place may have had more to do from the beginning.
 6. *It was healthy here.* A rank was healthy in its place and no longer is, and its calls show that its work is the same
    in each iteration, or that its bytes do not explain the time (``signals.attribution.work_kind``). Then its node is
@@ -56,6 +58,7 @@ from falcon_core.stats.medians import median
 
 LEAST_STAYS = 3
 STAY_FACTOR = 3
+ROLE_NODES = 2  # on which replacements did not help, whatever the sizes: three slow nodes in a row are no chance
 LEAST_ITERATIONS = 1000
 MOST_STAYS = 16
 REMEMBERED_SECONDS = 86_400.0
@@ -106,8 +109,11 @@ def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit,
 
 def _at_once(state: RecoveryState, slow: SlowIncident, culprit: Culprit, stays: Sequence[Stay], look: Look) -> Evidence:
     """Apply all rules but the last."""
+    # A machine that was measured is slow, whatever else is known.
+    if _tested(slow, culprit) == "Slow":
+        return Evidence.TESTED_SLOW
     # The slowness came along to another node before: evidence against the node comes after this.
-    if any(_shows_the_role(stay, culprit) for stay in stays):
+    if _follows_the_role(stays, culprit, look.policy):
         return Evidence.FOLLOWS_THE_ROLE
     if culprit.cause is Cause.GARBAGE_COLLECTION:
         return Evidence.PROGRAM
@@ -116,8 +122,6 @@ def _at_once(state: RecoveryState, slow: SlowIncident, culprit: Culprit, stays: 
     # All ranks of the node are slow, which different work on one rank cannot explain.
     if _is_whole_node(culprit, look):
         return Evidence.WHOLE_NODE
-    if _tested(slow, culprit) == "Slow":
-        return Evidence.TESTED_SLOW
     # A rank that was never fast here may simply have more work.
     if not _was_healthy(state, slow, culprit, look.policy):
         return Evidence.SINCE_START
@@ -132,14 +136,25 @@ def _tested(slow: SlowIncident, culprit: Culprit) -> str:
     return probed.found if probed is not None and probed.node and probed.node == culprit.node else ""
 
 
-def _shows_the_role(stay: Stay, culprit: Culprit) -> bool:
+def _follows_the_role(stays: Sequence[Stay], culprit: Culprit, policy: Policy) -> bool:
     """Check whether the replica took its slowness along to another node.
 
     A node that was left for a failure says so only of a replica that has not been well since.
     """
-    if stay.replica != culprit.replica or stay.node == culprit.node:
-        return False
-    return stay.end == "NotHelped" or (stay.end == "Left" and culprit.healthy_compute_ns is None)
+    elsewhere = [stay for stay in stays if stay.replica == culprit.replica and stay.node != culprit.node]
+    if culprit.healthy_compute_ns is None and any(stay.end == "Left" for stay in elsewhere):
+        return True
+    along = [stay for stay in elsewhere if stay.end == "NotHelped"]
+    nodes = {stay.node for stay in along}
+    return len(nodes) >= ROLE_NODES or any(_is_as_large(stay, culprit, policy) for stay in along)
+
+
+def _is_as_large(stay: Stay, culprit: Culprit, policy: Policy) -> bool:
+    """Check whether the slowdown of that stay was as large as the present one, as far as the two can be compared."""
+    if not stay.slowdown or stay.against_peers != _is_against_peers(culprit):
+        return True
+    smaller, larger = sorted((stay.slowdown, culprit.slowdown))
+    return larger <= smaller * (1 + 2 * policy.verify)
 
 
 def _is_whole_node(culprit: Culprit, look: Look) -> bool:
@@ -288,12 +303,26 @@ def did_not_help(state: RecoveryState, slow: SlowIncident, look: Look) -> Recove
         return state
     reference_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
     newest_ns = median(rank.sent.compute_ns[-look.policy.consecutive :])
-    return _ended(state, slow, "NotHelped", look.obs) if newest_ns > reference_ns * (1 + look.policy.verify) else state
+    if newest_ns <= reference_ns * (1 + look.policy.verify):
+        return state
+    return _ended(state, slow, "NotHelped", look.obs, slowdown=culprit.slowdown)
+
+
+def tested_slow(state: RecoveryState, node: str) -> RecoveryState:
+    """Forget that a replacement of this node did not help: the node is slow by itself, so no role explains it."""
+    kept = [stay for stay in state.habits.stays if stay.node != node or stay.end != "NotHelped" or not stay.slowdown]
+    return _remembering(state, kept)
 
 
 def _ended(
-    state: RecoveryState, slow: SlowIncident, end: Literal["NotHelped", "Left"], obs: Observation
+    state: RecoveryState,
+    slow: SlowIncident,
+    end: Literal["NotHelped", "Left"],
+    obs: Observation,
+    *,
+    slowdown: float = 0.0,
 ) -> RecoveryState:
+    """Remember that a stay has ended. ``slowdown``: its size; 0.0: any slowdown elsewhere is the same one."""
     culprit = slow.culprit
     if culprit is None or not culprit.node:
         return state
@@ -304,6 +333,8 @@ def _ended(
         at=obs.now,
         generation=obs.generation,
         last=obs.iterations,
+        slowdown=slowdown,
+        against_peers=_is_against_peers(culprit),
     )
     return _remembering(state, [*_remembered(state.habits.stays, obs.now), stay])
 

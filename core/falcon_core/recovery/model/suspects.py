@@ -78,5 +78,5 @@ class Stay(Stored, frozen=True, kw_only=True):
     generation: int  # generation in which it ended, after its iteration ``last``
     last: int
     iterations: int = 0  # number of iterations for which it stayed
-    slowdown: float = 0.0  # slowdown of the rank, when its figures were last taken
+    slowdown: float = 0.0  # slowdown of the rank, when its figures were last taken; 0.0: not known
     against_peers: bool = False  # ``slowdown`` compares with the peers, since no healthy computation was known

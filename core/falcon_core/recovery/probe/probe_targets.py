@@ -163,7 +163,13 @@ def is_suspected_group(slow: SlowIncident) -> bool:
 
 def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
     """Check whether a rank is slow, and nothing shows whether its node is at fault or its share of the work."""
-    return slow.phase == "Located" and policy.confidence == "High" and slow.node_fault.evidence in _DOUBTED
+    if slow.phase != "Located" or policy.confidence != "High":
+        return False
+    evidence, probed = slow.node_fault.evidence, slow.probed
+    # Two slow nodes look like a share of the work that came along, until one of the machines is measured.
+    if evidence is Evidence.FOLLOWS_THE_ROLE and slow.culprit is not None:
+        return probed is None or probed.node != slow.culprit.node
+    return evidence in _DOUBTED
 
 
 def _would_be_replaced(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:

@@ -43,8 +43,8 @@ def doubt_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str:
     match slow.node_fault.evidence:
         case Evidence.FOLLOWS_THE_ROLE:
             return (
-                f"not replaced: rank {rank} was as slow on its previous node, so {node} is not the cause; to replace it"
-                f" anyway, {_LOW}"
+                f"not replaced: rank {rank} was as slow on its previous node, so {node} is hardly the cause; {node} is"
+                f" replaced when {_measured(policy)} that it is slow by itself; to replace it anyway, {_LOW}"
             )
         case Evidence.PROGRAM:
             return (
@@ -68,6 +68,10 @@ def doubt_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str:
                 f"not replaced: rank {rank} may be slow because it has more work, as work moves between the ranks of"
                 f" this job; {node} is replaced when {_condition(slow, shows)}; to replace it now, {_LOW}"
             )
+
+
+def _measured(policy: Policy) -> str:
+    return "a measurement during a pause shows" if may_be_tested(policy) else "a test shows"
 
 
 def _condition(slow: SlowIncident, shows: str) -> str:

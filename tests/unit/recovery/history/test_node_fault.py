@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import Look, machine
-from falcon_core.recovery.history import node_fault
+from falcon_core.recovery.history import left_nodes, node_fault
 from falcon_core.recovery.model.actions import Prepare
 from falcon_core.recovery.model.observation import Observation
 from falcon_core.recovery.model.policy import Policy
+from falcon_core.recovery.model.probe import Probed
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
-from falcon_core.recovery.model.state import Levels, RecoveryState
+from falcon_core.recovery.model.state import Habits, Levels, RecoveryState
 from falcon_core.recovery.model.suspects import Stay
 from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.topology.parallelism import Parallelism
@@ -172,6 +173,35 @@ def test_what_comes_along_to_another_node_is_not_the_nodes() -> None:
     assert looked(seen(ranks=STRAGGLER), suspect(), stays=stays) == (Evidence.WAS_HEALTHY_HERE, True), "the same node"
     late = replace(moved, now=NOW + node_fault.REMEMBERED_SECONDS + 100)
     assert looked(late, there, stays=stays) == (Evidence.WAS_HEALTHY_HERE, True), "forgotten"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "follows"),
+    [([3.0], True), ([2.6], True), ([0.0], True), ([1.5], False), ([4.5], False), ([1.5, 4.5], True)],
+    ids=["as large", "within noise", "unknown", "smaller", "larger", "on two nodes"],
+)
+def test_only_a_slowdown_as_large_elsewhere_is_the_roles_until_a_third_node(sizes: list[float], follows: bool) -> None:
+    stays = [stay(2, 0, node=f"old-{number}", end="NotHelped", slowdown=size) for number, size in enumerate(sizes)]
+    expected = (Evidence.FOLLOWS_THE_ROLE, False) if follows else (Evidence.WAS_HEALTHY_HERE, True)
+    assert looked(seen(ranks=STRAGGLER), suspect(), stays=stays) == expected
+
+
+def test_a_measured_machine_decides_whatever_came_along() -> None:
+    stays = [stay(2, 0, node="old", end="NotHelped", slowdown=3.0)]
+    for found, evidence in (("Slow", Evidence.TESTED_SLOW), ("AsFast", Evidence.FOLLOWS_THE_ROLE)):
+        slow = suspect(probed=Probed(found=found, node="node-2", at=NOW - 5))
+        assert looked(seen(ranks=STRAGGLER), slow, stays=stays)[0] is evidence
+
+
+def test_a_former_node_that_is_slow_by_itself_shows_nothing_of_the_role() -> None:
+    stays = [
+        stay(2, 0, node="old", end="NotHelped", slowdown=3.0),
+        stay(2, 0, node="other", end="NotHelped", slowdown=3.0),
+        stay(1, 9, node="old"),
+    ]
+    state = RecoveryState(habits=Habits(stays=stays))
+    assert left_nodes.tested(state, "old", NOW, passed=True).habits.stays == stays
+    assert left_nodes.tested(state, "old", NOW, passed=False).habits.stays == stays[1:]
 
 
 def test_a_replacement_that_did_not_help_for_another_reason_shows_nothing_of_the_rank() -> None:
