@@ -32,6 +32,9 @@ HEALTHY_STEPS: Final = 20
 SLOW_STEPS: Final = 5
 MOST_STRETCHES: Final = 3  # a busy machine slows some of them
 CLOSE: Final = 0.2  # of the slowdown that is said, beside the script's own clock
+SPARE_LEFT: Final = 0.25  # of the spare's cores
+VICTIM_LEFT: Final = 0.4
+STAYS_SECONDS: Final = 60.0
 BACK: Final = 0.1  # of the healthy iteration time
 
 
@@ -192,3 +195,39 @@ def check_fenced(job: Job, kubectl: Kubectl, name: str) -> None:
     wait_for("the burn-in fences the slow node", fenced, timeout_seconds=60)
     final = job.wait("the note says so", lambda s: "fenced" in s["diagnoses"][0].get("result", ""), 30)
     assert condition(final, "Degraded")["status"] == "False"
+
+
+@pytest.mark.long  # stories/slowdowns/test_slow_spare goes on to a third node, for which this cluster has no room
+def test_a_spare_that_turns_slow_before_the_switch_is_named_and_the_job_is_degraded_until_it_is_well(
+    job: Job, campaign: Kubectl
+) -> None:
+    heal_nodes(campaign)
+    wait_for_spare(campaign)
+    known, generation, victim = {note["id"] for note in job.diagnoses()}, job.generation(), job.member(1)
+    [pool] = campaign.items("warmpools")
+    [spare] = [each["node"] for each in pool["status"]["spares"] if each["state"] == "Ready"]
+    faults.slow(victim["node"], VICTIM_LEFT)
+    job.wait("the slow node is named", lambda s: new_note(job, s, known, victim["node"]), 60)
+    faults.slow(spare, SPARE_LEFT)  # its burn-in has passed
+    job.wait("the rank moves to the spare", lambda _: job.generation() > generation, 150)
+
+    def is_missing_a_node(status: Json) -> Json | None:
+        note = new_note(job, status, known, spare)
+        return note if note is not None and "no ready spare" in note["next"] else None
+
+    status = job.wait("the spare is named, and what is missing", is_missing_a_node, 240)
+    note = is_missing_a_node(status)
+    assert note is not None
+    print(note["where"], note["slowdown"], note["why"], note["next"], sep="\n  ")
+    assert (note["rank"], status["state"]) == (1, "Degraded")
+    assert "its normal compute time" in note["slowdown"], "not its own time on the slow spare"
+    until = time.monotonic() + STAYS_SECONDS
+    while time.monotonic() < until:
+        status = job.status()
+        assert status["state"] == "Degraded", status["summary"]
+        time.sleep(1.0)
+    faults.heal(spare)
+    status = job.wait("it trains well", lambda s: s["state"] == "Running", 120)
+    note = new_note(job, status, known, spare)
+    assert note is not None
+    assert note["state"] == "Resolved"
