@@ -93,7 +93,7 @@ test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit t
 
 test-integration: venv shim shim-test-programs gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
-	@$(PY) -m dev.repeat tests/integration -m "not alone and not slow" -n 4
+	@$(PY) -m dev.repeat tests/integration -m "not alone and not slow" -n 6
 	@$(PY) -m dev.repeat tests/integration -m "alone and not slow"
 
 test-slow: venv shim shim-test gateway cluster-build torch-venv ## unit and integration tests that take long and are shown by others in part
