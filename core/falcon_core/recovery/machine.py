@@ -36,6 +36,10 @@ def step(state: RecoveryState, look: Look) -> Step:
 
 
 def _ladders(state: RecoveryState, look: Look) -> Step:
+    # The user may have forbidden a replacement that is being prepared: from then on no ladder may use its pod.
+    withdrawn = incidents.withdrawn(state, look)
+    if not withdrawn.is_empty:
+        return withdrawn
     taken = restart_ladder.step(state, look)
     if any(isinstance(command, GiveUp) for command in taken.commands):
         return taken

@@ -53,7 +53,7 @@ class MitigationSpec(ApiStruct, frozen=True, kw_only=True):
     """Enforce (the default) acts on slowdowns. Observe diagnoses them only, and writes down what it would have done.
     Off takes Falcon out of the training: the shim is not loaded and nothing is judged; only failures are handled. Write
     it in quotes, mode: "Off", since YAML reads a bare Off as false. Processes that run already keep their shim until
-    they are started again."""
+    they are started again. A replacement that is being prepared when the mode changes is given back."""
 
     confidence: Literal["High", "Low"] = "High"
     """What it takes to replace a slow node. High (the default) asks for evidence that the node is at fault and not its

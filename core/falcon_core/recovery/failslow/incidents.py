@@ -52,7 +52,15 @@ from falcon_core.recovery.model.slowdown import (
     newest,
     without,
 )
-from falcon_core.recovery.model.state import MOST_NODES, RecoveryState, closed, led_by, numbered, with_further
+from falcon_core.recovery.model.state import (
+    MOST_NODES,
+    RecoveryState,
+    closed,
+    led_by,
+    numbered,
+    with_changed,
+    with_further,
+)
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
@@ -310,6 +318,16 @@ def give_back(state: RecoveryState) -> Step:
     left: list[Command] = [Abandon(culprit(slow).replica) for slow in state.further if slow.phase == "Mitigating"]
     further = [given_back(slow) if slow.phase == "Mitigating" else slow for slow in state.further]
     return Step(with_further(state, further), left)
+
+
+def withdrawn(state: RecoveryState, look: Look) -> Step:
+    """Give back all pods that are prepared for slow nodes, if the spec no longer allows their replacement."""
+    if look.policy.enforce and look.policy.names(replace_node.TYPE):
+        return Step(state)
+    prepared = [slow for slow in state.slowdowns if slow.phase == "Mitigating"]
+    for slow in prepared:
+        state = with_changed(state, slow, given_back(slow))
+    return Step(state, [Abandon(culprit(slow).replica) for slow in prepared])
 
 
 def given_back(slow: SlowIncident, failure: str = "", now: float = 0.0) -> SlowIncident:
