@@ -96,8 +96,8 @@ class Container(Shape, frozen=True, kw_only=True):
     """Never, or left out, for the container that trains; Always makes an init container a native sidecar."""
 
     env: Annotated[list[EnvironmentVariable], schema(list_type="map", keys=["name"], maxItems=512)] = []
-    """Environment of the container. In the training container, the torchrun variables, LD_PRELOAD and FALCON_* are
-    reserved."""
+    """Environment of the container. In the training container, the torchrun variables and FALCON_* are reserved;
+    falcon-launch adds its own library to an LD_PRELOAD."""
 
     volume_mounts: Mounts = []
     """Mounts of the pod's volumes; /falcon and what lies below it are reserved."""

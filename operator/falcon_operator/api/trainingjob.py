@@ -140,11 +140,11 @@ def _fixed(field: str, unchanged: str = "") -> Keywords:
     ),
     _of_trainer(
         "!has(c.env) || c.env.all(e, !(e.name in ['RANK', 'LOCAL_RANK', 'GROUP_RANK', 'ROLE_RANK', 'WORLD_SIZE', "
-        "'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'LD_PRELOAD']) && !e.name.startsWith('PET_') && "
+        "'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT']) && !e.name.startsWith('PET_') && "
         "!e.name.startsWith('FALCON_'))",
         "env of the container that trains must not set RANK, LOCAL_RANK, GROUP_RANK, ROLE_RANK, WORLD_SIZE, "
-        "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LD_PRELOAD, PET_* or FALCON_*, which falcon-launch sets for each "
-        "rank: remove them",
+        "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, PET_* or FALCON_*, which falcon-launch sets for each rank: remove "
+        "them",
     ),
     _of_trainer(
         "!has(c.restartPolicy) || c.restartPolicy == 'Never'",

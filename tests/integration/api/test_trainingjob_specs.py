@@ -65,7 +65,6 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     "rank in env": ({f"{TRAINER}.env": [{"name": "RANK", "value": "0"}]}, f"{POD}.containers", "remove them"),
     "world size in env": ({f"{TRAINER}.env": [{"name": "WORLD_SIZE"}]}, f"{POD}.containers", "remove them"),
     "master in env": ({f"{TRAINER}.env": [{"name": "MASTER_ADDR"}]}, f"{POD}.containers", "remove them"),
-    "preload in env": ({f"{TRAINER}.env": [{"name": "LD_PRELOAD"}]}, f"{POD}.containers", "remove them"),
     "torchrun's in env": ({f"{TRAINER}.env": [{"name": "PET_NNODES"}]}, f"{POD}.containers", "remove them"),
     "Falcon's in env": ({f"{TRAINER}.env": [{"name": "FALCON_X"}]}, f"{POD}.containers", "remove them"),
     "reserved mount": (
@@ -277,6 +276,7 @@ GOOD: dict[str, Changes] = {
         f"{POD}.containers.1": {**SIDECAR, "env": [{"name": "LD_PRELOAD", "value": "libx.so"}]},
         "spec.container": "trainer",
     },
+    "libraries that are loaded before ours": {f"{TRAINER}.env": [{"name": "LD_PRELOAD", "value": "libx.so"}]},
     "unknown pod fields": {f"{POD}.fieldOfTomorrow": {"a": 1}, f"{TRAINER}.anotherField": [1, 2]},
     "a full pod": {
         f"{POD}.restartPolicy": "Never",

@@ -174,6 +174,19 @@ def test_a_rank_starts_with_signals_preloads_and_scripts_as_without_us(start: St
     assert out.splitlines() == [f"preload libm.so.6:{SHIM}/libfalcon_shim.so", *without_us.splitlines()]
 
 
+def test_a_library_of_the_users_own_is_loaded_beside_the_shim(start: Start) -> None:
+    """Allocators and profilers come this way; the shim is the last of them."""
+    found = "libanl.so.1"  # glibc's own, which nothing loads by itself
+    program = "print(*sorted({line.split('/')[-1].strip() for line in open('/proc/self/maps') if '.so' in line}))"
+    launcher = start(sys.executable, "-c", program, environment={"LD_PRELOAD": found})
+    launcher.run()
+    launcher.wait(state="Exited")
+    out, _ = launcher.finish()
+    assert {found, "libfalcon_shim.so"} <= set(out.split())
+    without = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert not {found, "libfalcon_shim.so"} & set(without.split()), "else it shows nothing"
+
+
 def test_orphans_are_reaped(start: Start) -> None:
     launcher = start("sh", "-c", "for i in 1 2 3 4 5; do (sleep 0.1 &) ; done; exec sleep 1000")
     launcher.run()
