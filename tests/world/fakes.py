@@ -22,6 +22,7 @@ from falcon_operator.base.ports import (
     ContainerView,
     JobReports,
     Manifest,
+    NamespaceRules,
     NodeView,
     NotFound,
     Occupant,
@@ -150,6 +151,9 @@ class FakeKube:
     async def dry_run_pod(self, manifest: Manifest) -> None:
         if self.world.refuse_pods:
             raise Rejected(self.world.refuse_pods)
+
+    async def namespace_rules(self, namespace: str) -> NamespaceRules:
+        return self.world.namespace_rules
 
     async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
         self.world.burn_ins.pop(pod.name, None)

@@ -19,7 +19,7 @@ from falcon_core.wire.saves.peers import CopiesReport, Peers
 from falcon_operator.api.common import TAINT_SPARE, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus, WarmPoolRef
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
-from falcon_operator.base.ports import Manifest, NodeReport, Occupant, PodView, Received
+from falcon_operator.base.ports import Manifest, NamespaceRules, NodeReport, Occupant, PodView, Received
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.run import decode, read_run
 from tests.world.agents import Voices
@@ -177,6 +177,7 @@ class WorldState:
         self.budget: int | None = None  # minAvailable of the job's PodDisruptionBudget
         self.job_deleted = False
         self.refuse_pods = ""
+        self.namespace_rules = NamespaceRules()
         self.refuse_taints = ""
         self._version = 1
         self._pending: tuple[int, list[int]] | None = None  # the iteration from which these shares hold

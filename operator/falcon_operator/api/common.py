@@ -103,13 +103,8 @@ class LocalReference(ApiStruct, frozen=True, kw_only=True):
     """Name of the Secret."""
 
 
-Quantity = Annotated[
-    int | str,
-    schema(
-        description="A quantity, such as 500m or 2Gi.",
-        pattern=r"^\+?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$",
-    ),
-]
+QUANTITY = r"^\+?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$"
+Quantity = Annotated[int | str, schema(description="A quantity, such as 500m or 2Gi.", pattern=QUANTITY)]
 
 
 class Resources(ApiStruct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from falcon_operator.api.checkpoint import CheckpointSpec
-from falcon_operator.api.common import ApiStruct, Condition, ObjectMeta
+from falcon_operator.api.common import ApiStruct, Condition, ObjectMeta, Resources
 from falcon_operator.api.markers import Keywords, cel, object_schema, schema
 from falcon_operator.api.pod_template import PodTemplate
 from falcon_operator.api.policy import AnomaliesSpec, DetectionSpec, MitigationSpec, PreflightSpec, RecoverySpec
@@ -72,6 +72,40 @@ class Parallelism(ApiStruct, frozen=True, kw_only=True):
 class WarmPoolRef(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[str, schema(minLength=1, maxLength=63)]
     """Name of the WarmPool."""
+
+
+def _own_resources(kind: str) -> str:
+    """Return in CEL that a container of Falcon's names no resource but those that every node has."""
+    field = f"self.resources.{kind}"
+    return f"(!has({field}) || {field}.all(k, k in ['cpu', 'memory', 'ephemeral-storage']))"
+
+
+@object_schema(
+    cel(
+        f"!has(self.resources) || ({_own_resources('requests')} && {_own_resources('limits')})",
+        "spec.injected: resources of Falcon's containers are cpu, memory and ephemeral-storage: remove the others",
+        ".resources",
+    )
+)
+class InjectedContainer(ApiStruct, frozen=True, kw_only=True):
+    """A container that Falcon adds to the job's pods."""
+
+    resources: Annotated[Resources, schema(default=None)] = Resources()
+    """Its requests and limits of cpu, memory and ephemeral-storage. A figure that is set is taken as it is; others have
+    the platform's or Falcon's own value, which is raised where a LimitRange or ResourceQuota of the namespace asks for
+    it. In a Guaranteed pod requests equal the limits."""
+
+
+class InjectedSpec(ApiStruct, frozen=True, kw_only=True):
+    """The containers that Falcon adds to the job's pods."""
+
+    agent: Annotated[InjectedContainer, schema(default=None)] = InjectedContainer()
+    """falcon-agent, the sidecar. Memory for checkpoints (spec.checkpoint.memory) is added to its own. Default: request
+    20m CPU and 96Mi, limit 384Mi."""
+
+    install: Annotated[InjectedContainer, schema(default=None)] = InjectedContainer()
+    """falcon-install, the init container that copies Falcon's programs into the pod. Default: request 10m CPU and 16Mi,
+    limit 64Mi."""
 
 
 class NotYet(ApiStruct, frozen=True, kw_only=True):
@@ -195,6 +229,10 @@ class TrainingJobSpec(ApiStruct, frozen=True, kw_only=True):
     """The job's pods, as in `kubectl explain pod`; fields that Falcon does not use pass through unchanged and are
     checked by a server-side dry run. Falcon adds its agent, its launcher and the volumes under /falcon. Immutable
     unless the job is suspended."""
+
+    injected: Annotated[InjectedSpec, schema(default=None)] = InjectedSpec()
+    """The containers that Falcon adds to the job's pods. May be changed while the job runs; it then counts for pods
+    that are made later."""
 
     detection: DetectionSpec = DetectionSpec()
     """When a slowdown counts. The defaults suit most jobs; may be changed while the job runs."""

@@ -19,7 +19,7 @@ from falcon_core.wire.measurement.probe import ProbeOrder
 from falcon_core.wire.reporting.messages import Plan, Summary
 from falcon_core.wire.saves.peers import Peers
 from falcon_core.wire.verdicts import Verdict
-from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
+from falcon_operator.api.trainingjob import InjectedSpec, TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 
@@ -215,6 +215,10 @@ class Kube(Protocol):
         """Check the pod by a server-side dry run. Raises Rejected with the server's message."""
         ...
 
+    async def namespace_rules(self, namespace: str) -> NamespaceRules:
+        """Return what the namespace demands of its pods. The answer is some seconds old at most."""
+        ...
+
     async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
         """Delete the pod by name under its uid. Do nothing when the pod does not exist."""
         ...
@@ -365,6 +369,40 @@ class BusState(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class LimitRangeItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a LimitRange: quantities by resource."""
+
+    limit_range: str  # its name
+    type: str  # "Container", "Pod", or another one that says nothing of pods
+    min: dict[str, str] = {}
+    max: dict[str, str] = {}
+    default: dict[str, str] = {}  # limits that a container gets which sets none
+    ratio: dict[str, str] = {}  # of limit to request, at most
+
+
+class QuotaScope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pods a ResourceQuota is about: a scope, or an expression of its scopeSelector."""
+
+    name: str
+    operator: str = "Exists"
+    values: tuple[str, ...] = ()
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """A ResourceQuota."""
+
+    name: str
+    hard: dict[str, str] = {}
+    scopes: tuple[QuotaScope, ...] = ()  # a pod has to match all of them
+
+
+class NamespaceRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a namespace demands of each of its pods."""
+
+    limits: tuple[LimitRangeItem, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+
+
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's own settings that every pod needs, and what is known of its way to the gateways."""
 
@@ -374,6 +412,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     host_network_admitted: bool = True  # False: a NetworkPolicy keeps pods on the host's network from the gateways
     error_overrides: str = ""  # what is laid over the table of error classes: YAML, as ``errors.table.Overrides``
     departure_taints: tuple[str, ...] = ()  # keys of taints which say that a node is about to go
+    injected: InjectedSpec = InjectedSpec()  # the platform's figures for the containers that Falcon adds
 
 
 class Clock(Protocol):

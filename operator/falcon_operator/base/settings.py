@@ -5,14 +5,18 @@ All problems are found at once, each with the variable's name and the remedy.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
+import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
 from falcon_core.errors.judge import platform_judge
+from falcon_operator.api.common import QUANTITY
+from falcon_operator.api.trainingjob import InjectedSpec
 from falcon_operator.base.ports import PodSettings
 
 EXIT_CONFIG = environment.EXIT_CONFIG
@@ -63,6 +67,22 @@ def _error_table(text: str) -> str:
     return text
 
 
+def _injected(raw: object) -> object:
+    """Decode the resources of Falcon's containers in jobs' pods. Raises ValueError, which names what is wrong."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        decoded = msgspec.json.decode(raw, type=InjectedSpec)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+    for container in (decoded.agent, decoded.install):
+        for figures in (container.resources.requests, container.resources.limits):
+            for name, figure in figures.items():
+                if not re.fullmatch(QUANTITY, str(figure)):
+                    raise ValueError(f"{name}: {figure!r} is not a quantity, such as 500m or 2Gi")
+    return decoded
+
+
 def _lower(raw: object) -> object:
     return raw.strip().lower() if isinstance(raw, str) else raw
 
@@ -100,6 +120,8 @@ class Settings(BaseSettings):
     watch_namespaces: Words = ()  # empty: all
     errors: Annotated[str, AfterValidator(_error_table)] = ""  # laid over the table of error classes (YAML)
     departure_taints: Words = ()  # keys; the chart lists those of clouds and autoscalers
+    # {agent: {resources: …}, install: {resources: …}} (JSON): the platform's figures for the containers of jobs
+    injected: Annotated[InjectedSpec, NoDecode, BeforeValidator(_injected)] = InjectedSpec()
     fence_limit: Annotated[int, Field(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")] = 2
     fence_window_seconds: Annotated[
         int, Field(ge=1, le=31_536_000, description="a whole number from 1 to 31536000 (a year)")
@@ -131,6 +153,7 @@ class Settings(BaseSettings):
             host_network_admitted=self.host_network_admitted,
             error_overrides=self.errors,
             departure_taints=self.departure_taints,
+            injected=self.injected,
         )
 
     @property

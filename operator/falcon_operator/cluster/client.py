@@ -23,7 +23,7 @@ from falcon_operator.api.common import API_VERSION, LABEL_ROLE, ROLE_TRAINER, TA
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
-from falcon_operator.base.ports import Clock, Conflict, Manifest, NodeView, NotFound, Occupant, PodView
+from falcon_operator.base.ports import Clock, Conflict, Manifest, NamespaceRules, NodeView, NotFound, Occupant, PodView
 from falcon_operator.cluster import nodes, owned, pods, recorder
 from falcon_operator.cluster.cache import views
 from falcon_operator.cluster.cache.mirror import Item
@@ -31,6 +31,7 @@ from falcon_operator.cluster.cache.read_cache import ReadCache
 from falcon_operator.cluster.cache.reflector import Interruption, uncounted
 from falcon_operator.cluster.inventory import Inventory, Unsynced
 from falcon_operator.cluster.job_secrets import JobSecrets
+from falcon_operator.cluster.namespace_rules import read_rules
 from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, without_taint
 from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
 from falcon_operator.intent.model.run import build_run, read_run
@@ -39,6 +40,7 @@ from falcon_operator.manifests.service import BUDGET_SUFFIX
 JOBS, RUNS, POOLS = "trainingjobs", "trainingruns", "warmpools"
 KEPT_SECONDS = 600.0  # the longest that an answer is trusted without an event
 OCCUPIED_SECONDS = 10.0  # the same for who is on a node: no event tells of other workloads' pods
+RULES_SECONDS = 10.0  # the same for a namespace's rules, which are read for pods that are made
 PAGE = "500"
 TAINT_ATTEMPTS = 5
 log = structlog.get_logger(__name__)
@@ -74,6 +76,7 @@ class KubeClient:
         self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
         self._occupants: ReadCache[str, list[Occupant]] = ReadCache(clock, OCCUPIED_SECONDS)
+        self._rules: ReadCache[str, NamespaceRules] = ReadCache(clock, RULES_SECONDS)
         self._secrets = JobSecrets(transport)
         self._tainting = asyncio.Lock()
 
@@ -219,6 +222,9 @@ class KubeClient:
             await self._http.call("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
         except AlreadyExists:
             return
+
+    async def namespace_rules(self, namespace: str) -> NamespaceRules:
+        return await self._rules.get(namespace, lambda: read_rules(self._http, namespace))
 
     async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
         options = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}

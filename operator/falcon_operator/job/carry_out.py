@@ -21,6 +21,7 @@ from falcon_operator.base.ports import Bus, Clock, Foreign, Kube, Manifest, Reje
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.job.decide import Decision
 from falcon_operator.job.memory import Memory
+from falcon_operator.manifests import namespace_rules
 from falcon_operator.manifests.service import budget_name, build_budget, build_secret, build_service
 from falcon_operator.pool import claims
 from falcon_operator.pool.burn_ins import BurnIns
@@ -164,7 +165,8 @@ class EffectRunner:
             case fx.EnsureBudget(budget=budget):
                 await self._budget(job, budget, memory)
             case fx.CreatePod(manifest=manifest):
-                pod = await self._kube.create_pod(manifest)
+                rules = await self._kube.namespace_rules(job.metadata.namespace)
+                pod = await self._kube.create_pod(namespace_rules.met(manifest, rules, job.spec.injected))
                 log.info("pod created", job=job.metadata.name, pod=pod.name)
             case fx.DeletePod(pod=pod, grace_seconds=grace):
                 await self._kube.delete_pod(pod, grace)

@@ -47,6 +47,7 @@ from falcon_operator.job.cluster_durations import Elsewhere
 from falcon_operator.job.decide import Decision, decide
 from falcon_operator.job.failures import JobFailures
 from falcon_operator.job.memory import Memory
+from falcon_operator.manifests import namespace_rules
 from falcon_operator.manifests.pods import build_pod
 from falcon_operator.manifests.validation import misfits, problems
 from falcon_operator.pool.burn_ins import BurnIns
@@ -340,7 +341,15 @@ class JobReconciler:
     async def _dry_run(self, snap: Snapshot) -> Snapshot:
         intent = begin(snap.job, snap.intent or Intent(), snap.now)
         membership = intent.membership
-        manifest = build_pod(snap.job, membership.members[0], snap.settings, excluded=membership.excluded_nodes)
+        rules = await self._kube.namespace_rules(snap.job.metadata.namespace)
+        manifest = namespace_rules.met(
+            build_pod(snap.job, membership.members[0], snap.settings, excluded=membership.excluded_nodes),
+            rules,
+            snap.job.spec.injected,
+        )
+        # The API server would say the same without the field to set, or let some of the job's pods in.
+        if wrong := namespace_rules.problems(snap.job, manifest, rules):
+            return replace(snap, problems=[str(problem) for problem in wrong])
         try:
             await self._kube.dry_run_pod(manifest)
         except Rejected as error:

@@ -1,7 +1,7 @@
 """Add to a training pod what Falcon needs, and nothing else: PodSpec → PodSpec (docs/architecture.md §3).
 
-This module knows a pod and the job's identity on the bus, not ``TrainingJob``: it can instrument pods of other
-controllers as well.
+This module knows a pod and the job's identity on the bus, not the whole ``TrainingJob``: it can instrument pods of
+other controllers as well.
 
 - ``falcon-install`` (init) copies the launcher and the shim into an emptyDir, read-only for the trainer;
 - ``falcon-agent`` is a native sidecar; it shares two in-memory folders with the trainer and nothing else: each side
@@ -13,8 +13,8 @@ controllers as well.
 
 All injected containers pass Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled
 agent would report late, and the agent's own work bounds its use of CPU. In a Guaranteed pod the agent has a CPU limit,
-because otherwise the pod would lose its exclusive CPUs (``manifests.qos``). The trainer's own resources stay as the
-user set them.
+because otherwise the pod would lose its exclusive CPUs (``manifests.injected``). The trainer's own resources stay as
+the user set them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ import msgspec
 
 from falcon_core.wire.agent_config import VARIABLE, AgentConfig, encode_config
 from falcon_core.wire.launcher.launch import AGENT_DIR, LAUNCH_DIR
+from falcon_operator.api.trainingjob import InjectedSpec
 from falcon_operator.base.ports import Manifest, PodSettings
-from falcon_operator.manifests import directory, qos
+from falcon_operator.manifests import directory, injected
 
 BIN_DIR = "/falcon/bin"
 PYTHON_DIR = "/falcon/python"  # what runs in the interpreters of the user's image
@@ -45,7 +46,6 @@ AGENT_DIR_MIB = 16  # the plan, the control file, what the next agent has to kno
 LAUNCH_DIR_MIB = 48  # status and stacks
 OUTPUT_MIB = 2  # a process: its newest output, and that of the generation before while the agent reads it
 RING_MIB = 24  # a process: its rings of the newest generations
-GUARANTEED_CPU = "250m"  # request and limit of each of our containers in a Guaranteed pod
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
     directory: directory.Directory | None = None  # in the trainer's memory, copied behind
     keeps_older: bool = False  # the folder of its checkpoints keeps an older one (spec.anomalies.onNaN: Restart)
+    injected: InjectedSpec = InjectedSpec()  # the job's own figures for Falcon's containers
 
 
 def restricted() -> Manifest:
@@ -82,10 +83,21 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     _wrap(trainer, identity, grace_seconds(spec))
     # Ours come first: the agent then runs while the user's init containers do their work.
     result["initContainers"] = [
-        {**_install(settings), "resources": _install_resources(spec)},
+        {
+            **_install(settings),
+            "resources": injected.resources(
+                spec, injected.INSTALL, settings.injected.install.resources, identity.injected.install.resources
+            ),
+        },
         {
             **_agent(identity.agent, settings),
-            "resources": _agent_resources(spec, identity.agent.checkpoint_bytes + identity.agent.copies_bytes),
+            "resources": injected.resources(
+                spec,
+                injected.AGENT,
+                settings.injected.agent.resources,
+                identity.injected.agent.resources,
+                identity.agent.checkpoint_bytes + identity.agent.copies_bytes,
+            ),
         },
         *result.get("initContainers", []),
     ]
@@ -154,26 +166,6 @@ def _wrap(trainer: Manifest, identity: Identity, grace_seconds: int) -> None:
     ]
     # The last lines of a failing job end up in the pod's status, where `kubectl describe pod` shows them.
     trainer.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-
-
-def _install_resources(spec: Manifest) -> Manifest:
-    return qos.resources(
-        spec,
-        requests={"cpu": "10m", "memory": "16Mi"},
-        limits={"memory": "64Mi"},
-        guaranteed={"cpu": GUARANTEED_CPU, "memory": "64Mi"},
-    )
-
-
-def _agent_resources(spec: Manifest, store_bytes: int) -> Manifest:
-    store_mib = -(-store_bytes >> 20)
-    request, limit = f"{96 + store_mib}Mi", f"{384 + store_mib}Mi"
-    return qos.resources(
-        spec,
-        requests={"cpu": "20m", "memory": request},
-        limits={"memory": limit},
-        guaranteed={"cpu": GUARANTEED_CPU, "memory": limit},
-    )
 
 
 def _install(settings: PodSettings) -> Manifest:

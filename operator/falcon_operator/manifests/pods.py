@@ -130,6 +130,7 @@ def build_pod(
         track=job.spec.mitigation.mode != "Off",
         directory=directory_of(job.spec.checkpoint.directory),
         keeps_older=job.spec.anomalies.on_nan == "Restart",
+        injected=job.spec.injected,
     )
     spec = instrument(template["spec"], identity, settings)
     # The operator decides about restarts. One by the kubelet would start ranks of an old generation.

@@ -1,4 +1,4 @@
-"""Compute a pod's quality-of-service class as Kubernetes does, and what Falcon's containers may request in each.
+"""Compute a pod's quality-of-service class as Kubernetes does.
 
 Only Guaranteed pods get exclusive CPUs and the memory of one NUMA node (the kubelet's static policies). A pod is
 Guaranteed when all its containers, init containers included, limit CPU and memory and request what they limit. So a
@@ -40,26 +40,6 @@ def is_guaranteed(spec: Manifest) -> bool:
         return bool(parts) and all(_requests_its_limits(part) for part in parts)
     except ValueError:
         return False
-
-
-def resources(
-    spec: Manifest, requests: Mapping[str, str], limits: Mapping[str, str], guaranteed: Mapping[str, str]
-) -> Manifest:
-    """Return what a container of Falcon's asks for in a pod of this spec.
-
-    Where the pod as a whole has resources, Falcon's containers share them: own requests would not fit in.
-
-    Args:
-        requests: in a Burstable pod.
-        limits: in a Burstable pod.
-        guaranteed: both requests and limits in a Guaranteed pod. A fraction of a CPU: then the whole CPUs are the
-            trainer's, and the fraction comes out of the node's shared pool of CPUs.
-    """
-    if spec.get("resources"):
-        return {}
-    if is_guaranteed(spec):
-        return {"requests": dict(guaranteed), "limits": dict(guaranteed)}
-    return {"requests": dict(requests), "limits": dict(limits)}
 
 
 def _resources_of_containers(spec: Manifest) -> list[Mapping[str, Any]]:

@@ -22,12 +22,14 @@ from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
 from falcon_core.recovery.views import strategy_type
 from falcon_core.wire.saves.checkpoint import least_memory_bytes
+from falcon_operator.api.common import Resources
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.manifests import directory, template
 from falcon_operator.manifests.amounts import MISFIT_REMEDY, does_not_fit, not_a_quantity
 from falcon_operator.manifests.directory import RESERVED_PATH
-from falcon_operator.manifests.qos import quantity
+from falcon_operator.manifests.injected import AGENT, CPU, INSTALL, MEMORY
+from falcon_operator.manifests.qos import is_guaranteed, quantity
 
 _LAUNCHERS = frozenset({"torchrun", "mpirun", "mpiexec", "deepspeed", "accelerate", "horovodrun", "srun"})
 _LAUNCHER_MODULES = frozenset(
@@ -61,6 +63,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
         *_checkpoint_memory(job),
         *_copies(job),
         *_checkpoint_directory(job),
+        *_injected(job),
         *_error_rules(job, error_overrides),
         *_metrics(job),
         *_on_nan(job),
@@ -300,6 +303,48 @@ def _checkpoint_directory(job: TrainingJob) -> Iterator[Problem]:
     for _, trainer in _trainer(job):
         for field, message, remedy in directory.problems(job.spec.checkpoint.directory, _pod(job), trainer):
             yield Problem(field=field, message=message, remedy=remedy)
+
+
+def _injected(job: TrainingJob) -> Iterator[Problem]:
+    """Yield why Falcon's containers cannot run, or take the pod's class, with the figures that the job sets."""
+    containers = (("agent", job.spec.injected.agent, AGENT), ("install", job.spec.injected.install, INSTALL))
+    for name, container, defaults in containers:
+        field, own = f"spec.injected.{name}.resources", container.resources
+        if wrong := _first_wrong(own):
+            yield Problem(field=field, message=wrong, remedy="write one, such as 500m or 64Mi")
+            continue
+        for key, least in defaults.least_limits.items():
+            if key in own.limits and quantity(own.limits[key]) < quantity(least):
+                yield Problem(
+                    field=f"{field}.limits.{key}",
+                    message=f"with {own.limits[key]} falcon-{name} does not get its work done",
+                    remedy=f"set it to {least} or more, or remove it",
+                )
+        for key in sorted(own.requests.keys() & own.limits.keys()):
+            yield from _contradiction(job, f"{field}.requests.{key}", own.requests[key], own.limits[key])
+
+
+def _contradiction(job: TrainingJob, field: str, request: int | str, limit: int | str) -> Iterator[Problem]:
+    """Yield why a container of Falcon's cannot have both figures of a resource."""
+    if quantity(request) > quantity(limit):
+        message = f"{request} is more than the limit of {limit}"
+        yield Problem(field=field, message=message, remedy="lower it, or raise the limit")
+    elif quantity(request) < quantity(limit) and field.endswith((CPU, MEMORY)) and _is_guaranteed(job):
+        message = "it differs from the limit, so the pod would not be Guaranteed as your containers are"
+        yield Problem(field=field, message=message, remedy=f"set it to {limit}, or remove it")
+
+
+def _first_wrong(own: Resources) -> str:
+    """Return why the first figure that is no quantity is none; "" where all are."""
+    found = (not_a_quantity(str(value)) for value in (*own.requests.values(), *own.limits.values()))
+    return next(filter(None, found), "")
+
+
+def _is_guaranteed(job: TrainingJob) -> bool:
+    """Check whether the user's containers make a Guaranteed pod, each by its own resources."""
+    if any(template.misfits(job.spec.template)):
+        return False
+    return not _pod(job).get("resources") and is_guaranteed(_pod(job))
 
 
 def _strategies(job: TrainingJob) -> Iterator[Problem]:

@@ -65,6 +65,16 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     "rank in env": ({f"{TRAINER}.env": [{"name": "RANK", "value": "0"}]}, f"{POD}.containers", "remove them"),
     "world size in env": ({f"{TRAINER}.env": [{"name": "WORLD_SIZE"}]}, f"{POD}.containers", "remove them"),
     "master in env": ({f"{TRAINER}.env": [{"name": "MASTER_ADDR"}]}, f"{POD}.containers", "remove them"),
+    "a GPU for the agent": (
+        {"spec.injected": {"agent": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}},
+        "spec.injected.agent.resources",
+        "remove the others",
+    ),
+    "a figure that is none": (
+        {"spec.injected": {"agent": {"resources": {"limits": {"cpu": "much"}}}}},
+        "spec.injected.agent.resources.limits.cpu",
+        "should match",
+    ),
     "torchrun's in env": ({f"{TRAINER}.env": [{"name": "PET_NNODES"}]}, f"{POD}.containers", "remove them"),
     "Falcon's in env": ({f"{TRAINER}.env": [{"name": "FALCON_X"}]}, f"{POD}.containers", "remove them"),
     "reserved mount": (
@@ -277,6 +287,12 @@ GOOD: dict[str, Changes] = {
         "spec.container": "trainer",
     },
     "libraries that are loaded before ours": {f"{TRAINER}.env": [{"name": "LD_PRELOAD", "value": "libx.so"}]},
+    "resources of the injected containers": {
+        "spec.injected": {
+            "agent": {"resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"ephemeral-storage": "1Gi"}}},
+            "install": {"resources": {"limits": {"cpu": "500m"}}},
+        }
+    },
     "unknown pod fields": {f"{POD}.fieldOfTomorrow": {"a": 1}, f"{TRAINER}.anotherField": [1, 2]},
     "a full pod": {
         f"{POD}.restartPolicy": "Never",
@@ -349,7 +365,14 @@ def test_defaults_are_those_of_the_typed_api(api: ApiServer) -> None:
     given = changed(TRAINING_JOB, {"spec.procsPerReplica": REMOVED})["spec"]
     _, _, stored = create(api, {"spec.procsPerReplica": REMOVED})
     assert msgspec.convert(stored["spec"], TrainingJobSpec) == msgspec.convert(given, TrainingJobSpec)
-    optional = {"container", "warmPoolRef", "checkpoint", "activeDeadlineSeconds", "ttlSecondsAfterFinished"}
+    optional = {
+        "container",
+        "warmPoolRef",
+        "checkpoint",
+        "injected",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+    }
     assert {*stored["spec"], *optional} == {field.encode_name for field in msgspec.structs.fields(TrainingJobSpec)}
 
 

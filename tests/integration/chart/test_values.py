@@ -27,6 +27,12 @@ REFUSED = {
     "no repository": ("images.operator.repository=", "images/operator/repository"),
     "log level": ("operator.logLevel=loud", "operator/logLevel"),
     "bad namespace": ("operator.watchNamespaces={Team A}", "operator/watchNamespaces/0"),
+    "figures of another container": ("injected.trainer.resources.limits.cpu=1", "injected"),
+    "a GPU for the agent": ("injected.agent.resources.limits.gpu=1", "injected/agent/resources/limits"),
+    "memory without a figure": (
+        "injected.agent.resources.limits.memory=much",
+        "injected/agent/resources/limits/memory",
+    ),
     "negative fences": ("operator.fencing.limit=-1", "operator/fencing/limit"),
     "no window": ("operator.fencing.windowSeconds=0", "operator/fencing/windowSeconds"),
     "class of errors": ("operator.errors.rules[0].klass=x", "operator/errors/rules/0"),

@@ -57,6 +57,7 @@ def test_everything_set() -> None:
             "FALCON_FENCE_LIMIT": "0",
             "FALCON_FENCE_WINDOW_SECONDS": "60",
             "FALCON_LOG_LEVEL": "DEBUG",
+            "FALCON_INJECTED": '{"agent":{"resources":{"limits":{"cpu":1}}},"install":{"resources":{}}}',
             "FALCON_ERRORS": "{disabled: [python]}",
             "FALCON_METRICS_PORT": "9090",
         }
@@ -73,6 +74,7 @@ def test_everything_set() -> None:
     assert (settings.fence_limit, settings.fence_window_seconds) == (0, 60)
     assert (settings.log_level, settings.metrics_port) == ("debug", 9090)
     assert settings.pods.error_overrides == "{disabled: [python]}"
+    assert settings.pods.injected.agent.resources.limits == {"cpu": 1}
     assert settings.pods.departure_taints == ("spot/notice", "a.example/going")
 
 
@@ -100,6 +102,8 @@ def test_everything_set() -> None:
         ("FALCON_ERRORS", "rules: [", "not YAML in line 2: did not find"),
         ("FALCON_ERRORS", "disabled: [a]", "disabled[0]: no rule has the id 'a'; docs/errors.md lists them"),
         ("FALCON_ERRORS", "#" * 40000, "has 40000 bytes; at most 32768: join patterns with |"),
+        ("FALCON_INJECTED", '{"agent":{"resources":{"limits":{"cpu":"much"}}}}', "cpu: 'much' is not a quantity"),
+        ("FALCON_INJECTED", '{"agent":7}', "Expected `object`, got `int` - at `$.agent`"),
         ("FALCON_LOG_LEVEL", "chatty", "write one of debug, info, warning, error"),
         ("FALCON_AGENT_IMAGE_PULL_POLICY", "always", "write one of Always, IfNotPresent, Never"),
         ("FALCON_METRICS_PORT", "70000", "write a whole number from 0 to 65535"),

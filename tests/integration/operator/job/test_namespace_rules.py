@@ -1,0 +1,172 @@
+"""Namespaces with rules: LimitRange, ResourceQuota, Pod Security and an admission policy of a real API server.
+
+The quota's controller is the real one; it fills in the status without which the API server admits no pod.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from falcon_operator.cluster.client import RULES_SECONDS
+from tests.integration.api.apiserver import ApiServer
+from tests.integration.operator.cluster import Installation, a_job, until
+from tests.integration.operator.control_plane import controllers
+from tests.integration.operator.played import Played, add_node, connected
+
+LIMITED = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+PROXY = {
+    "name": "mesh-proxy",
+    "image": "proxy:1",
+    "restartPolicy": "Always",
+    "resources": {"limits": LIMITED},
+    "securityContext": RESTRICTED,
+}
+POLICY = "owned-pods.example.com"
+
+
+@pytest.fixture
+def strict(api: ApiServer, installation: Installation) -> Iterator[Installation]:
+    """Yield a namespace with all of these rules, in effect."""
+    space = installation.namespace
+    levels = [f"pod-security.kubernetes.io/enforce{part}" for part in ("=restricted", "-version=latest")]
+    api.ok("kubectl", "label", "namespace", space, *levels)
+    quota = {"limits.cpu": "32", "limits.memory": "64Gi", "requests.cpu": "16", "requests.memory": "32Gi", "pods": "8"}
+    ratio = {"cpu": "4", "memory": "2", "ephemeral-storage": "2"}
+    limits = [
+        {"type": "Container", "min": {"cpu": "50m", "memory": "128Mi"}, "maxLimitRequestRatio": ratio},
+        {"type": "Pod", "max": {"memory": "16Gi"}, "maxLimitRequestRatio": {"cpu": "4"}},
+    ]
+    for kind, name, spec in (("ResourceQuota", "team", {"hard": quota}), ("LimitRange", "rules", {"limits": limits})):
+        meta = {"name": name, "namespace": space}
+        installation.apply({"apiVersion": "v1", "kind": kind, "metadata": meta, "spec": spec})
+    for manifest in _label_policy(space):
+        installation.apply(manifest)
+    with controllers(api, "resourcequota-controller"):
+        for words in (
+            "minimum cpu usage per Container",
+            "exceeded quota: team",
+            "needs the label team",
+            "restricted",
+        ):
+            until(lambda words=words: words in _refusal(api, space, words))
+        yield installation
+    kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
+    api.run("kubectl", "delete", kinds, POLICY, "--wait=false")
+
+
+def _label_policy(namespace: str) -> list[dict[str, Any]]:
+    """Return an admission policy that demands a label of each pod of a namespace."""
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+    only = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    check = {"expression": "has(object.metadata.labels) && 'team' in object.metadata.labels"}
+    common = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": POLICY}}
+    return [
+        {
+            **common,
+            "kind": "ValidatingAdmissionPolicy",
+            "spec": {
+                "matchConstraints": {"resourceRules": rules, "namespaceSelector": only},
+                "validations": [{**check, "message": "a pod needs the label team"}],
+            },
+        },
+        {
+            **common,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "spec": {"policyName": POLICY, "validationActions": ["Deny"]},
+        },
+    ]
+
+
+def _refusal(api: ApiServer, namespace: str, words: str) -> str:
+    """Return why a pod is refused that breaks one rule: the one that says ``words``."""
+    resources: dict[str, Any] = {"limits": LIMITED, "requests": LIMITED}
+    if "minimum" in words:
+        resources = {"limits": LIMITED, "requests": {**LIMITED, "cpu": "10m"}}
+    if "quota" in words:
+        resources = {"limits": {**LIMITED, "cpu": "33"}}
+    context = {} if "restricted" in words else {"securityContext": RESTRICTED}
+    labels = {} if "label" in words else {"team": "ml"}
+    spec = {"containers": [{"name": "c", "image": "x:1", "resources": resources, **context}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace, "labels": labels}}
+    return api.run("kubectl", "create", "--dry-run=server", "-f", "-", stdin=json.dumps({**pod, "spec": spec})).stderr
+
+
+def _job(namespace: str, **spec: Any) -> dict[str, Any]:
+    """Return a job whose own pods keep the rules, with a native sidecar as a mesh brings it."""
+    trainer = {
+        "name": "trainer",
+        "image": "x:1",
+        "command": ["python", "train.py"],
+        "resources": {"limits": LIMITED},
+        "securityContext": RESTRICTED,
+    }
+    template = {
+        "metadata": {"labels": {"team": "ml"}},
+        "spec": {"containers": [trainer], "initContainers": [PROXY]},
+    }
+    return a_job(namespace, template=template, **{"replicas": 2, **spec})
+
+
+@pytest.fixture
+async def played(api: ApiServer, strict: Installation) -> AsyncIterator[Played]:
+    for name in ("w1", "w2", "w3"):
+        add_node(strict, name, {})
+    async with connected(api.kubeconfig, strict.namespace) as (kube, http):
+        yield Played(strict.namespace, kube, http, "gpt2", schedules=True)
+
+
+async def test_a_job_keeps_all_rules_of_its_namespace(strict: Installation, played: Played) -> None:
+    """One for each of the pods that a job has: the first ones, and a pod that is made again later."""
+    strict.apply(_job(strict.namespace))
+    await played.until(lambda job: job.get("status", {}).get("state") == "Running")
+    pods = strict.get("pods")
+    assert [pod["status"]["qosClass"] for pod in pods] == ["Guaranteed"] * 2, "as the user's own pod"
+    for pod in pods:
+        assert pod["metadata"]["labels"]["team"] == "ml"
+        names = [each["name"] for each in pod["spec"]["initContainers"]]
+        assert names == ["falcon-install", "falcon-agent", "mesh-proxy"]
+    first = {pod["metadata"]["name"] for pod in pods}
+    strict.api.ok("kubectl", "-n", strict.namespace, "delete", "pod", min(first), "--wait=false")
+    await played.until(
+        lambda job: job["status"]["state"] == "Running" and job["status"]["counters"].get("restarts"), seconds=60
+    )
+    assert len({pod["metadata"]["name"] for pod in strict.get("pods")} - first) == 1
+
+
+async def test_a_job_that_cannot_keep_a_rule_says_which_and_what_to_set(strict: Installation, played: Played) -> None:
+    """And it goes on once the field is set, or the rule is another."""
+    own = {"agent": {"resources": {"limits": {"memory": "100Mi"}}}}
+    _set_quota(strict, pods="2")
+    strict.apply(_job(strict.namespace, replicas=3, injected=own))
+    job = await played.until(lambda job: _accepted(job).get("reason") == "InvalidSpec")
+    found = _accepted(job)["message"]
+    field = "spec.injected.agent.resources.limits.memory"
+    assert f"{field}: LimitRange rules wants at least 128Mi in each container" in found
+    assert "spec.replicas: ResourceQuota team allows 2 pods in the namespace, and the job has 3" in found
+    assert strict.get("pods") == []
+    strict.apply(_job(strict.namespace, replicas=3))
+    played.kube.job_changed(strict.namespace, "gpt2", None)  # no watch of jobs runs here
+    job = await played.until(lambda job: field not in _accepted(job).get("message", field))
+    assert strict.get("pods") == []
+    _set_quota(strict, pods="8")
+    await played.until(lambda job: job["status"]["state"] == "Running", seconds=RULES_SECONDS + 60)
+
+
+def _set_quota(strict: Installation, **hard: str) -> None:
+    change = json.dumps({"spec": {"hard": hard}})
+    strict.api.ok("kubectl", "-n", strict.namespace, "patch", "quota", "team", "--type=merge", "-p", change)
+
+
+def _accepted(job: dict[str, Any]) -> dict[str, Any]:
+    conditions = job.get("status", {}).get("conditions", [])
+    return next((entry for entry in conditions if entry["type"] == "Accepted" and entry["status"] == "False"), {})
