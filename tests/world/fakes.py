@@ -23,6 +23,7 @@ from falcon_operator.base.ports import (
     JobReports,
     Manifest,
     NamespaceRules,
+    NodeTaint,
     NodeView,
     NotFound,
     Occupant,
@@ -182,6 +183,10 @@ class FakeKube:
                 ready=node.ready,
                 ready_changed_unix=node.ready_changed,
                 taints=dict(node.taints),
+                hard_taints=tuple(
+                    NodeTaint(key=key, value=value, effect="NoExecute" if key in node.ends else "NoSchedule")
+                    for key, value in node.taints.items()
+                ),
                 labels=dict(node.labels),
                 reports=node.reports,
                 unschedulable=node.cordoned,

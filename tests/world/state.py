@@ -65,6 +65,7 @@ class Node:
         self.dead = False  # everything on it is gone, and the API server does not know it
         self.ready = True
         self.taints = {TAINT_SPARE: "spares"} if spare else {}
+        self.ends: set[str] = set()  # keys of taints with the effect NoExecute; the others have NoSchedule
         self.uid = f"uid-of-{name}"
         self.labels: dict[str, str] = {}
         self.cordoned = False

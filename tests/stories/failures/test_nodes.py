@@ -38,6 +38,20 @@ async def test_with_an_empty_pool_a_free_node_is_taken_at_once() -> None:
     assert world.claims == 0
 
 
+async def test_a_pod_that_a_taint_has_ended_goes_to_another_node_at_once() -> None:
+    """It was pinned to the node that had evicted it, and waited there for half a minute."""
+    world = World(spares=0)
+    world.nodes["free"] = Node("free", False)
+    await trained(world)
+    pod, node = world.pod_of(0), world.node_of(0)
+    node.taints["team/maintenance"] = ""
+    node.ends.add("team/maintenance")
+    pod.disruption = "Taint manager: deleting due to NoExecute taint"
+    pod.deleting_at = world.clock.seconds
+    await resumed(world, on="free", seconds=PLACE_SECONDS)
+    assert len(world.made) == 4, "no pod waited in vain"
+
+
 async def test_a_spare_is_taken_after_all_where_the_free_node_has_no_room() -> None:
     world = World()
     await trained(world)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 from falcon_core.recovery import Membership
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
-from falcon_operator.base.ports import NodeView
+from falcon_operator.base.ports import NodeTaint, NodeView, PodView
 from falcon_operator.intent.model.snapshot import Snapshot
+
+# Kubernetes' own words for what a node's other fields say.
+_MIRRORED: Final = frozenset(f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable"))
 
 
 def open_nodes(snap: Snapshot, membership: Membership) -> list[NodeView]:
@@ -30,3 +36,34 @@ def own_nodes(snap: Snapshot, membership: Membership) -> set[str]:
     """Return the nodes on which the job's pods are or will be."""
     own = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
     return own | {member.node for member in membership.members} | {move.node for move in membership.replacements}
+
+
+def evicting_taint(template: Mapping[str, Any], node: NodeView, pod: PodView | None) -> NodeTaint | None:
+    """Return the taint for which the taint manager ends a job's pods on the node; None if there is none.
+
+    ``template``: the spec of the job's pods. ``pod``: the replica's. While it stays on the node it shows that it may,
+    whatever its template says: a webhook may have added tolerations. Taints named like a device that it asks for are
+    tolerated, as the admission plugin ExtendedResourceToleration does.
+    """
+    if pod is not None and pod.node == node.name and not pod.deleting:
+        return None
+    tolerations = [item for item in template.get("tolerations") or [] if "tolerationSeconds" not in item]
+    devices = {
+        name
+        for container in template.get("containers") or []
+        for figures in (container.get("resources") or {}).values()
+        for name in figures or ()
+    }
+    for taint in node.hard_taints:
+        known = taint.effect != "NoExecute" or taint.key in _MIRRORED or taint.key in devices
+        if not known and not any(_tolerates(item, taint) for item in tolerations):
+            return taint
+    return None
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: NodeTaint) -> bool:
+    """Check whether a pod's toleration covers the taint, by the scheduler's rules."""
+    key, effect = toleration.get("key") or "", toleration.get("effect") or taint.effect
+    if effect != taint.effect or key not in ("", taint.key):
+        return False
+    return toleration.get("operator") == "Exists" or (key != "" and (toleration.get("value") or "") == taint.value)

@@ -37,7 +37,7 @@ from falcon_operator.intent.model.claim_limits import allowance
 from falcon_operator.intent.model.intent import claim_prefix
 from falcon_operator.intent.model.node_troubles import node_trouble, who_is_busy
 from falcon_operator.intent.model.snapshot import Snapshot
-from falcon_operator.intent.observation.free_nodes import open_nodes
+from falcon_operator.intent.observation.free_nodes import evicting_taint, open_nodes
 from falcon_operator.intent.observation.nan_numbers import numbers_seen
 from falcon_operator.intent.observation.notices import notice
 from falcon_operator.intent.observation.pod_ends import ended_badly, over, pod_end
@@ -180,7 +180,10 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         agent_ended=agent is not None and _has_ended(agent),
         node_health=NodeHealth(
             ready=not node_name or (node is not None and node.ready),
-            usable=node is not None and node.ready and not node.unschedulable,
+            usable=node is not None
+            and node.ready
+            and not node.unschedulable
+            and evicting_taint(snap.job.spec.template["spec"], node, pod) is None,
             trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
         ),
         busy=who_is_busy(node, snap.now),
