@@ -24,6 +24,8 @@ from falcon_operator.status.text.planned_move import moving_words
 from falcon_operator.status.view import State, View
 
 replace = msgspec.structs.replace
+START_SECONDS = 20.0  # of a generation, in which imports of all ranks keep a busy node's agent from its CPU
+SILENT_SECONDS = 5.0  # of an agent, after which people hear of it even then
 ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter
 
 
@@ -200,6 +202,11 @@ def recovering(view: View, state: State) -> Finding:
 def agent_lost(view: View) -> Finding | None:
     """Build the finding on whether an agent is silent; None where the bus cannot tell."""
     lost = view.live.agents_lost
+    # An agent that starves for a moment while the ranks start is no news: it is heard again a second later.
+    silent = [view.obs.members[replica].silent_seconds for replica in lost]
+    starting = view.snap.now - view.intent.membership.since < START_SECONDS
+    if lost and view.watching and starting and max(silent) < SILENT_SECONDS:
+        return None
     if lost and view.watching:
         pods = listed([view.obs.members[replica].pod_name for replica in lost])
         peers = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.base.ports import NodeReport
-from tests.world.running import Metrics, condition, operator, run, runs, trained
+from tests.world.running import Metrics, condition, idle, operator, run, runs, trained
 from tests.world.world import World
 
 
@@ -119,7 +119,7 @@ async def test_a_spare_in_trouble_is_not_claimed_though_the_pool_has_not_looked_
 async def test_of_a_dead_node_nothing_is_claimed_that_is_not_known() -> None:
     """Check finding U3: that training goes on was said of a job that stood still, and AgentBack of a lost agent."""
     world = World()
-    await trained(world)
+    await trained(world, 120)  # the start is over, in which an agent's silence is no news yet
     world.kill_node(world.node_of(2).name)
     world.broken_at = None  # the peers hear of no reset: they wait in their collective
     said = set()
@@ -132,6 +132,19 @@ async def test_of_a_dead_node_nothing_is_claimed_that_is_not_known() -> None:
     assert any("it is not known yet whether training goes on" in message for message in said)
     assert not any("training goes on, but" in message for message in said)
     assert "AgentBack" not in [reason for reason, _ in world.events]
+
+
+async def test_an_agent_that_starves_for_a_moment_at_its_start_is_no_event() -> None:
+    """A busy node delays each agent so at each start."""
+    world = World()
+    await run(world, operator, lambda w: w.status.state == "Running")
+    world.pod_of(1).agent_dead_at = world.clock.seconds
+    await run(world, operator, lambda w: w.pod_of(1).uid not in w.alive)
+    await idle(world, operator, 1)
+    world.pod_of(1).agent_dead_at = None
+    await idle(world, operator, 20)
+    assert condition(world.status, "AgentLost") in ("", "False")
+    assert not {"AgentLost", "AgentBack"} & {reason for reason, _ in world.events}
 
 
 async def test_an_agent_that_dies_alone_is_only_reported() -> None:
@@ -294,7 +307,7 @@ async def test_many_leases_lost_together_are_the_bus() -> None:
 async def test_a_node_that_hangs_its_peers_and_falls_silent_is_lost() -> None:
     """Check a node that is cut off: no connection is reset, and the peers wait in their collective."""
     world = World()
-    await trained(world)
+    await trained(world, 120)  # the start is over
     lost = world.node_of(0)
     lost.dead = True
     world.hanging = True
