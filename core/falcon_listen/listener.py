@@ -109,7 +109,11 @@ class Listener:
             except OSError:  # the client has gone, or the process has no file descriptor left
                 await asyncio.sleep(EXHAUSTED_SECONDS)
                 continue
-            self._admit(accepted, address[0], loop)
+            try:
+                self._admit(accepted, address[0], loop)
+            except Exception as error:  # noqa: BLE001 - one connection must not end the port
+                accepted.close()
+                loop.call_exception_handler({"message": f"port {self.port}: a connection failed", "exception": error})
             # One connection a turn of the loop: a flood of them delays nothing else.
             await asyncio.sleep(0)
 

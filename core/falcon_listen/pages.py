@@ -11,6 +11,7 @@ import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -45,6 +46,8 @@ class MetricsPage:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._making = asyncio.Lock()
+        # The loop's own threads decide about jobs: a page must not wait behind a thousand of them.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
         self._text = b""
         self._made_at = float("-inf")
 
@@ -55,7 +58,7 @@ class MetricsPage:
                 # Collected here, since what the collectors read changes in this loop alone.
                 snapshot = CollectorRegistry()
                 snapshot.register(_Snapshot(list(self._registry.collect())))
-                self._text = await asyncio.to_thread(generate_latest, snapshot)
+                self._text = await asyncio.get_running_loop().run_in_executor(self._thread, generate_latest, snapshot)
                 self._made_at = time.monotonic()
             return self._text
 

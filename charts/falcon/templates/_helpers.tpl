@@ -146,7 +146,9 @@ pod's own node always does. */ -}}
 ports: [{port: {{ .port }}}]
 from:
 - {{ include "falcon.peer" (dict "root" .root "component" "test") | nindent 2 | trim }}
-{{- with .root.Values.networkPolicy.metricsFrom }}
+{{- /* `helm upgrade --reuse-values` from a release without this value: as the default. */ -}}
+{{- $monitoring := list (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" "monitoring"))) }}
+{{- with hasKey .root.Values.networkPolicy "metricsFrom" | ternary .root.Values.networkPolicy.metricsFrom $monitoring }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

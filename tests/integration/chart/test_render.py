@@ -230,6 +230,12 @@ def test_who_reads_the_metrics_is_the_platforms_choice() -> None:
             assert _allowed(chart("NetworkPolicy", name))[port] == readers
 
 
+def test_values_of_a_release_that_did_not_know_the_readers_let_monitoring_read() -> None:
+    """``helm upgrade --reuse-values`` keeps the former chart's values, in which the field is missing."""
+    chart = Rendered("--set-json", "networkPolicy.metricsFrom=null")
+    assert _allowed(chart("NetworkPolicy", "falcon"))["http"] == READERS
+
+
 def test_agents_are_let_in_from_watched_namespaces_and_from_nodes_whose_network_they_use() -> None:
     flags = "operator.watchNamespaces={team-a},networkPolicy.hostNetworkJobs={10.1.0.0/16}"
     (agents,) = (

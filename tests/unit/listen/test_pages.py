@@ -7,13 +7,15 @@ import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from falcon_listen import pages
-from falcon_listen.listener import REPLACED, TOO_FAST
+from falcon_listen.listener import REPLACED, TOO_FAST, Listener
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: operator\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: operator\r\n\r\n"
@@ -124,3 +126,33 @@ async def test_a_page_is_made_once_a_second_of_what_this_loop_has_collected(monk
         texts = await asyncio.gather(*(served.get("/metrics") for _ in range(10)))
         assert len(set(texts)) == 1
         assert served.collector.threads == [threading.get_ident()]
+
+
+async def test_a_page_does_not_wait_for_the_threads_that_decide_about_jobs() -> None:
+    decided = threading.Event()
+    async with serving() as served:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
+        decision = asyncio.create_task(asyncio.to_thread(decided.wait))
+        await asyncio.sleep(0)
+        assert (await served.get("/metrics")).count(b"\n") == 34
+        assert not decision.done()
+        decided.set()
+        await decision
+
+
+async def test_a_connection_that_fails_does_not_end_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    admit, failures = Listener._admit, [RuntimeError("once")]
+
+    def failing(self: Listener, *connection: Any) -> None:
+        if failures:
+            raise failures.pop()
+        admit(self, *connection)
+
+    monkeypatch.setattr(Listener, "_admit", failing)
+    seen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+    async with serving() as served:
+        with contextlib.suppress(ConnectionResetError):
+            assert await served.get("/healthz") == b""
+        assert await served.get("/healthz") == b"ok\n"
+    assert [str(each["exception"]) for each in seen] == ["once"]
