@@ -21,6 +21,7 @@ from falcon_core.recovery.strategies import replace_node
 from falcon_core.recovery.strategies.strategy_type import StrategyType
 
 CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged
+WARM_UP_SECONDS = 20.0  # of training, in which a cold cache may make the new node alone slow
 CHECK_SECONDS = 60.0  # of training, after which a replacement that has not brought the time back did not help
 replace = msgspec.structs.replace
 
@@ -47,7 +48,9 @@ def step(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     # The job is still slow, perhaps for another node's sake: then each replaced rank is judged by itself.
     well = _well_beside_another(state, look)
     over = len(well) == len(_checked(state)) or look.obs.now - slow.restart.trained_at > CHECK_SECONDS
-    return _judged(state, level, well, look) if over or _are_still_slow(state, well, look) else Step(state)
+    warm = look.obs.now - slow.restart.trained_at > WARM_UP_SECONDS
+    over = over or (warm and _are_still_slow(state, well, look))
+    return _judged(state, level, well, look) if over else Step(state)
 
 
 def _are_still_slow(state: RecoveryState, well: Collection[SlowIncident], look: Look) -> bool:

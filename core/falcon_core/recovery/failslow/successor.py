@@ -28,6 +28,9 @@ def opened(state: RecoveryState, over: SlowIncident, level_ns: float, look: Look
     culprit = _culprit(over, look)
     if culprit is None or culprit.rank in {known.rank for known in state.culprits}:
         return state
+    # On a third node the rank's own work is the first suspect, and slow_from_start takes its time to name it.
+    if node_fault.failed_on_enough_nodes(state, culprit, look):
+        return state
     from_start = culprit.healthy_compute_ns is None
     lost_seconds = look.obs.iterations * max(0.0, level_ns - over.times.well_ns) / 1e9
     slow = SlowIncident(
@@ -47,6 +50,9 @@ def opened(state: RecoveryState, over: SlowIncident, level_ns: float, look: Look
     )
     state, slow = numbered(state, located(slow, culprit), look.policy)
     slow = node_fault.judged(state, slow, culprit, look)
+    # A link without a rank's incident before it would lead, and look for the rank a second time.
+    if state.leader is not None and state.leader.unexplained:
+        return replace(state, slowdowns=[slow, *state.slowdowns])
     return replace(state, slowdowns=[*state.slowdowns, slow])
 
 

@@ -110,10 +110,11 @@ def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit,
 def _at_once(state: RecoveryState, slow: SlowIncident, culprit: Culprit, stays: Sequence[Stay], look: Look) -> Evidence:
     """Apply all rules but the last."""
     # A machine that was measured is slow, whatever else is known.
-    if _tested(slow, culprit) == "Slow":
+    tested = _tested(slow, culprit)
+    if tested == "Slow":
         return Evidence.TESTED_SLOW
     # The slowness came along to another node before: evidence against the node comes after this.
-    if _follows_the_role(stays, culprit, look.policy):
+    if _follows_the_role(stays, culprit, look.policy, as_fast=tested == "AsFast"):
         return Evidence.FOLLOWS_THE_ROLE
     if culprit.cause is Cause.GARBAGE_COLLECTION:
         return Evidence.PROGRAM
@@ -136,17 +137,26 @@ def _tested(slow: SlowIncident, culprit: Culprit) -> str:
     return probed.found if probed is not None and probed.node and probed.node == culprit.node else ""
 
 
-def _follows_the_role(stays: Sequence[Stay], culprit: Culprit, policy: Policy) -> bool:
+def _follows_the_role(stays: Sequence[Stay], culprit: Culprit, policy: Policy, *, as_fast: bool) -> bool:
     """Check whether the replica took its slowness along to another node.
 
-    A node that was left for a failure says so only of a replica that has not been well since.
+    A node that was left for a failure says so only of a replica that has not been well since. ``as_fast``: the machine
+    was measured, so that its work alone is left, whatever the size of the slowdown elsewhere.
     """
     elsewhere = [stay for stay in stays if stay.replica == culprit.replica and stay.node != culprit.node]
     if culprit.healthy_compute_ns is None and any(stay.end == "Left" for stay in elsewhere):
         return True
     along = [stay for stay in elsewhere if stay.end == "NotHelped"]
-    nodes = {stay.node for stay in along}
-    return len(nodes) >= ROLE_NODES or any(_is_as_large(stay, culprit, policy) for stay in along)
+    return len({stay.node for stay in along}) >= ROLE_NODES or any(
+        as_fast or _is_as_large(stay, culprit, policy) for stay in along
+    )
+
+
+def failed_on_enough_nodes(state: RecoveryState, culprit: Culprit, look: Look) -> bool:
+    """Check whether replacements of this replica did not help on so many nodes that its work is the first suspect."""
+    stays = _remembered(state.habits.stays, look.obs.now)
+    nodes = {stay.node for stay in stays if stay.end == "NotHelped" and stay.replica == culprit.replica}
+    return len(nodes - {culprit.node}) >= ROLE_NODES
 
 
 def _is_as_large(stay: Stay, culprit: Culprit, policy: Policy) -> bool:
@@ -228,7 +238,12 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
     culprit = slow.culprit
     if culprit is None or not culprit.node:
         return state
-    stays = _remembered(state.habits.stays, obs.now)
+    # A rank that is well on its new node has not taken its slowness along.
+    stays = [
+        stay
+        for stay in _remembered(state.habits.stays, obs.now)
+        if stay.end != "NotHelped" or not stay.slowdown or stay.replica != culprit.replica or stay.node == culprit.node
+    ]
     before = _of_before(stays, culprit)
     # A short pause between two spells does not end a stay.
     if before is not None:

@@ -8,9 +8,11 @@ import pytest
 
 from falcon_core.recovery.model.events import Event, SlowClosed
 from falcon_core.recovery.model.observation import Observation
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.state import Habits
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
-from tests.unit.recovery.failslow.test_incidents import RANKS, prepares, second, seen, step
-from tests.unit.recovery.incidents import located
+from tests.unit.recovery.failslow.test_incidents import LINK, RANKS, prepares, second, seen, step
+from tests.unit.recovery.incidents import located, stay
 from tests.unit.recovery.seen import MS, NOW, member, rank
 
 CHECKING = located(phase="Checking", switched_at=NOW - 12, replaced_by="spare-2")
@@ -94,3 +96,37 @@ def test_a_job_that_is_slow_though_nobody_stands_out_was_not_helped() -> None:
     assert state.leader is not None
     taken = step(after(everybody, 100, now=NOW + 70, running_seconds=78.0), state.leader, *state.further)
     assert outcomes(taken.events) == {"gpt2-1": "NotHelped", "gpt2-2": "NotHelped"}
+
+
+# -- slow on the new node as well ------------------------------------------------------------------------------------
+
+SLOW_AGAIN: dict[str, Any] = {"iterations": 100, "now": NOW + 70, "running_seconds": 78.0}
+
+
+def ranks_of(slowdowns: list[SlowIncident]) -> list[tuple[str, int | None]]:
+    return [(slow.id, slow.culprit.rank if slow.culprit is not None else None) for slow in slowdowns]
+
+
+def test_a_rank_that_is_slow_on_its_new_node_is_an_incident_of_its_own() -> None:
+    members = [member(number, node="spare-2" if number == 2 else f"node-{number}") for number in range(RANKS)]
+    taken = step(after({2: 500}, **SLOW_AGAIN, members=members), CHECKING)
+    assert outcomes(taken.events) == {"gpt2-1": "NotHelped"}
+    [slow] = taken.state.slowdowns
+    assert slow.culprit is not None
+    assert (slow.culprit.node, slow.culprit.healthy_compute_ns, slow.culprit.slowdown) == ("spare-2", 200 * MS, 2.5)
+    assert slow.loss.seconds == pytest.approx(100 * 0.3)
+
+
+def test_a_link_that_is_slow_at_the_same_time_does_not_look_for_the_rank_again() -> None:
+    link = located(id="gpt2-0", phase="Detected", subject=LINK)
+    taken = step(after({2: 500}, **SLOW_AGAIN), CHECKING, link)
+    assert ranks_of(taken.state.slowdowns) == [("gpt2-3", 2), ("gpt2-0", None)]
+    later = step(after({2: 500}, iterations=110, now=NOW + 75, running_seconds=83.0), *taken.state.slowdowns)
+    named = [found for _, found in ranks_of(later.state.slowdowns) if found is not None]
+    assert named == [2], "once"
+
+
+def test_after_two_nodes_that_did_not_help_the_rank_is_not_followed() -> None:
+    stays = [stay(2, 0, node=node, end="NotHelped", slowdown=2.5) for node in ("old", "older")]
+    taken = step(after({2: 500}, **SLOW_AGAIN), CHECKING, habits=Habits(stays=stays))
+    assert (outcomes(taken.events), taken.state.slowdowns) == ({"gpt2-1": "NotHelped"}, [])

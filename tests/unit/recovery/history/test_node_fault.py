@@ -186,11 +186,21 @@ def test_only_a_slowdown_as_large_elsewhere_is_the_roles_until_a_third_node(size
     assert looked(seen(ranks=STRAGGLER), suspect(), stays=stays) == expected
 
 
-def test_a_measured_machine_decides_whatever_came_along() -> None:
-    stays = [stay(2, 0, node="old", end="NotHelped", slowdown=3.0)]
+@pytest.mark.parametrize("size", [3.0, 1.5])
+def test_a_measured_machine_decides_whatever_came_along(size: float) -> None:
+    stays = [stay(2, 0, node="old", end="NotHelped", slowdown=size)]
     for found, evidence in (("Slow", Evidence.TESTED_SLOW), ("AsFast", Evidence.FOLLOWS_THE_ROLE)):
         slow = suspect(probed=Probed(found=found, node="node-2", at=NOW - 5))
         assert looked(seen(ranks=STRAGGLER), slow, stays=stays)[0] is evidence
+
+
+def test_a_rank_that_is_well_again_on_its_new_node_has_not_taken_its_slowness_along() -> None:
+    stays = [
+        stay(2, 0, node="old", end="NotHelped", slowdown=3.0),
+        stay(1, 0, node="old", end="NotHelped", slowdown=3.0),
+    ]
+    state = node_fault.passed(RecoveryState(habits=Habits(stays=stays)), located(), seen(ranks=STRAGGLER))
+    assert [(each.replica, each.end) for each in state.habits.stays] == [(1, "NotHelped"), (2, "Passed")]
 
 
 def test_a_former_node_that_is_slow_by_itself_shows_nothing_of_the_role() -> None:
