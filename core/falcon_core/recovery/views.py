@@ -5,6 +5,7 @@ The packages behind these names are internal to the recovery; a contract in pypr
 
 from __future__ import annotations
 
+from falcon_core.recovery import elastic
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis import communicator_progress
 from falcon_core.recovery.diagnosis.culprit_timing import named_for_ns
@@ -37,6 +38,7 @@ __all__ = [
     "checked_strategy",
     "communicator_progress",
     "detected",
+    "elastic",
     "evidence_suffices",
     "first_membership",
     "hang_activity",

@@ -406,7 +406,7 @@ def _began(obs: Observation, fault: Fault) -> float:
 def _refine(state: RecoveryState, look: Look) -> RecoveryState:
     """Correct the open incident's fault while the old generation stops: a late report may show who failed first."""
     incident = state.stop
-    if incident is None or incident.fault.ended_at is None or incident.fault.is_lost:
+    if incident is None or incident.fault.ended_at is None or incident.fault.is_lost or incident.is_renumbered:
         return state
     # Clocks differ, so that an end which seems to be a little later may have been first. Launchers do not report the
     # ends that the order to stop makes in their own pods.
@@ -429,6 +429,8 @@ def _corrected(state: RecoveryState, look: Look) -> Step:
     """Leave the node of a fault of hardware that is reported only while the processes are being restarted."""
     incident = state.stop
     if incident is None or incident.fault.severity is not Severity.SEV1 or incident.fault.is_lost:
+        return Step(state)
+    if incident.is_renumbered:
         return Step(state)
     fault = incident.fault
     left = {step.node for step in incident.done if step.what == "Replace"}

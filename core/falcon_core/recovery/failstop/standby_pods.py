@@ -67,6 +67,7 @@ def _updated(standby: StandbyPod, seen: Seen) -> StandbyPod:
 
 def _with_one_more(membership: Membership, names: Names, now: float) -> Membership:
     used = {member.number for member in membership.members} | {each.number for each in membership.standbys}
+    used |= {each.number for each in membership.joining}
     used |= {move.pod_number for move in membership.replacements if move.pod_number is not None}
     # Numbers of replicas come first, so that a standby's host name never equals a member's.
     number = next(number for number in count(len(membership.members)) if number not in used)

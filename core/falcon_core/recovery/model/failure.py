@@ -17,7 +17,7 @@ class StepTaken(Stored, frozen=True, kw_only=True):
     at: float
     what: str  # a name in ``repairs.repair_table``
     generation: int  # the generation that the step began
-    node: str = ""  # the node that was left; Recall: the node that is used again
+    node: str = ""  # the node that was left; Recall: the node that is used again; Shrink, Join: none
 
 
 class Fault(Stored, frozen=True, kw_only=True):
@@ -123,6 +123,11 @@ class StopIncident(Stored, frozen=True, kw_only=True):
     smoke: str = ""  # result of the smoke test during the restart, in words; empty: no slow machine
     left_sick: bool = False  # the machines that the smoke test found sick are left: the failure is SEV1
     saved_before: float | None = None  # the ranks load a checkpoint saved before then, unix seconds; None: any
+
+    @property
+    def is_renumbered(self) -> bool:
+        """Return whether ranks have other numbers now than when they failed: late reports name the earlier ones."""
+        return any(step.what in ("Shrink", "Join") for step in self.done)
 
     @property
     def failed_at(self) -> float:

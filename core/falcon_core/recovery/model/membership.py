@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
 from typing import Literal, Protocol
 
 import msgspec
@@ -101,6 +102,7 @@ class Membership(_Stored, frozen=True, kw_only=True):
     members: list[Member] = []  # pods by replica; empty while the job holds no pods
     replacements: list[Replacement] = []
     standbys: list[StandbyPod] = []
+    joining: list[StandbyPod] = []  # pods that an elastic job asks for: with them it gets its replicas back
     exclusions: list[Exclusion] = []
     lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
     done: list[int] = []  # replicas of which all ranks ended well by themselves in the running generation
@@ -183,6 +185,7 @@ def begin(membership: Membership, names: Names, *, replicas: int, procs: int, no
         members=members,
         replacements=[],
         standbys=[],
+        joining=[],
         done=[],
         pods_made=made + replicas,
     )
@@ -190,7 +193,77 @@ def begin(membership: Membership, names: Names, *, replicas: int, procs: int, no
 
 def release(membership: Membership) -> Membership:
     """Return the membership without any pods (suspension, or a gang that found no room)."""
-    return replace(membership, phase="Stop", members=[], replacements=[], standbys=[], lost_pods=[], done=[])
+    return replace(
+        membership, phase="Stop", members=[], replacements=[], standbys=[], joining=[], lost_pods=[], done=[]
+    )
+
+
+def resize(membership: Membership, names: Names, size: int, *, procs: int, now: float) -> Membership:
+    """Return the membership of ``size`` replicas, numbered from 0 without gaps.
+
+    Members that have a node stay, in their order; pods that are ready to join follow. What has no seat then is asked
+    for further (``joining``). A running generation is stopped, and the next one has the new size.
+    """
+    placed = [member for member in membership.members if member.node]
+    ready = [each for each in membership.joining if each.ready and each.node not in membership.excluded_nodes]
+    joined = ready[: max(0, size - len(placed))]
+    pods = [*placed[:size], *(_seat(each) for each in joined)]
+    members = [
+        replace(pod, replica=replica, first_rank=replica * procs, pod_number=_unless_own(pod.number, replica))
+        for replica, pod in enumerate(pods)
+    ]
+    role_of = {pod.pod_name: replica for replica, pod in enumerate(pods)}
+    # A pod that is prepared for a replica belongs to ranks that are numbered otherwise now.
+    moves = [
+        replace(move, replica=role_of[move.pod_name])
+        for move in membership.replacements
+        if not move.prepared and move.pod_name in role_of
+    ]
+    dropped = [member for member in membership.members if member.pod_name not in role_of]
+    joining = [each for each in membership.joining if each.pod_name not in role_of]
+    after = replace(membership, members=members, replacements=moves, joining=joining)
+    for member in dropped:
+        after = _ask_for(after, names, member, membership.replacement(member.replica), now)
+    return _next_generation(after, now)
+
+
+def _seat(pod: StandbyPod) -> Member:
+    """Return the member that a pod is which joins; ``resize`` gives it its replica."""
+    return Member(replica=0, pod_name=pod.pod_name, pod_uid=pod.pod_uid, node=pod.node, pod_number=pod.number)
+
+
+def _ask_for(membership: Membership, names: Names, member: Member, move: Replacement | None, now: float) -> Membership:
+    """Ask further for the pod of a member that has lost its seat.
+
+    A pod that waits for any node is asked for further. Otherwise another pod is made: a pod that has a node may have
+    processes of the earlier size, and a pod that is pinned waits for a single node.
+    """
+    if member.node or (move is not None and (move.pool or move.node)):
+        return ask_again(membership, names, member.number, now)
+    pod = StandbyPod(number=member.number, pod_name=member.pod_name, pod_uid=member.pod_uid, at=now)
+    return replace(membership, joining=[*membership.joining, pod])
+
+
+def ask_again(membership: Membership, names: Names, number: int, now: float, *, claims: bool = False) -> Membership:
+    """Ask for a new pod of this number, on any node; ``claims``: on a spare of the job's pool."""
+    made = membership.pods_made + 1
+    pod = StandbyPod(
+        number=number,
+        pod_name=names.pod(number, made),
+        pool=names.pool if claims else "",
+        claim_key=names.claim(made) if claims and names.pool else "",
+        at=now,
+    )
+    others = [each for each in membership.joining if each.number != number]
+    return replace(membership, pods_made=made, joining=[*others, pod])
+
+
+def ask_for_more(membership: Membership, names: Names, now: float) -> Membership:
+    """Ask for one more pod than before, with a number that no other pod of the job has."""
+    used = {member.number for member in membership.members} | {each.number for each in membership.standbys}
+    used |= {each.number for each in membership.joining}
+    used |= {move.pod_number for move in membership.replacements if move.pod_number is not None}
+    return ask_again(membership, names, next(number for number in count() if number not in used), now)
 
 
 def _next_generation(membership: Membership, now: float) -> Membership:

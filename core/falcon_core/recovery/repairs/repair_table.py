@@ -36,6 +36,8 @@ STEP_WORDS: Final = {
     "Recreate": "the pod was deleted and created again, all ranks restarted",
     "Replace": "node {node} evicted from the job, its replica moved to another pod, all ranks restarted",
     "Recall": "no spare was ready: node {node}, evicted from the job before, is used again",
+    "Shrink": "no node for all replicas: the ranks begin again with fewer replicas",
+    "Join": "pods that were ready to join take part from now on",
 }
 
 
