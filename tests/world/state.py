@@ -137,6 +137,7 @@ class WorldState:
         self.alive: set[str] = set()
         self.stages = 1  # of a pipeline without overlap
         self.tensor = 1  # ranks of a stage that wait for each other
+        self.exchange: dict[int, float] = {}  # seconds by which an iteration is longer, by the number of ranks
         self.iterations = 0
         self.iterating_for = 0.0
         self.moved_unix = START_UNIX

@@ -33,12 +33,13 @@ class Training(WorldState):
         if self.paused.stops(self.iterations, self.clock.seconds):
             return
         self.iterating_for += seconds
-        talking = COMMUNICATION_SECONDS + self.flows.extra_seconds(self._nodes())
+        exchange = COMMUNICATION_SECONDS + self.exchange.get(plan.world_size, 0.0)
+        talking = exchange + self.flows.extra_seconds(self._nodes())
         while self.iterating_for >= (length := self._slowest(group) + talking):
             self.iterating_for -= length
             self.iterations += 1
             self.moved_unix = self.clock.unix()
-            self._notice(length)
+            self._notice(length, exchange)
             for pod in group:
                 for rank in pod.ranks:
                     # As the agent reports it: with the even share.
@@ -78,9 +79,9 @@ class Training(WorldState):
         ranks = {rank for pod in group if not self._is_dead(pod) for rank in pod.ranks}
         return len(ranks) >= world_size and all(self.clock.seconds >= pod.run_at + LAUNCH_SECONDS for pod in group)
 
-    def _notice(self, length: float) -> None:
+    def _notice(self, length: float, exchange: float) -> None:
         """Stand in for the agents' change-point detection: five slow iterations in a row, after ten healthy."""
-        healthy = self.stages * COMPUTE_SECONDS + COMMUNICATION_SECONDS
+        healthy = self.stages * COMPUTE_SECONDS + exchange
         self.slow_run = self.slow_run + 1 if length > 1.1 * healthy else 0
         if self.slow_run == 0:
             self.onset = None

@@ -8,6 +8,7 @@ import msgspec
 
 from falcon_operator.api.checkpoint import CheckpointSpec
 from falcon_operator.api.common import ApiStruct, Condition, ObjectMeta, Resources
+from falcon_operator.api.elastic import ElasticSpec, ElasticStatus
 from falcon_operator.api.markers import Keywords, cel, object_schema, schema
 from falcon_operator.api.pod_template import PodTemplate
 from falcon_operator.api.policy import AnomaliesSpec, DetectionSpec, MitigationSpec, PreflightSpec, RecoverySpec
@@ -115,13 +116,17 @@ class NotYet(ApiStruct, frozen=True, kw_only=True):
     """Not supported yet, and refused: the job's weight where several compete for workers (Unicron's w(t))."""
 
     min_replicas: int | None = None
-    """Not supported yet, and refused: run on with this many replicas where no spare node is left. A job waits for a
-    node."""
+    """Refused: the field is spec.elastic.minReplicas."""
 
 
 def _refused(field: str) -> Keywords:
     message = f"spec.{field} is not supported yet and comes with a later release: remove it"
     return cel(f"!has(self.{field})", message, f".{field}")
+
+
+def _of_elastic(condition: str, message: str) -> Keywords:
+    """Return a rule for an elastic job."""
+    return cel(f"!has(self.elastic) || {condition}", f"spec.elastic: {message}", ".elastic")
 
 
 def _of_trainer(condition: str, message: str) -> Keywords:
@@ -153,7 +158,31 @@ def _fixed(field: str, unchanged: str = "") -> Keywords:
         "procsPerReplica: change replicas, procsPerReplica or parallelism",
         ".parallelism",
     ),
-    _refused("minReplicas"),
+    cel("!has(self.minReplicas)", "spec.minReplicas is no field: set spec.elastic.minReplicas", ".minReplicas"),
+    _of_elastic("self.elastic.minReplicas <= self.replicas", "minReplicas must be at most spec.replicas: lower it"),
+    _of_elastic(
+        "!has(self.elastic.maxReplicas) || self.elastic.maxReplicas >= self.replicas",
+        "maxReplicas must be at least spec.replicas: raise or remove it",
+    ),
+    _of_elastic(
+        "!has(self.elastic.sizes) || self.elastic.sizes.isSorted()",
+        "sizes must be ascending: sort them, such as [2, 4]",
+    ),
+    _of_elastic(
+        "!has(self.elastic.sizes) || self.elastic.sizes.size() == 0 || self.replicas in self.elastic.sizes",
+        "sizes must contain spec.replicas: add it",
+    ),
+    _of_elastic(
+        "!has(self.elastic.sizes) || self.elastic.sizes.all(n, n >= self.elastic.minReplicas && "
+        "n <= (has(self.elastic.maxReplicas) ? self.elastic.maxReplicas : self.replicas))",
+        "sizes must be from minReplicas to maxReplicas (default: spec.replicas): remove the others",
+    ),
+    _of_elastic(
+        "!has(self.elastic.sizes) || self.elastic.sizes.all(n, (n * self.procsPerReplica) % (self.parallelism.tensor * "
+        "self.parallelism.context * self.parallelism.expert * self.parallelism.pipeline) == 0)",
+        "each of sizes, times procsPerReplica, must be a multiple of tensor x context x expert x pipeline of "
+        "spec.parallelism: remove the others",
+    ),
     _refused("weight"),
     cel(
         "has(self.container) || self.template.spec.containers.size() == 1",
@@ -194,6 +223,10 @@ def _fixed(field: str, unchanged: str = "") -> Keywords:
         "(has(self.container) ? has(oldSelf.container) && self.container == oldSelf.container : "
         "!has(oldSelf.container))",
     ),
+    _fixed(
+        "elastic",
+        "(has(self.elastic) ? has(oldSelf.elastic) && self.elastic == oldSelf.elastic : !has(oldSelf.elastic))",
+    ),
     _fixed("template"),
     _fixed(
         "checkpoint.directory",
@@ -215,6 +248,10 @@ class TrainingJobSpec(ApiStruct, frozen=True, kw_only=True):
     """How the ranks are cut into model-parallel groups; the data-parallel size is derived. It tells diagnosis which
     ranks do the same work. Ranks are numbered tensor fastest, then context, expert, data, pipeline. Immutable unless
     the job is suspended."""
+
+    elastic: ElasticSpec | None = None
+    """With how many replicas the job may go on where nodes are lost, and get back to when they return. Default: it
+    waits for a node. Immutable unless the job is suspended."""
 
     launcher: Literal["Falcon", "Own"] = "Falcon"
     """Who starts the ranks. Falcon (the default): falcon-launch runs the command procsPerReplica times with the
@@ -404,7 +441,8 @@ class TrainingJobStatus(ApiStruct, frozen=True, kw_only=True):
     """What is wrong and what is being done, in one line."""
 
     ready: Annotated[str, schema(maxLength=32)] = ""
-    """Ranks of the current generation that train, over all ranks, such as 3/3."""
+    """Ranks of the current generation that train, over all ranks of it, such as 3/3: for an elastic job those of its
+    current size."""
 
     iteration: Annotated[str, schema(maxLength=32)] = ""
     """Current iteration time, such as 612ms; the median over the ranks."""
@@ -419,9 +457,13 @@ class TrainingJobStatus(ApiStruct, frozen=True, kw_only=True):
     """Ready (all ranks of the current generation train); Accepted (False where the spec cannot run: the message names
     the field and the remedy); Degraded, JobChanged (all ranks compute longer alike: no node or link is at fault),
     Recovering, Suspended, AgentLost, AgentsCutOff; WarmPoolUsable (False where the job's pool does not exist or does
-    not serve its namespace); Succeeded and Failed, which are final. RunReadable and StatusShown are False where the
+    not serve its namespace); Elastic (a job with spec.elastic: False where it has fewer replicas than it asks for);
+    Succeeded and Failed, which are final. RunReadable and StatusShown are False where the
     operator could not read all that it had stored, or where the server refused a status. What has never been true or
     mattered is left out."""
+
+    elastic: ElasticStatus | None = None
+    """The size of a job with spec.elastic; absent for others."""
 
     counters: Counters = Counters()
     """What recovery has done in the job's life."""

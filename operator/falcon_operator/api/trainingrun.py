@@ -93,6 +93,7 @@ class ClosedIncident(ApiStruct, frozen=True, kw_only=True):
         "Restarted",
         "Suspended",
         "Ended",
+        "Resized",  # the job has another number of replicas: its speed is judged from the start
     ]
     slow: SlowIncident | None = None
     stop: StopIncident | None = None
@@ -123,6 +124,16 @@ class Held(ApiStruct, frozen=True, kw_only=True):
     reason: str = "RepeatedFailure"  # of the condition Suspended
 
 
+class Resized(ApiStruct, frozen=True, kw_only=True):
+    """A change of the number of replicas of an elastic job."""
+
+    at: float  # unix seconds
+    before: int  # replicas before it
+    after: int  # replicas since
+    why: Literal["NoNode", "NotPlaced", "NodesReady"]  # NotPlaced: the job began with fewer
+    price_seconds: float = 0.0  # for which waiting, or running with fewer, was weighed against the change
+
+
 class TrainingRunSpec(ApiStruct, frozen=True, kw_only=True):
     """The operator's intent for one job; only the operator writes it, before any effect is carried out."""
 
@@ -138,6 +149,7 @@ class TrainingRunSpec(ApiStruct, frozen=True, kw_only=True):
     master_port: int = 0  # MASTER_PORT
     replacements: list[Replacement] = []  # replicas that are moving to another pod
     standbys: list[StandbyPod] = []  # pods that hold no replica and are ready to take one over
+    joining: list[StandbyPod] = []  # pods that an elastic job asks for, to get its replicas back
     exclusions: list[Exclusion] = []  # nodes that the job does not use
     lost_pods: list[str] = []  # uids of pods whose node was lost: their processes count as dead
     done: list[int] = []  # replicas of which all ranks ended well by themselves in the running generation
@@ -153,6 +165,7 @@ class TrainingRunSpec(ApiStruct, frozen=True, kw_only=True):
     started_at: float = 0.0  # when the ranks ran for the first time
     end: End | None = None
     held: Held | None = None
+    resized: Resized | None = None  # the newest change of an elastic job's size
 
 
 class TrainingRun(ApiStruct, frozen=True, kw_only=True):

@@ -100,12 +100,19 @@ def newest_figures(snap: Snapshot, membership: Membership) -> tuple[int, float, 
 
 
 def before_restart(
-    snap: Snapshot, intent: Intent, *, urgent: bool = False, leaving: int | None = None, moving: int = 0
+    snap: Snapshot,
+    intent: Intent,
+    *,
+    urgent: bool = False,
+    leaving: int | None = None,
+    moving: int = 0,
+    resizes: bool = False,
 ) -> tuple[Intent, bool]:
     """Ask for a checkpoint before a restart or a suspension; return whether it has to wait.
 
     ``leaving``: how many pods the restart leaves; None: all. ``moving``: how many get another role; these forget what
-    they hold of their ranks, and copies alone are theirs again.
+    they hold of their ranks, and copies alone are theirs again. ``resizes``: the job gets another number of ranks,
+    for which copies of single ranks are of no use.
     """
     membership = intent.membership
     # Ranks that failed or hang answer no request.
@@ -113,7 +120,7 @@ def before_restart(
         return intent, False
     ranks = len(membership.members) * snap.job.spec.procs_per_replica
     # What one pod takes along, another pod has. Of two pods that leave, one may keep the other's copies.
-    outlasting = copies.copied(snap, membership) if leaving is not None and leaving <= 1 else []
+    outlasting = copies.copied(snap, membership) if leaving is not None and leaving <= 1 and not resizes else []
     demand, waits = checkpoint_on_demand.wait(
         intent.demand,
         _outliving(_with_replicas(snap, membership, None if leaving is None else leaving + moving), outlasting),
@@ -123,6 +130,18 @@ def before_restart(
         urgent=urgent,
     )
     return replace(intent, demand=demand), waits
+
+
+def for_another_size(snap: Snapshot, membership: Membership) -> tuple[bool, float | None]:
+    """Return whether all ranks can save on demand for another number of ranks, and when they last saved so.
+
+    What single ranks hold in memory is of no use to another number of them. What all hold alike is, and a folder that
+    the program reads.
+    """
+    procs = snap.job.spec.procs_per_replica
+    ranks = len(membership.members) * procs
+    usable = [each for each in _with_replicas(snap, membership, 0) if each.in_folder]
+    return checkpoint_on_demand.can_answer(usable, ranks), _saved_at(usable, ranks, procs)
 
 
 def _with_replicas(snap: Snapshot, membership: Membership, losing: int | None) -> list[Held]:

@@ -8,6 +8,7 @@ nodes), counters, learned figures, the history.
 from __future__ import annotations
 
 from falcon_core.recovery import Member, Membership
+from falcon_core.recovery.views import elastic
 from falcon_core.times import FRESH_SECONDS
 from falcon_operator.api.common import LABEL_REPLICA
 from falcon_operator.api.trainingjob import TrainingJob
@@ -15,7 +16,9 @@ from falcon_operator.api.trainingrun import End
 from falcon_operator.base.ports import PodView
 from falcon_operator.base.time_format import unix_seconds
 from falcon_operator.intent.model.intent import Intent, master_port
+from falcon_operator.intent.model.policy import elastic_bounds
 from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.manifests.service import most_replicas
 
 
 def rebuild(snap: Snapshot) -> Intent | None:
@@ -28,15 +31,17 @@ def rebuild(snap: Snapshot) -> Intent | None:
         return Intent()
     # After an exchange of roles a pod's label no longer says which ranks it runs; its launcher does.
     pods = _by_role(snap, _newest_by_number(snap.pods))
+    size = _size(snap, pods)
+    pods = {replica: pod for replica, pod in pods.items() if size == job.spec.replicas or replica < size}
     first = pods.get(0)
     launches = [summary.launch for pod in pods.values() if (summary := snap.summary(pod.uid)) and summary.launch]
     generation = max((launch.generation for launch in launches), default=0)
-    complete = len(pods) == job.spec.replicas and first is not None and bool(first.pod_ip)
+    complete = len(pods) == size and first is not None and bool(first.pod_ip)
     if complete and len(launches) < len(pods) and not _heard_out(snap):
         return None
     # Ranks train on only if every pod runs the same generation; else all are stopped and gathered again.
     running = complete and generation > 0 and all(launch.generation == generation for launch in launches)
-    members = [_member(job, replica, pods.get(replica)) for replica in range(job.spec.replicas)]
+    members = [_member(job, replica, pods.get(replica)) for replica in range(size)]
     if not all(member.pod_name for member in members):
         # Some replica has no pod: begin again with a number that no launcher has seen; the pods that are left end.
         return Intent(membership=Membership(generation=generation, pods_made=_unused_number(snap.now)))
@@ -84,7 +89,19 @@ def _newest_by_number(pods: list[PodView]) -> dict[int, PodView]:
 def _by_role(snap: Snapshot, pods: dict[int, PodView]) -> dict[int, PodView]:
     """Return the pods by the replica that each plays, as their launchers say; as made where that is unclear."""
     played = {role: pod for pod in pods.values() if (role := _role(snap, pod)) is not None}
-    return played if len(played) in (len(pods), snap.job.spec.replicas) else pods
+    return played if len(played) in (len(pods), snap.job.spec.replicas, *_sizes(snap.job)) else pods
+
+
+def _size(snap: Snapshot, pods: dict[int, PodView]) -> int:
+    """Return how many replicas the running generation has: of an elastic job, as many as launchers run without gaps."""
+    roles = {replica for replica, pod in pods.items() if _role(snap, pod) == replica}
+    fits = len(roles) in _sizes(snap.job) and roles == set(range(len(roles)))
+    return len(roles) if fits else snap.job.spec.replicas
+
+
+def _sizes(job: TrainingJob) -> list[int]:
+    allowed = elastic_bounds(job)
+    return [] if allowed is None else elastic.possible_sizes(allowed)
 
 
 def _role(snap: Snapshot, pod: PodView) -> int | None:
@@ -92,7 +109,7 @@ def _role(snap: Snapshot, pod: PodView) -> int | None:
     summary = snap.summary(pod.uid)
     ranks = summary.launch.ranks if summary is not None and summary.launch is not None else []
     role = (ranks[0].rank - ranks[0].local_rank) // snap.job.spec.procs_per_replica if ranks else None
-    return role if role is not None and 0 <= role < snap.job.spec.replicas else None
+    return role if role is not None and 0 <= role < most_replicas(snap.job) else None
 
 
 def _member(job: TrainingJob, replica: int, pod: PodView | None) -> Member:

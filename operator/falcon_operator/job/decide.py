@@ -54,7 +54,7 @@ from falcon_operator.base.effects import (
     PublishPlan,
 )
 from falcon_operator.base.ports import Manifest
-from falcon_operator.intent import copies, finish, on_demand, restored_ranks
+from falcon_operator.intent import copies, elastic, finish, on_demand, restored_ranks
 from falcon_operator.intent.model.intent import (
     Intent,
     JobNames,
@@ -162,7 +162,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         snap = replace(snap, phase_seen_at=snap.monotonic)  # what was seen so far is the pause before this generation
     intent = standby_pods.look(snap, adopt(intent, snap.pods_by_name, snap.pool))
     intent = finish.remember_done(snap, intent)  # first: the end of a pod whose ranks are done is no failure
-    policy = policy_of(snap.job, snap.settings)
+    policy = policy_of(snap.job, snap.settings, len(intent.membership.members))
     # From here on everything is decided from one observation of the pods and reports.
     obs = on_demand.with_checkpoints(job_observation.observe(snap, intent.membership), snap, intent.membership)
     intent, commands = _recover(snap, intent, obs, policy)
@@ -180,6 +180,13 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         return _conclude(snap, before, inactive.failed(snap, intent, given_up.reason, given_up.message), commands)
     # The recovery has evicted nodes: exclude them before new pods choose their nodes.
     intent = _exclude(snap, intent, policy)
+    intent = elastic.ask(snap, intent, before.membership.excluded_nodes)
+    sized = elastic.resize(snap, intent, obs, policy)
+    if sized.membership.members != intent.membership.members:
+        # The ranks have other numbers from here on.
+        policy = policy_of(snap.job, snap.settings, len(sized.membership.members))
+        obs = job_observation.observe(snap, sized.membership)
+    intent = sized
     if finish.finished(intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), commands)
     gathering = gang.gather(snap, intent)
@@ -350,7 +357,7 @@ def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:
 def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Claim the spares that replacements and standby pods have named; give back those that are no longer needed."""
     membership = intent.membership
-    holders: list[Replacement | StandbyPod] = [*membership.replacements, *membership.standbys]
+    holders: list[Replacement | StandbyPod] = [*membership.replacements, *membership.standbys, *membership.joining]
     take = [holder.claim_key for holder in holders if holder.claim_key and not holder.node]
     if not take or not job_observation.unclaimed(snap, membership).available:
         take = []
@@ -385,7 +392,7 @@ def _seats(membership: Membership) -> list[tuple[Member, Replacement | StandbyPo
             # The pod of a prepared move exists besides the member's own pod, until the ranks change over.
             before = membership.members[move.replica]
             seats.append((replace(before, pod_name=move.pod_name, pod_uid="", node=move.node), move))
-    for standby in membership.standbys:
+    for standby in (*membership.standbys, *membership.joining):
         if not standby.pod_uid:
             seats.append((Member(replica=standby.number, pod_name=standby.pod_name, node=standby.node), standby))
     return seats

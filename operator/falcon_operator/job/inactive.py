@@ -21,6 +21,7 @@ from falcon_operator.status.conditions import Finding, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.limits import fit
 from falcon_operator.status.render import counters
+from falcon_operator.status.text.elastic import size_without_pods
 
 LOOK_SECONDS = 2.0
 RETRY_SECONDS = 30.0  # a quota or an admission policy may change without the job's doing
@@ -55,7 +56,7 @@ def _quiet(
 ) -> TrainingJobStatus:
     """Return a status in which nothing trains: measured figures stay, figures of the running job are emptied."""
     before, job = snap.job.status, snap.job
-    total = job.spec.replicas * job.spec.procs_per_replica
+    total = (len(intent.membership.members) or job.spec.replicas) * job.spec.procs_per_replica
     return fit(
         replace(
             before,
@@ -64,11 +65,12 @@ def _quiet(
             summary=summary,
             ready=f"0/{total}",
             iteration="",
+            elastic=size_without_pods(job),
             iterations=replace(before.iterations, current_microseconds=None),
             counters=counters(intent),
             start_time=timestamp(intent.started_at) if intent.started_at else "",
             completion_time=timestamp(intent.end.at) if intent.end else "",
-            diagnoses=diagnoses(intent, policy_of(job, snap.settings), None),
+            diagnoses=diagnoses(intent, policy_of(job, snap.settings, len(intent.membership.members)), None),
             conditions=put(before.conditions, findings, now=snap.now, observed_generation=job.metadata.generation),
         )
     )
@@ -131,7 +133,7 @@ def _without_pods(snap: Snapshot, intent: Intent, reason: str, brief: str, messa
     summary = f"suspended; {len(left)} pods are still ending" if left else brief
     findings = [
         Finding("Suspended", True, reason, message),
-        *_all_false("Suspended", message, "Ready", "Degraded", "Recovering", "AgentLost"),
+        *_all_false("Suspended", message, "Ready", "Degraded", "Recovering", "AgentLost", "Elastic"),
     ]
     effects: list[Effect] = [DeletePod(pod) for pod in snap.pods if not pod.deleting]
     # A job without pods needs no spares: other jobs may claim them.
@@ -153,7 +155,10 @@ def released(snap: Snapshot, intent: Intent) -> Inactive:
         f" were released; attempt {intent.gang.releases + 1} at {at}. Free nodes, or lower the resources that"
         " spec.template asks for"
     )
-    findings = [Finding("Ready", False, "Unschedulable", message), *_all_false("Released", message, "Recovering")]
+    findings = [
+        Finding("Ready", False, "Unschedulable", message),
+        *_all_false("Released", message, "Recovering", "Elastic"),
+    ]
     summary = f"not all pods found a node within {limit} s: all released; attempt {intent.gang.releases + 1} at {at}"
     effects: list[Effect] = [DeletePod(pod) for pod in snap.pods if not pod.deleting]
     return Inactive(
@@ -182,7 +187,7 @@ def _over(snap: Snapshot, intent: Intent, end: End) -> Inactive:
     type_: Literal["Succeeded", "Failed"] = "Succeeded" if end.succeeded else "Failed"
     findings = [
         Finding(type_, True, end.reason, end.message),
-        *_all_false(end.reason, end.message, "Ready", "Degraded", "Recovering", "AgentLost"),
+        *_all_false(end.reason, end.message, "Ready", "Degraded", "Recovering", "AgentLost", "Elastic"),
     ]
     return _ended(snap, intent, end, _quiet(snap, intent, type_, end.message, findings))
 

@@ -56,6 +56,12 @@ def budget_name(job: TrainingJob) -> str:
     return job.metadata.name + BUDGET_SUFFIX
 
 
+def most_replicas(job: TrainingJob) -> int:
+    """Return the most replicas that the job can have: more than its spec.replicas only where it is elastic."""
+    elastic = job.spec.elastic
+    return max(job.spec.replicas, elastic.max_replicas or 0) if elastic is not None else job.spec.replicas
+
+
 def build_budget(job: TrainingJob, *, holds: bool) -> Manifest:
     """Build the budget that holds evictions off until the job has left the node, or admits them all.
 
@@ -68,7 +74,7 @@ def build_budget(job: TrainingJob, *, holds: bool) -> Manifest:
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(job, budget_name(job)),
         "spec": {
-            "minAvailable": 2 * job.spec.replicas + job.spec.recovery.standby_replicas + 1 if holds else 0,
+            "minAvailable": 2 * most_replicas(job) + job.spec.recovery.standby_replicas + 1 if holds else 0,
             "selector": {"matchLabels": {LABEL_JOB_UID: job.metadata.uid, LABEL_ROLE: ROLE_TRAINER}},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },

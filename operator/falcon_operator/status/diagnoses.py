@@ -174,6 +174,7 @@ def _result(closed: ClosedIncident) -> str:
         "Relieved": f"the slowdown ended by itself: {iteration} at {at}",
         "Helped": f"{iteration} at {at}{cost}",
         "NotHelped": f"did not help: {iteration} at {at}, healthy {healthy}{cost}",
+        "Resized": f"the job has another size since {at}, and its speed is judged from the start",
         "Superseded": f"its node was evicted from the job at {at} for another reason",
         "Resumed": f"training again {lasted} after the {'restart began' if closed.move else 'failure'}{began}",
         "GivenUp": f"Falcon gave up after {lasted}: spec.recovery allows no further attempt",

@@ -71,6 +71,7 @@ def turning_points(before: Look, after: Look, commands: Sequence[Command] = ()) 
     found += _of_outage(before.intent, after)
     found += _of_demand(before.intent.demand, after.intent.demand)
     found += _of_sharing(before.intent, after.intent)
+    found += _of_size(before.intent, after)
     found += probe_events(before.intent.recovery, after.intent.recovery)
     found += _of_conditions(before.status, after.status)
     found += _of_generation(before.intent, after.intent, after.status.summary)
@@ -234,6 +235,16 @@ def _of_conditions(before: TrainingJobStatus, after: TrainingJobStatus) -> list[
     if back and is_true(before, "AgentLost"):
         found.append(Event("Normal", "AgentBack", "every agent reports again"))
     return found
+
+
+def _of_size(before: Intent, after: Look) -> list[Event]:
+    """Return the Event of a change of an elastic job's size."""
+    resized, size = after.intent.resized, after.status.elastic
+    if resized is None or size is None or (before.resized is not None and before.resized.at == resized.at):
+        return []
+    note = f"from {resized.before} to {resized.after} replicas: {size.why}; all ranks restart"
+    shrunk = resized.after < resized.before
+    return [Event("Warning" if shrunk else "Normal", "Shrunk" if shrunk else "Grown", note)]
 
 
 def _is_false(status: TrainingJobStatus, type_: str) -> bool:

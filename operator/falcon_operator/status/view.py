@@ -34,7 +34,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def total(self) -> int:
-        return self.snap.job.spec.replicas * self.snap.job.spec.procs_per_replica
+        """Return the number of ranks of the current size, which an elastic job may have changed."""
+        return len(self.intent.membership.members) * self.snap.job.spec.procs_per_replica
 
     @cached_property
     def training(self) -> int:

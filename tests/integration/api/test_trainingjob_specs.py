@@ -222,8 +222,37 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     "long wait for an outage": ({"spec.recovery": {"outageWait": "169h"}}, "spec.recovery.outageWait", "up to 168h"),
     "wait without unit": ({"spec.recovery": {"outageWait": "0"}}, "spec.recovery.outageWait", "0s not to wait"),
     # -- what a later release brings
-    "minReplicas": ({"spec.minReplicas": 2}, "spec.minReplicas", LATER),
+    "minReplicas at the top": ({"spec.minReplicas": 2}, "spec.minReplicas", "set spec.elastic.minReplicas"),
     "weight": ({"spec.weight": "1.0"}, "spec.weight", LATER),
+    # -- elastic jobs
+    "an elastic job without a least size": ({"spec.elastic": {}}, "spec.elastic.minReplicas", "Required value"),
+    "a least size above replicas": ({"spec.elastic": {"minReplicas": 64}}, "spec.elastic", "at most spec.replicas"),
+    "a most size below replicas": (
+        {"spec.elastic": {"minReplicas": 1, "maxReplicas": 1}},
+        "spec.elastic",
+        "at least spec.replicas",
+    ),
+    "sizes without replicas": (
+        {"spec.elastic": {"minReplicas": 1, "sizes": [1]}},
+        "spec.elastic",
+        "sizes must contain spec.replicas",
+    ),
+    "sizes out of order": (
+        {"spec.elastic": {"minReplicas": 1, "maxReplicas": 4, "sizes": [4, 2]}},
+        "spec.elastic",
+        "sizes must be ascending",
+    ),
+    "sizes beyond the bounds": (
+        {"spec.elastic": {"minReplicas": 1, "sizes": [2, 64]}},
+        "spec.elastic",
+        "from minReplicas to maxReplicas",
+    ),
+    "sizes that the layout cannot have": (
+        {"spec.elastic": {"minReplicas": 3, "sizes": [3, 4]}, "spec.parallelism": {"pipeline": 32}},
+        "spec.elastic",
+        "must be a multiple of tensor x context x expert x pipeline",
+    ),
+    "a size twice": ({"spec.elastic": {"minReplicas": 1, "sizes": [2, 2]}}, "spec.elastic.sizes", "Duplicate value"),
     # -- the rest
     "checkpoints at once": (
         {"spec.checkpoint": {"intervalSeconds": 0}},
@@ -278,6 +307,7 @@ GOOD: dict[str, Changes] = {
     "as small as can be": {"spec.procsPerReplica": REMOVED},
     "the largest": {"spec.replicas": 4096, "spec.procsPerReplica": 128, "spec.parallelism": {"tensor": 4096}},
     "every dimension": {"spec.parallelism": {"tensor": 2, "context": 2, "expert": 2, "pipeline": 2}},
+    "an elastic job": {"spec.elastic": {"minReplicas": 2, "maxReplicas": 8, "sizes": [2, 4, 8]}},
     "a launcher of its own": {"spec.launcher": "Own", f"{TRAINER}.command": ["torchrun", "train.py"]},
     "a folder in memory": {"spec.checkpoint": {"directory": {**DIRECTORY, "bandwidth": "500M"}}},
     "memory for checkpoints": {"spec.checkpoint": {"memory": "1.5Gi", "intervalSeconds": 10}},
@@ -367,6 +397,7 @@ def test_defaults_are_those_of_the_typed_api(api: ApiServer) -> None:
     assert msgspec.convert(stored["spec"], TrainingJobSpec) == msgspec.convert(given, TrainingJobSpec)
     optional = {
         "container",
+        "elastic",
         "warmPoolRef",
         "checkpoint",
         "injected",

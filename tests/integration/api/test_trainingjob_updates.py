@@ -33,6 +33,7 @@ FROZEN: dict[str, tuple[Changes, str]] = {
         {"spec.checkpoint": {"directory": {"path": "/ckpt", "memory": "1Gi", "copyTo": "/data/run"}}},
         "spec.checkpoint.directory",
     ),
+    "the sizes of an elastic job": ({"spec.elastic": {"minReplicas": 2}}, "spec.elastic"),
     "image": ({f"{POD}.containers.0.image": "registry.example.com/train:2"}, "spec.template"),
     "a new pod field": ({f"{POD}.schedulerName": "volcano"}, "spec.template"),
     "a selector's value": ({f"{POD}.nodeSelector": {"gpu": "h100"}}, "spec.template"),

@@ -17,7 +17,7 @@ from falcon_core.recovery.preflight.smoke_test import Smoke
 from falcon_core.recovery.views import left_nodes
 from falcon_core.recovery.views import membership as members
 from falcon_operator.api.trainingjob import TrainingJob
-from falcon_operator.api.trainingrun import ClosedIncident, End, Gang, Held, NodeVerdict
+from falcon_operator.api.trainingrun import ClosedIncident, End, Gang, Held, NodeVerdict, Resized
 from falcon_operator.api.warmpool import WarmPool
 from falcon_operator.base.ports import PodView
 from falcon_operator.manifests.pods import pod_name
@@ -44,6 +44,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float = 0.0  # 0: not yet
     end: End | None = None
     held: Held | None = None
+    resized: Resized | None = None  # the newest change of an elastic job's size
 
 
 class JobNames(msgspec.Struct, frozen=True):
@@ -83,7 +84,14 @@ def begin(job: TrainingJob, intent: Intent, now: float) -> Intent:
     membership = members.begin(
         intent.membership, JobNames(job), replicas=spec.replicas, procs=spec.procs_per_replica, now=now
     )
-    return replace(intent, membership=membership, master_addr="", master_port=0, started_at=intent.started_at or now)
+    return replace(
+        intent,
+        membership=membership,
+        master_addr="",
+        master_port=0,
+        started_at=intent.started_at or now,
+        resized=None,
+    )
 
 
 def give_up_pods(intent: Intent, now: float) -> Intent:
@@ -149,6 +157,7 @@ def unused_claims(job: TrainingJob, intent: Intent | None, pods: list[PodView], 
     ours = claim_prefix(job)
     membership = intent.membership if intent else Membership()
     wanted = {move.claim_key for move in membership.replacements} | {pod.claim_key for pod in membership.standbys}
+    wanted |= {pod.claim_key for pod in membership.joining}
     # By the pods that exist, and not by the members: a pod that is being deleted still uses its node.
     used = {pod.node for pod in pods if pod.phase not in ("Succeeded", "Failed")}
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from falcon_core.errors.judge import ErrorRules, usable_judge
 from falcon_core.recovery import PodTimes, Policy, Repeated
+from falcon_core.recovery.views import elastic
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_operator.api.common import ANNOTATION_CHECK
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
@@ -19,9 +20,9 @@ def error_rules(job: TrainingJob, settings: PodSettings) -> ErrorRules:
     return ErrorRules(settings.error_overrides, tuple(job.spec.recovery.rules))
 
 
-def policy_of(job: TrainingJob, settings: PodSettings) -> Policy:
-    """Return the job's spec as the recovery reads it."""
-    spec = job.spec
+def policy_of(job: TrainingJob, settings: PodSettings, replicas: int = 0) -> Policy:
+    """Return the job's spec as the recovery reads it; ``replicas``: as many as it has now; 0: as its spec says."""
+    spec, replicas = job.spec, replicas or job.spec.replicas
     return Policy(
         job=job.metadata.name,
         watch=spec.mitigation.mode != "Off",
@@ -51,16 +52,31 @@ def policy_of(job: TrainingJob, settings: PodSettings) -> Policy:
         ),
         checkpoint_interval_seconds=spec.checkpoint.interval_seconds,
         stages=spec.parallelism.pipeline,
-        world_size=spec.replicas * spec.procs_per_replica,
-        layout=_layout(spec),
+        world_size=replicas * spec.procs_per_replica,
+        layout=_layout(spec, replicas),
     )
 
 
-def _layout(spec: TrainingJobSpec) -> Parallelism | None:
+def elastic_bounds(job: TrainingJob) -> elastic.Bounds | None:
+    """Return the sizes that the job's owner allows; None for a job that is not elastic."""
+    spec = job.spec
+    if spec.elastic is None:
+        return None
+    degrees = spec.parallelism
+    return elastic.Bounds(
+        least=spec.elastic.min_replicas,
+        most=spec.elastic.max_replicas or spec.replicas,
+        listed=spec.elastic.sizes,
+        procs=spec.procs_per_replica,
+        ranks_of_copy=degrees.tensor * degrees.context * degrees.expert * degrees.pipeline,
+    )
+
+
+def _layout(spec: TrainingJobSpec, replicas: int) -> Parallelism | None:
     """Return the declared parallelism; None where its degrees do not fit the number of ranks."""
     degrees = spec.parallelism
     model = degrees.tensor * degrees.context * degrees.pipeline
-    data, rest = divmod(spec.replicas * spec.procs_per_replica, model)
+    data, rest = divmod(replicas * spec.procs_per_replica, model)
     if rest or not data:
         return None
     try:

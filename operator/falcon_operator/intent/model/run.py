@@ -65,6 +65,7 @@ def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
         master_port=intent.master_port,
         replacements=membership.replacements,
         standbys=membership.standbys,
+        joining=membership.joining,
         exclusions=membership.exclusions,
         lost_pods=membership.lost_pods,
         done=membership.done,
@@ -80,6 +81,7 @@ def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
         started_at=intent.started_at,
         end=intent.end,
         held=intent.held,
+        resized=intent.resized,
     )
 
 
@@ -117,6 +119,7 @@ def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:
             ],
             replacements=spec.replacements,
             standbys=spec.standbys,
+            joining=spec.joining,
             exclusions=spec.exclusions,
             lost_pods=spec.lost_pods,
             done=spec.done,
@@ -136,6 +139,7 @@ def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:
         started_at=spec.started_at,
         end=spec.end,
         held=spec.held,
+        resized=spec.resized,
     )
 
 

@@ -59,7 +59,7 @@ def leavers(snap: Snapshot, membership: Membership) -> list[PodView]:
     """Return the pods that are not members of the generation, are not being prepared for the next, nor stand by."""
     kept = {member.pod_name for member in membership.members}
     kept |= {move.pod_name for move in membership.replacements if move.prepared}
-    kept |= {standby.pod_name for standby in membership.standbys}
+    kept |= {each.pod_name for each in (*membership.standbys, *membership.joining)}
     return [pod for pod in snap.pods if pod.name not in kept]
 
 
@@ -200,7 +200,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         generation=membership.generation,
         phase=membership.phase,
         procs_per_replica=spec.procs_per_replica,
-        world_size=spec.replicas * spec.procs_per_replica,
+        world_size=len(membership.members) * spec.procs_per_replica,
         master_addr=intent.master_addr,
         master_port=intent.master_port,
         retries=spec.recovery.retries,
@@ -227,7 +227,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
             # A pod that was not created yet has no uid, and nothing in it could read the plan.
             if member.pod_uid
         ],
-        standby_pods=[each.pod_uid for each in membership.standbys if each.pod_uid],
+        standby_pods=[each.pod_uid for each in (*membership.standbys, *membership.joining) if each.pod_uid],
         imports_of=standby_pods.imports_of(snap, membership) if membership.phase == "Run" else "",
         detection=Detection(
             verify_percent=spec.detection.verify_percent,

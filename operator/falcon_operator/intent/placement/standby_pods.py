@@ -25,13 +25,14 @@ def look(snap: Snapshot, intent: Intent) -> Intent:
     if not wanted and not membership.standbys:
         return intent
     claimed = claimed_nodes(snap.pool)
-    seen = {each.pod_name: _seen(snap, each, claimed) for each in membership.standbys}
+    seen = {each.pod_name: seen_of(snap, each, claimed) for each in membership.standbys}
     return replace(
         intent, membership=standby_pods.look(membership, seen, JobNames(snap.job), wanted=wanted, now=snap.now)
     )
 
 
-def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> StandbyPodSeen:
+def seen_of(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> StandbyPodSeen:
+    """Return what there is of a pod that holds no replica; ``claimed``: nodes of spares by the key of the claim."""
     pod = snap.pod(standby.pod_name)
     if pod is None:
         return StandbyPodSeen(node=claimed.get(standby.claim_key, ""))
