@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -58,8 +59,8 @@ def directory(path: Path) -> None:
 
 
 def unix_socket(path: Path) -> None:
-    os.chdir(path.parent)  # a socket's path has at most 107 bytes
-    with socket.socket(socket.AF_UNIX) as listening:
+    # A socket's path has at most 107 bytes.
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path.name)
 
 
