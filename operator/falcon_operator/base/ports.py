@@ -104,6 +104,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     created_unix: float = 0.0
     unschedulable: str = ""  # the scheduler's message, "" once placed
     disruption: str = ""  # message of a DisruptionTarget condition
+    tolerations: tuple[dict[str, Any], ...] = ()  # those without an end, also what admission has added
     scheduled_unix: float = 0.0  # when it got its node; 0: not known
     started_unix: float = 0.0  # when the last of its main containers began, 0 until all have
     containers: dict[str, ContainerView] = {}

@@ -77,6 +77,7 @@ class _Metadata(Fields, frozen=True, kw_only=True):
 
 class _Spec(Fields, frozen=True, kw_only=True):
     node_name: str | None = None
+    tolerations: list[dict[str, Any]] | None = None
 
 
 class _Status(Fields, frozen=True, kw_only=True):
@@ -175,6 +176,8 @@ def _view(pod: _Pod) -> PodView:
         disruption=_cut(disruption.message or disruption.reason or "disrupted")
         if disruption is not None and disruption.status == "True"
         else "",
+        # Kubernetes gives each pod some that end after five minutes.
+        tolerations=tuple(each for each in pod.spec.tolerations or [] if "tolerationSeconds" not in each),
         containers={
             _string(container.name): _state(_container_view(container, init=init))
             for init, containers in ((True, status.init_container_statuses), (False, status.container_statuses))

@@ -24,6 +24,7 @@ from falcon_operator.manifests.validation import Problem
 _FIELDS: Final = {AGENT_CONTAINER: "agent", INSTALL_CONTAINER: "install"}
 _LIMITS: Final[dict[str, Any]] = {CPU: CPU_LIMIT, **STORAGE_FIGURES.limits}
 _REQUESTS: Final[dict[str, Any]] = {CPU: "20m", **STORAGE_FIGURES.requests}
+_NEEDED: Final[dict[str, Any]] = {CPU: "50m", **STORAGE_FIGURES.requests}  # a limit below it is of no use
 _PLAIN: Final = (CPU, MEMORY)  # a quota's "cpu" is its "requests.cpu"
 _Totals = dict[str, Decimal]  # as a quota calls them: "requests.cpu", "limits.memory"
 
@@ -85,6 +86,8 @@ class _Demand(NamedTuple):
     ratios: list[Decimal]
     has_request: bool
     has_limit: bool
+    given: Decimal  # the limit that the namespace gives a container without one; 0: none
+    most: Decimal | None  # None: as much as is asked for
 
 
 def _demand(name: str, rules: NamespaceRules, spec: Manifest) -> _Demand:
@@ -94,30 +97,46 @@ def _demand(name: str, rules: NamespaceRules, spec: Manifest) -> _Demand:
     least = max((quantity(item.min[name]) for item in of_container if name in item.min), default=Decimal(0))
     # A limit that the namespace would put in may be as low as it likes: one of our own cannot be.
     limited = any(name in figures for item in of_container for figures in (item.max, item.default))
+    given = min((quantity(item.default[name]) for item in of_container if name in item.default), default=Decimal(0))
+    most = min((quantity(item.max[name]) for item in of_container if name in item.max), default=None)
     return _Demand(
         least=least,
         ratios=[ratio for ratio in ratios if ratio > 0],
         has_request=least > 0 or _asks(rules, spec, f"requests.{name}"),
         has_limit=limited or bool(ratios) or _asks(rules, spec, f"limits.{name}"),
+        given=Decimal(0) if ratios else given,  # with a ratio, the request would follow it
+        most=most,
     )
 
 
 def _meet(resources: Manifest, name: str, own: Resources, demand: _Demand) -> None:
     """Change a container's request and limit of a resource, so that they keep the namespace's rules."""
     request, limit = (_figure(resources, kind, name) for kind in ("requests", "limits"))
-    if limit is None and demand.has_limit:
-        limit = max(quantity(_LIMITS.get(name, "0")), request or Decimal(0))
+    if name not in own.limits:
+        limit = _limit(name, request, limit, demand)
     if request is None and (limit is not None or demand.has_request):
         request = quantity(_REQUESTS.get(name, "0"))
     if request is None:
         return
-    if limit is not None and name not in own.limits:
-        limit = max(limit, demand.least)
     if name not in own.requests:
         request = _raised(request, limit, demand)
     resources.setdefault("requests", {})[name] = written(name, request)
     if limit is not None:
         resources.setdefault("limits", {})[name] = written(name, limit)
+
+
+def _limit(name: str, request: Decimal | None, limit: Decimal | None, demand: _Demand) -> Decimal | None:
+    """Return the limit that keeps the rules; None: there is none, and none is demanded."""
+    if limit is None and demand.has_limit:
+        limit = max(quantity(_LIMITS.get(name, "0")), demand.given, request or Decimal(0))
+    return limit if limit is None else max(_lowered(name, limit, demand), demand.least)
+
+
+def _lowered(name: str, limit: Decimal, demand: _Demand) -> Decimal:
+    """Return a limit that the namespace allows, no lower than the container needs: of memory it needs all."""
+    if demand.most is None or name not in _NEEDED:
+        return limit
+    return max(min(limit, demand.most), quantity(_NEEDED[name]))
 
 
 def _raised(request: Decimal, limit: Decimal | None, demand: _Demand) -> Decimal:

@@ -202,13 +202,21 @@ def recovering(view: View, state: State) -> Finding:
     return Finding("Recovering", True, "Restarting", f"training is stopped for a repair: see diagnosis {incident}")
 
 
-def agent_lost(view: View) -> Finding | None:
-    """Build the finding on whether an agent is silent; None where the bus cannot tell."""
+def agents_lost(view: View) -> list[int]:
+    """Return the replicas whose silent agents are reported.
+
+    An agent that starves for a moment while the ranks start is no news: it is heard again a second later.
+    """
     lost = view.live.agents_lost
-    # An agent that starves for a moment while the ranks start is no news: it is heard again a second later.
     silent = [view.obs.members[replica].silent_seconds for replica in lost]
     starting = view.snap.now - view.intent.membership.since < START_SECONDS
-    if lost and view.watching and starting and max(silent) < SILENT_SECONDS:
+    return [] if lost and view.watching and starting and max(silent) < SILENT_SECONDS else list(lost)
+
+
+def agent_lost(view: View) -> Finding | None:
+    """Build the finding on whether an agent is silent; None where the bus cannot tell."""
+    lost = agents_lost(view)
+    if view.live.agents_lost and not lost:
         return None
     if lost and view.watching:
         pods = listed([view.obs.members[replica].pod_name for replica in lost])

@@ -15,7 +15,7 @@ from falcon_operator.status.anomalies import anomalies, brief
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
 from falcon_operator.status.checks import machines_checked
 from falcon_operator.status.comparisons import comparisons, witnessed
-from falcon_operator.status.conditions import is_shown, live_conditions, put
+from falcon_operator.status.conditions import agents_lost, is_shown, live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
 from falcon_operator.status.limits import fit
@@ -130,7 +130,7 @@ def state_of(view: View) -> State:
     if view.unheard and view.blind_since is None:
         return view.snap.job.status.state or "Starting"
     # A silent agent must not make the job look as if it were starting again.
-    if view.training + view.finished < view.total and view.blind_since is None and not view.live.agents_lost:
+    if view.training + view.finished < view.total and view.blind_since is None and not agents_lost(view):
         return "Starting"
     return "Degraded" if _is_degraded(recovery, view.policy) else "Running"
 
@@ -162,9 +162,9 @@ def summary_of(view: View, state: State, odd: str = "") -> str:
     text = _summary(view, state)
     if odd and state == "Running":
         text = f"{text}; {odd}"
-    if view.live.agents_lost and state in ("Running", "Degraded"):
-        names = listed([view.obs.members[replica].pod_name for replica in view.live.agents_lost], most=1)
-        goes_on = ", training goes on" if view.goes_on_without(view.live.agents_lost) else ""
+    if (lost := agents_lost(view)) and state in ("Running", "Degraded"):
+        names = listed([view.obs.members[replica].pod_name for replica in lost], most=1)
+        goes_on = ", training goes on" if view.goes_on_without(lost) else ""
         text = f"agent lost in {names}{goes_on}; {text}"
     return text
 

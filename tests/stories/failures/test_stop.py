@@ -141,6 +141,7 @@ async def test_an_agent_that_starves_for_a_moment_at_its_start_is_no_event() -> 
     world.pod_of(1).agent_dead_at = world.clock.seconds
     await run(world, operator, lambda w: w.pod_of(1).uid not in w.alive)
     await idle(world, operator, 1)
+    assert "agent lost" not in world.status.summary
     world.pod_of(1).agent_dead_at = None
     await idle(world, operator, 20)
     assert condition(world.status, "AgentLost") in ("", "False")

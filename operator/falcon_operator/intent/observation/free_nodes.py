@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from falcon_core.recovery import Membership
@@ -38,27 +38,34 @@ def own_nodes(snap: Snapshot, membership: Membership) -> set[str]:
     return own | {member.node for member in membership.members} | {move.node for move in membership.replacements}
 
 
-def evicting_taint(template: Mapping[str, Any], node: NodeView, pod: PodView | None) -> NodeTaint | None:
+def evicting_taint(
+    template: Mapping[str, Any], node: NodeView, pod: PodView | None, pods: Sequence[PodView] = ()
+) -> NodeTaint | None:
     """Return the taint for which the taint manager ends a job's pods on the node; None if there is none.
 
-    ``template``: the spec of the job's pods. ``pod``: the replica's. While it stays on the node it shows that it may,
-    whatever its template says: a webhook may have added tolerations. Taints named like a device that it asks for are
-    tolerated, as the admission plugin ExtendedResourceToleration does.
+    ``template``: the spec of the job's pods. ``pod``: the replica's; ``pods``: all of the job's. While the replica's
+    stays on the node it shows that it may, whatever its template says. A webhook may have added tolerations, which the
+    job's other pods still have when it is gone. Taints named like a device that it asks for are tolerated, as the
+    admission plugin ExtendedResourceToleration does.
     """
     if pod is not None and pod.node == node.name and not pod.deleting:
         return None
-    tolerations = [item for item in template.get("tolerations") or [] if "tolerationSeconds" not in item]
-    devices = {
-        name
-        for container in template.get("containers") or []
-        for figures in (container.get("resources") or {}).values()
-        for name in figures or ()
-    }
+    alike = pod if pod is not None else next(iter(pods), None)
+    listed = [*(template.get("tolerations") or []), *(alike.tolerations if alike is not None else ())]
+    tolerations = [item for item in listed if "tolerationSeconds" not in item]
+    devices = _devices(template)
     for taint in node.hard_taints:
         known = taint.effect != "NoExecute" or taint.key in _MIRRORED or taint.key in devices
         if not known and not any(_tolerates(item, taint) for item in tolerations):
             return taint
     return None
+
+
+def _devices(template: Mapping[str, Any]) -> set[str]:
+    """Return the resources that the job's containers ask for. Claims of devices are a list, and none of them."""
+    containers = [each for kind in ("containers", "initContainers") for each in template.get(kind) or []]
+    figures = [(each.get("resources") or {}).get(kind) for each in containers for kind in ("requests", "limits")]
+    return {name for names in figures for name in names or ()}
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: NodeTaint) -> bool:

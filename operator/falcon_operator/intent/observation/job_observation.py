@@ -183,7 +183,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
             usable=node is not None
             and node.ready
             and not node.unschedulable
-            and evicting_taint(snap.job.spec.template["spec"], node, pod) is None,
+            and evicting_taint(snap.job.spec.template["spec"], node, pod, snap.pods) is None,
             trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
         ),
         busy=who_is_busy(node, snap.now),

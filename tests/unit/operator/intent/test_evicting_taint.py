@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from falcon_operator.base.ports import NodeTaint, NodeView, PodView
 from falcon_operator.intent.observation.free_nodes import evicting_taint
 
+replace = msgspec.structs.replace
 POD = PodView(namespace="ml", name="p", uid="u", node="n")
 GOING = PodView(namespace="ml", name="p", uid="u", node="n", deleting=True)
 TOLERATED: dict[str, dict[str, Any]] = {
@@ -28,7 +30,9 @@ NOT_TOLERATED: dict[str, dict[str, Any]] = {
 def found(toleration: dict[str, Any], pod: PodView | None = None, **taint: str) -> bool:
     given = {"key": "team/a", "value": "x", "effect": "NoExecute", **taint}
     node = NodeView(name="n", ready=True, hard_taints=(NodeTaint(**given),))
-    container = {"name": "t", "resources": {"limits": {"example.com/gpu": 1}}}
+    # What a DRA driver hands out is no extended resource.
+    resources = {"limits": {"example.com/gpu": 1}, "claims": [{"name": "nic"}]}
+    container = {"name": "t", "resources": resources}
     template = {"containers": [container], "tolerations": [toleration] if toleration else []}
     return evicting_taint(template, node, pod) is not None
 
@@ -49,3 +53,12 @@ def test_what_ends_no_pod_of_the_job() -> None:
     assert not found({}, effect="NoSchedule")
     assert not found({}, key="node.kubernetes.io/not-ready"), "the node's own state says that"
     assert not found({}, key="example.com/gpu"), "an admission plugin tolerates devices for the pods that ask for them"
+
+
+def test_what_admission_added_holds_when_the_pod_is_gone() -> None:
+    node = NodeView(name="n", ready=True, hard_taints=(NodeTaint(key="team/a", value="x", effect="NoExecute"),))
+    other = replace(POD, name="q", node="m", tolerations=({"key": "team/a", "operator": "Exists"},))
+    template: dict[str, Any] = {"containers": [{"name": "t"}]}
+    assert evicting_taint(template, node, None, [other]) is None
+    assert evicting_taint(template, node, replace(other, node="n", deleting=True)) is None
+    assert evicting_taint(template, node, GOING, [other]) is not None, "the pod itself tolerates nothing"

@@ -87,6 +87,16 @@ MET = {
         {"cpu": "20m", "memory": "96Mi"},
         {"cpu": "250m", "memory": "384Mi"},
     ),
+    "a high limit that would be put in": (
+        limits(default={"cpu": "4"}),
+        {"cpu": "20m", "memory": "96Mi"},
+        {"cpu": "4000m", "memory": "384Mi"},
+    ),
+    "a low maximum": (
+        limits(max={"cpu": "200m"}),
+        {"cpu": "20m", "memory": "96Mi"},
+        {"cpu": "200m", "memory": "384Mi"},
+    ),
     "a ratio of what is written to disk": (
         limits(ratio={"ephemeral-storage": "1"}),
         {"cpu": "20m", "memory": "96Mi", "ephemeral-storage": "256Mi"},
