@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate, Loss
@@ -71,6 +73,12 @@ def test_slowdowns_that_were_cut_short_lengthen_the_expectation() -> None:
     short = known_durations(*[100.0] * LEAST_SEEN)
     assert early(short) == PRICE
     assert early([*short, *known_durations(*[1000.0] * LEAST_SEEN, censored=True)]).due_share == EARLY_SHARE
+
+
+@given(cut=st.lists(st.floats(1.0, 1e5), max_size=MOST_DURATIONS), age=st.floats(0.0, 1e4))
+def test_actions_that_came_early_do_not_confirm_themselves(cut: list[float], age: float) -> None:
+    """No slowdown was ever left to its end: nothing is known of the rest, and the price decides."""
+    assert early(known_durations(*cut, censored=True), onset_at=NOW - age) == PRICE
 
 
 def test_what_is_remembered() -> None:
