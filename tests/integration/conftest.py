@@ -28,9 +28,24 @@ FILES_IN_ORDER = (  # what a module shares takes long to make
     "tests/integration/packaging/",
 )
 
+FIRST = (  # half a minute and more each: at the end, all but one worker would wait for them
+    "tests/integration/operator/test_life.py",
+    "tests/integration/operator/test_foreign_objects.py",
+    "tests/integration/shim/launch/test_resources.py",
+    "tests/integration/shim/launch/test_standby",
+    "tests/integration/shim/measurement/test_gpu_programs.py",
+    "tests/integration/shim/test_gate_pauses.py",
+    "tests/integration/shim/test_torch.py",
+    "tests/integration/checkpoint/test_client.py",
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: its subject is time; no other test runs beside it")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 class Groups(LoadScopeScheduling):
