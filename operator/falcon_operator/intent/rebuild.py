@@ -10,6 +10,7 @@ from __future__ import annotations
 from falcon_core.recovery import Member, Membership
 from falcon_core.recovery.views import elastic
 from falcon_core.times import FRESH_SECONDS
+from falcon_core.wire.launcher.launch import LaunchStatus
 from falcon_operator.api.common import LABEL_REPLICA
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.trainingrun import End
@@ -29,12 +30,15 @@ def rebuild(snap: Snapshot) -> Intent | None:
         return _ended(job)
     if not snap.pods:
         return Intent()
+    newest = _newest_by_number(snap.pods)
+    if _may_be_larger(snap, newest):
+        return None
     # After an exchange of roles a pod's label no longer says which ranks it runs; its launcher does.
-    pods = _by_role(snap, _newest_by_number(snap.pods))
+    pods = _by_role(snap, newest)
     size = _size(snap, pods)
     pods = {replica: pod for replica, pod in pods.items() if size == job.spec.replicas or replica < size}
     first = pods.get(0)
-    launches = [summary.launch for pod in pods.values() if (summary := snap.summary(pod.uid)) and summary.launch]
+    launches = _launches(snap, pods)
     generation = max((launch.generation for launch in launches), default=0)
     complete = len(pods) == size and first is not None and bool(first.pod_ip)
     if complete and len(launches) < len(pods) and not _heard_out(snap):
@@ -58,6 +62,22 @@ def rebuild(snap: Snapshot) -> Intent | None:
         master_port=master_port(job, generation) if running else 0,
         started_at=unix_seconds(job.status.start_time) or snap.now,
     )
+
+
+def _may_be_larger(snap: Snapshot, pods: dict[int, PodView]) -> bool:
+    """Check whether an elastic job may run in a pod of which nothing has been heard yet; a pod without a node is idle.
+
+    Its launchers alone say how many replicas it has: without one of them it would look smaller.
+    """
+    if not _sizes(snap.job) or _heard_out(snap):
+        return False
+    placed = {replica: pod for replica, pod in pods.items() if pod.node}
+    return len(_launches(snap, placed)) < len(placed)
+
+
+def _launches(snap: Snapshot, pods: dict[int, PodView]) -> list[LaunchStatus]:
+    """Return what the launchers of these pods have reported; the silent ones are left out."""
+    return [summary.launch for pod in pods.values() if (summary := snap.summary(pod.uid)) and summary.launch]
 
 
 def _heard_out(snap: Snapshot) -> bool:

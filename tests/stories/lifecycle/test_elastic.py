@@ -260,6 +260,26 @@ async def test_a_lost_run_is_made_again_at_the_size_that_trains() -> None:
     assert world.plan.world_size == 2
 
 
+@pytest.mark.parametrize("silent", [0, 2])
+async def test_a_lost_run_is_made_again_only_when_every_pod_has_reported(silent: int) -> None:
+    """Two of three are a possible size: the third one, of which nothing is heard yet, is not taken for superfluous."""
+    world = elastic_world()
+    await trained(world)
+    pod = world.pod_of(silent)
+    pod.agent_dead_at = world.clock.seconds
+    world.received.pop(pod.uid)
+    world.alive.discard(pod.uid)
+    world.start_bus()
+    world.trainingrun = None
+    await idle(world, operator, 5)
+    assert world.trainingrun is None
+    pod.agent_dead_at = None
+    await idle(world, operator, 5)
+    assert size(world) == ("3/3", "Running")
+    assert world.generation == 1
+    assert len(world.made) == 3
+
+
 async def test_the_job_grows_beyond_its_first_size_where_it_may() -> None:
     world = elastic_world(elastic={"maxReplicas": 4}, checkpoint={"intervalSeconds": 60})
     await trained(world)
