@@ -194,4 +194,17 @@ def renumbered(
 def _renumbered_failure(stop: StopIncident, roles: Mapping[str, int], step: StepTaken) -> StopIncident:
     # A replica that is out has no number any more. One that exists is needed where the members are indexed by it.
     replica = roles.get(stop.fault.pod_name, min(stop.fault.replica, max(roles.values(), default=0)))
-    return replace(stop, fault=replace(stop.fault, replica=replica), done=[*stop.done, step][-8:], ends=[])
+    stop = _with_step(stop, step)
+    return replace(stop, fault=replace(stop.fault, replica=replica), ends=[], renumbered=True)
+
+
+def joined(state: RecoveryState, step: StepTaken | None) -> RecoveryState:
+    """Return the memory of a job that pods have joined in the place of others: all replicas keep their numbers.
+
+    ``step``: as of ``renumbered``.
+    """
+    return state if state.stop is None or step is None else replace(state, stop=_with_step(state.stop, step))
+
+
+def _with_step(stop: StopIncident, step: StepTaken) -> StopIncident:
+    return replace(stop, done=[*stop.done, step][-8:])

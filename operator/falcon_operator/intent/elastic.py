@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery import Exclusion, Observation, Policy, StandbyPod, StepTaken
-from falcon_core.recovery.views import elastic
+from falcon_core.recovery.views import elastic, left_nodes
 from falcon_core.recovery.views import membership as members
 from falcon_operator.api.trainingrun import ClosedIncident, Resized
 from falcon_operator.intent import on_demand
@@ -285,13 +285,20 @@ def _resized(
     membership = members.resize(before, JobNames(job), size, procs=job.spec.procs_per_replica, now=snap.now)
     fewer = size < len(before.members)
     step = StepTaken(at=snap.now, what="Shrink" if fewer else "Join", generation=membership.generation)
+    done = step if intent.recovery.stop is not None else None
+    if size == len(before.members):
+        recovery = elastic.joined(intent.recovery, done)
+        return replace(intent, membership=membership, recovery=recovery, master_addr="", master_port=0)
     roles = {member.pod_name: member.replica for member in membership.members}
-    recovery, over = elastic.renumbered(intent.recovery, roles, step if intent.recovery.stop is not None else None)
-    intent = remember(intent, [ClosedIncident(at=snap.now, outcome="Resized", slow=slow) for slow in over])
-    resized = intent.resized
-    if size != len(before.members):
-        resized = Resized(
-            at=snap.now, before=len(before.members), after=size, why=why, price_seconds=round(price_seconds, 1)
-        )
+    recovery, over = elastic.renumbered(intent.recovery, roles, done)
+    # The moves that were being prepared are given up: the job stays on the nodes that it was about to leave.
+    for move in before.replacements:
+        recovery = left_nodes.stayed(recovery, move.old_node) if move.prepared else recovery
+    intent = remember(
+        replace(intent, recovery=recovery), [ClosedIncident(at=snap.now, outcome="Resized", slow=slow) for slow in over]
+    )
+    resized = Resized(
+        at=snap.now, before=len(before.members), after=size, why=why, price_seconds=round(price_seconds, 1)
+    )
     # A new generation needs a rendezvous of its own, as after any restart.
-    return replace(intent, membership=membership, recovery=recovery, resized=resized, master_addr="", master_port=0)
+    return replace(intent, membership=membership, resized=resized, master_addr="", master_port=0)

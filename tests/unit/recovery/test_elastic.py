@@ -8,9 +8,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.recovery import Member, Membership, Replacement, StandbyPod
-from falcon_core.recovery.elastic import Bounds, growing, largest, possible_sizes, shrinking
-from falcon_core.recovery.model.membership import ask_for_more, resize
+from falcon_core.model import Cause, Severity
+from falcon_core.recovery import Member, Membership, RecoveryState, Replacement, StandbyPod, StepTaken
+from falcon_core.recovery.elastic import Bounds, growing, joined, largest, possible_sizes, renumbered, shrinking
+from falcon_core.recovery.model.actions import Abandon, Prepare
+from falcon_core.recovery.model.failure import Fault, StopIncident
+from falcon_core.recovery.model.membership import apply_actions, ask_for_more, resize
 
 replace = msgspec.structs.replace
 SIZES = st.lists(st.integers(1, 16), min_size=1, max_size=6, unique=True).map(sorted)
@@ -142,7 +145,11 @@ def test_a_change_of_size_loses_no_seat_and_gives_each_pod_one(before: Membershi
     ready = [each.pod_name for each in before.joining if each.ready]
     size = data.draw(st.integers(0, len(placed) + len(ready)))
     after = resize(before, Names(), size, procs=2, now=9.0)
-    assert [member.pod_name for member in after.members] == (placed + ready)[:size]
+    assert {member.pod_name for member in after.members} == set((placed + ready)[:size])
+    # Where the size stays, each pod that stays keeps its replica; else they keep their order.
+    numbered = [member.replica for member in before.members if member.node]
+    kept = numbered if size == len(before.members) else range(min(size, len(placed)))
+    assert [after.members[replica].pod_name for replica in kept] == placed[:size]
     assert [(member.replica, member.first_rank) for member in after.members] == [(n, 2 * n) for n in range(size)]
     # As many pods are wanted as before, under names and numbers that are each used once.
     assert len(after.members) + len(after.joining) == len(before.members) + len(before.joining)
@@ -163,3 +170,52 @@ def test_one_more_pod_gets_a_number_of_its_own(before: Membership) -> None:
     after = ask_for_more(before, Names(), 9.0)
     numbers = [member.number for member in after.members] + [each.number for each in after.joining]
     assert len(set(numbers)) == len(before.members) + len(before.joining) + 1
+
+
+def test_where_the_size_stays_the_pods_that_stay_keep_their_replicas() -> None:
+    """What a pod holds in memory is its ranks' own: under another number it would be lost."""
+    lost = Member(replica=0, pod_name="lost")
+    stays = Member(replica=1, pod_name="stays", pod_uid="s", node="s", first_rank=1)
+    joins = StandbyPod(number=2, pod_name="joins", pod_uid="j", node="j", ready=True, at=1)
+    after = resize(Membership(generation=2, members=[lost, stays], joining=[joins]), Names(), 2, procs=1, now=9.0)
+    assert [(member.replica, member.pod_name) for member in after.members] == [(0, "joins"), (1, "stays")]
+
+
+SLOW = Member(replica=1, pod_name="slow", pod_uid="s", node="slow", first_rank=1)
+THREE = Membership(
+    generation=2,
+    phase="Run",
+    members=[Member(replica=0, pod_name="a", pod_uid="a", node="a"), SLOW],
+    joining=[StandbyPod(number=2, pod_name="joins", pod_uid="j", node="j", ready=True, at=1)],
+    pods_made=3,
+)
+
+
+def test_a_pod_that_is_ready_to_join_takes_a_slow_one_s_place_and_is_given_back() -> None:
+    prepared = apply_actions(THREE, [Prepare(1, "slow")], Names(), 9.0)
+    assert [move.pod_name for move in prepared.replacements] == ["joins"]
+    assert not prepared.joining
+    given_back = apply_actions(prepared, [Abandon(1)], Names(), 9.0)
+    assert [pod.pod_name for pod in given_back.joining] == ["joins"]
+    assert not given_back.standbys
+
+
+def test_another_size_gives_up_what_was_prepared() -> None:
+    """The job trains on the node that it was about to leave."""
+    prepared = apply_actions(replace(THREE, joining=[]), [Prepare(1, "slow")], Names(), 9.0)
+    assert prepared.excluded_nodes == ["slow"]
+    after = resize(replace(prepared, joining=THREE.joining), Names(), 3, procs=1, now=9.0)
+    assert [member.node for member in after.members] == ["a", "slow", "j"]
+    assert not after.excluded_nodes
+    assert not after.replacements
+
+
+def test_a_failure_whose_ranks_were_renumbered_stays_so_however_many_steps_follow() -> None:
+    fault = Fault(severity=Severity.SEV1, cause=Cause.POD_LOST, text="lost", replica=2, pod_name="lost", node="n")
+    stop = StopIncident(id="j-1", fault=fault, generation=1, since=1.0, detected_at=1.0)
+    state, _ = renumbered(RecoveryState(stop=stop), {"a": 0}, StepTaken(at=1.0, what="Shrink", generation=2))
+    for _ in range(9):
+        state = joined(state, StepTaken(at=2.0, what="Join", generation=2))
+    assert state.stop is not None
+    assert state.stop.renumbered
+    assert all(step.what == "Join" for step in state.stop.done)

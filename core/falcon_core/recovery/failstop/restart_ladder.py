@@ -378,6 +378,7 @@ def _open(state: RecoveryState, look: Look, fault: Fault) -> tuple[RecoveryState
             incident,
             fault=fault,
             recurrences=incident.recurrences + 1,
+            renumbered=False,
             detected_at=look.obs.now,
             named=_names_at_once(fault),
         )
@@ -406,7 +407,7 @@ def _began(obs: Observation, fault: Fault) -> float:
 def _refine(state: RecoveryState, look: Look) -> RecoveryState:
     """Correct the open incident's fault while the old generation stops: a late report may show who failed first."""
     incident = state.stop
-    if incident is None or incident.fault.ended_at is None or incident.fault.is_lost or incident.is_renumbered:
+    if incident is None or incident.fault.ended_at is None or incident.fault.is_lost or incident.renumbered:
         return state
     # Clocks differ, so that an end which seems to be a little later may have been first. Launchers do not report the
     # ends that the order to stop makes in their own pods.
@@ -430,7 +431,7 @@ def _corrected(state: RecoveryState, look: Look) -> Step:
     incident = state.stop
     if incident is None or incident.fault.severity is not Severity.SEV1 or incident.fault.is_lost:
         return Step(state)
-    if incident.is_renumbered:
+    if incident.renumbered:
         return Step(state)
     fault = incident.fault
     left = {step.node for step in incident.done if step.what == "Replace"}

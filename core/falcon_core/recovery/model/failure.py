@@ -123,11 +123,7 @@ class StopIncident(Stored, frozen=True, kw_only=True):
     smoke: str = ""  # result of the smoke test during the restart, in words; empty: no slow machine
     left_sick: bool = False  # the machines that the smoke test found sick are left: the failure is SEV1
     saved_before: float | None = None  # the ranks load a checkpoint saved before then, unix seconds; None: any
-
-    @property
-    def is_renumbered(self) -> bool:
-        """Return whether ranks have other numbers now than when they failed: late reports name the earlier ones."""
-        return any(step.what in ("Shrink", "Join") for step in self.done)
+    renumbered: bool = False  # ranks have other numbers now than when they failed: late reports name the earlier ones
 
     @property
     def failed_at(self) -> float:

@@ -7,7 +7,7 @@ a running generation is stopped, however many commands request this at once. Tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Literal, Protocol
@@ -64,6 +64,7 @@ class Replacement(_Stored, frozen=True, kw_only=True):
     prepared: bool  # the new pod is made while training goes on; False: the new pod is a member already
     at: float
     pod_number: int | None = None  # number in the names of the new pod and its host; None: that of the earlier pod
+    joins: bool = False  # the new pod was asked for as one that joins: it joins again if the move is given up
 
 
 class StandbyPod(_Stored, frozen=True, kw_only=True):
@@ -201,30 +202,49 @@ def release(membership: Membership) -> Membership:
 def resize(membership: Membership, names: Names, size: int, *, procs: int, now: float) -> Membership:
     """Return the membership of ``size`` replicas, numbered from 0 without gaps.
 
-    Members that have a node stay, in their order; pods that are ready to join follow. What has no seat then is asked
-    for further (``joining``). A running generation is stopped, and the next one has the new size.
+    Members that have a node stay, in their order; pods that are ready to join follow. Where the size stays, the members
+    keep their replicas, and the pods fill the empty seats. What has no seat then is asked for further (``joining``). A
+    running generation is stopped, and the next one has the new size.
     """
     placed = [member for member in membership.members if member.node]
+    keeps = size == len(membership.members)
+    if not keeps:
+        # A pod that is prepared for a replica belongs to ranks that are numbered otherwise now.
+        membership = _without_prepared(membership)
     ready = [each for each in membership.joining if each.ready and each.node not in membership.excluded_nodes]
-    joined = ready[: max(0, size - len(placed))]
-    pods = [*placed[:size], *(_seat(each) for each in joined)]
+    joined = [_seat(each) for each in ready[: max(0, size - len(placed))]]
+    pods = _filled(membership.members, joined) if keeps else [*placed[:size], *joined]
     members = [
         replace(pod, replica=replica, first_rank=replica * procs, pod_number=_unless_own(pod.number, replica))
         for replica, pod in enumerate(pods)
     ]
     role_of = {pod.pod_name: replica for replica, pod in enumerate(pods)}
-    # A pod that is prepared for a replica belongs to ranks that are numbered otherwise now.
-    moves = [
-        replace(move, replica=role_of[move.pod_name])
-        for move in membership.replacements
-        if not move.prepared and move.pod_name in role_of
-    ]
     dropped = [member for member in membership.members if member.pod_name not in role_of]
     joining = [each for each in membership.joining if each.pod_name not in role_of]
-    after = replace(membership, members=members, replacements=moves, joining=joining)
+    after = replace(membership, members=members, replacements=_moves_of(membership, role_of), joining=joining)
     for member in dropped:
         after = _ask_for(after, names, member, membership.replacement(member.replica), now)
     return _next_generation(after, now)
+
+
+def _without_prepared(membership: Membership) -> Membership:
+    """Give up every move whose pod is only being prepared."""
+    for move in membership.replacements:
+        membership = _abandon(membership, move.replica)
+    return membership
+
+
+def _filled(members: Sequence[Member], joined: Sequence[Member]) -> list[Member]:
+    """Return the members with pods that join in the place of those that have no node, as far as they suffice."""
+    waiting = iter(joined)
+    return [member if member.node else next(waiting, member) for member in members]
+
+
+def _moves_of(membership: Membership, role_of: Mapping[str, int]) -> list[Replacement]:
+    """Return the moves of pods that have a seat still: ``role_of`` gives each pod's replica by its name."""
+    member_of = {member.replica: member.pod_name for member in membership.members}
+    pods = [(move, member_of[move.replica] if move.prepared else move.pod_name) for move in membership.replacements]
+    return [replace(move, replica=role_of[pod]) for move, pod in pods if pod in role_of]
 
 
 def _seat(pod: StandbyPod) -> Member:
@@ -293,7 +313,7 @@ def _move(
 ) -> Membership:
     """Name the replica's new pod, and the claim of a spare for the pod; ``stay``: the pod stays on the present node.
 
-    A standby pod that is ready becomes the new pod.
+    A standby pod that is ready becomes the new pod, or else a pod that is ready to join.
     """
     member = membership.members[replica]
     move_to = partial(
@@ -306,7 +326,7 @@ def _move(
         at=now,
     )
     # A ready standby pod has its node and its image already, so no other pod starts as soon.
-    standby = None if stay else _ready_standby(membership, member)
+    standby = None if stay else _ready_pod(membership, member)
     if standby is not None:
         move = move_to(
             pod_name=standby.pod_name,
@@ -314,8 +334,13 @@ def _move(
             pool=standby.pool,
             claim_key=standby.claim_key,
             node=standby.node,
+            joins=any(each is standby for each in membership.joining),
         )
-        membership = replace(membership, standbys=[each for each in membership.standbys if each is not standby])
+        membership = replace(
+            membership,
+            standbys=[each for each in membership.standbys if each is not standby],
+            joining=[each for each in membership.joining if each is not standby],
+        )
     else:
         # Names derive from this number, so that a crash after the intent is stored makes the same pod again.
         number = membership.pods_made + 1
@@ -331,9 +356,18 @@ def _move(
     return replace(membership, replacements=[*others, move])
 
 
-def _ready_standby(membership: Membership, member: Member) -> StandbyPod | None:
+def _ready_pod(membership: Membership, member: Member) -> StandbyPod | None:
+    """Return a pod without a replica that can take the member's place at once; None where there is none."""
     unfit = {member.node, *membership.excluded_nodes}
-    return next((each for each in membership.standbys if each.ready and each.node not in unfit), None)
+    pods = (*membership.standbys, *membership.joining)
+    return next((each for each in pods if each.ready and each.node not in unfit), None)
+
+
+def take_ready(membership: Membership, names: Names, replica: int, now: float) -> Membership:
+    """Let a replica's prepared move take a pod that is ready already; unchanged where there is none."""
+    if _ready_pod(membership, membership.members[replica]) is None:
+        return membership
+    return _move(membership, names, replica, now, prepared=True)
 
 
 def _take_over(membership: Membership, replica: int) -> Membership:
@@ -394,7 +428,12 @@ def _abandon(membership: Membership, replica: int) -> Membership:
     if move is None or not move.prepared:
         return membership
     if move.pod_number is not None:
-        membership = replace(membership, standbys=[*membership.standbys, _standing_by(move, move.pod_number)])
+        pod = _standing_by(move, move.pod_number)
+        if move.joins:
+            # First, since it has a node: if too many pods are asked for by now, the last ones go.
+            membership = replace(membership, joining=[pod, *membership.joining])
+        else:
+            membership = replace(membership, standbys=[*membership.standbys, pod])
     return replace(
         membership,
         replacements=[other for other in membership.replacements if other is not move],
@@ -403,7 +442,7 @@ def _abandon(membership: Membership, replica: int) -> Membership:
 
 
 def _standing_by(move: Replacement, number: int) -> StandbyPod:
-    """Return the standby pod that a given-up move would have used; it is ready again once it has been looked at."""
+    """Return the pod that a given-up move would have used; it is ready again once it has been looked at."""
     return StandbyPod(
         number=number,
         pod_name=move.pod_name,
