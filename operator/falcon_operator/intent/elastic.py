@@ -163,15 +163,18 @@ def _is_settled(intent: Intent, obs: Observation) -> bool:
 # -- the pods that are asked for ---------------------------------------------------------------------------------------
 
 
-def ask(snap: Snapshot, intent: Intent, left_before: Collection[str]) -> Intent:
+def ask(snap: Snapshot, intent: Intent, left_before: Collection[str], *, enforce: bool) -> Intent:
     """Take over what was made of the pods that are asked for, and ask for those that are missing.
 
+    ``enforce``: the job's owner lets Falcon change the size. Otherwise a pod would hold a node, and never join.
     ``left_before``: the nodes that the job did not use at the look's begin. A pod is made for the nodes that the job
     uses at that time: if it has found none, another is made when the job may use a node again.
     """
     allowed = elastic_bounds(snap.job)
     if allowed is None or not intent.membership.members:
         return intent
+    if not enforce:
+        return replace(intent, membership=replace(intent.membership, joining=[]))
     claimed = claimed_nodes(snap.pool)
     joining = [_seen(snap, each, claimed) for each in intent.membership.joining]
     intent = replace(intent, membership=replace(intent.membership, joining=joining))

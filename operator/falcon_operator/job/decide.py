@@ -180,7 +180,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         return _conclude(snap, before, inactive.failed(snap, intent, given_up.reason, given_up.message), commands)
     # The recovery has evicted nodes: exclude them before new pods choose their nodes.
     intent = _exclude(snap, intent, policy)
-    intent = elastic.ask(snap, intent, before.membership.excluded_nodes)
+    intent = elastic.ask(snap, intent, before.membership.excluded_nodes, enforce=policy.enforce)
     sized = elastic.resize(snap, intent, obs, policy)
     if sized.membership.members != intent.membership.members:
         # The ranks have other numbers from here on.

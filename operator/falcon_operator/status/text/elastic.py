@@ -55,9 +55,11 @@ def next_change(snap: Snapshot, intent: Intent, weighed: Weighed, *, enforce: bo
     if shrinking is not None:
         return _shrinks(snap, now, weighed, shrinking, enforce=enforce)
     if growing is not None:
-        return _grows(growing, enforce=enforce)
+        return _grows(growing)
     if now >= weighed.wanted:
         return ""
+    if not enforce:
+        return "spec.mitigation.mode Enforce: until then no further pods are asked for"
     waiting = [pod for each in intent.membership.joining if (pod := snap.pod(each.pod_name)) is not None]
     words = next((said for pod in waiting if not pod.node and (said := pod_starts.waiting_for(pod))), "").partition(
         ". "
@@ -79,10 +81,8 @@ def _shrinks(snap: Snapshot, now: int, weighed: Weighed, found: elastic.Shrinkin
     return f"a node until {at}; then it goes on with {found.size} of {now} replicas ({price})"
 
 
-def _grows(found: elastic.Growing, *, enforce: bool) -> str:
+def _grows(found: elastic.Growing) -> str:
     words = f"a restart with {found.size} replicas now costs {found.price_seconds:.0f} s"
-    if not enforce:
-        return f"{words} and {'pays' if found.is_due else 'does not pay yet'}; {OBSERVES}"
     if found.is_due:
         return f"{words} and pays: all ranks save and restart"
     soon = found.checkpoint_seconds
