@@ -26,7 +26,7 @@ from falcon_operator.intent.observation import job_observation
 from falcon_operator.intent.observation.free_nodes import is_usable
 from falcon_operator.intent.placement import exclusion, standby_pods
 
-AGAIN_SECONDS = 60.0  # that a pod which is over keeps its place: its successor may end likewise
+AGAIN_SECONDS = 60.0  # that a pod keeps its place which is over, or has no node: its successor may end likewise
 CLAIM_SECONDS = 30.0  # after which a pod that was to get a spare, and got none, is asked for on any node
 UNTRACKED_SECONDS = 20.0  # after which ranks whose iterations are not seen count as training
 RETURNED = ("ReadyAgain", "LiftedByHand", "UsableAgain")  # verdicts after which a node may be used where nothing tests
@@ -214,7 +214,10 @@ def _asked_again(snap: Snapshot, intent: Intent, pod: StandbyPod, *, is_late: bo
         if is_late or snap.now - pod.at >= CLAIM_SECONDS:
             return replace(intent, membership=members.ask_again(membership, names, pod.number, snap.now))
         return intent
-    claims = _may_claim(snap, intent)
+    # A claim that the pool does not fulfil must leave the pod that takes any node the time to find one.
+    seen = snap.pod(pod.pod_name)
+    is_refused = seen is not None and bool(seen.unschedulable) and snap.now - pod.at >= AGAIN_SECONDS
+    claims = is_refused and _may_claim(snap, intent)
     if not (claims or is_late):
         return intent
     return replace(intent, membership=members.ask_again(membership, names, pod.number, snap.now, claims=claims))
