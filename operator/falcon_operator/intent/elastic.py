@@ -14,7 +14,16 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery import Exclusion, Observation, Policy, StandbyPod, StepTaken
+from falcon_core.recovery import (
+    Exclusion,
+    LeavingNode,
+    Membership,
+    Observation,
+    Policy,
+    Replacement,
+    StandbyPod,
+    StepTaken,
+)
 from falcon_core.recovery.views import elastic, left_nodes
 from falcon_core.recovery.views import membership as members
 from falcon_operator.api.trainingrun import ClosedIncident, Resized
@@ -41,6 +50,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     shrinking: elastic.Shrinking | None = None  # while replicas have no node
     growing: elastic.Growing | None = None  # while pods are ready to join
     shrinks_at: float | None = None  # when it is due, unix seconds; None: not due in sight
+    held_by: str = ""  # what pods that are ready to join wait for before growing is weighed, in words
 
 
 def weigh(snap: Snapshot, intent: Intent, obs: Observation) -> Weighed | None:
@@ -89,9 +99,16 @@ def _gathering(snap: Snapshot, intent: Intent, weighed: Weighed) -> Weighed:
 
 
 def _training(snap: Snapshot, intent: Intent, obs: Observation, weighed: Weighed) -> Weighed:
-    ready = _ready(intent)
-    if not ready or not _is_settled(intent, obs):
+    ready, leaving = _ready(intent), _about_to_leave(intent)
+    if not ready:
         return weighed
+    held_by = _unsettled(snap, intent, obs)
+    # A pod that is kept for a node that is being emptied is taken over by that move, without another restart.
+    if not held_by and len(ready) <= len(leaving):
+        held_by = f"the move away from {leaving[0].node}, which takes the pod that is ready"
+    if held_by:
+        return replace(weighed, held_by=held_by)
+    ready = ready[len(leaving) :]
     # With a checkpoint on demand no step is done again.
     saves, saved_at = on_demand.for_another_size(snap, intent.membership)
     unsaved = 0.0 if saves else None if saved_at is None else max(0.0, snap.now - saved_at)
@@ -152,12 +169,39 @@ def _ready(intent: Intent) -> list[StandbyPod]:
     return [each for each in intent.membership.joining if each.ready and each.node not in left]
 
 
-def _is_settled(intent: Intent, obs: Observation) -> bool:
-    """Check whether all ranks train and nothing is being repaired or measured, which a restart would disturb."""
-    if not obs.running or not intent.recovery.is_well or intent.recovery.probe is not None or intent.membership.done:
-        return False
-    trains = obs.iterations > 0 or obs.running_seconds > UNTRACKED_SECONDS
-    return trains and all(rank.process == "Running" for rank in obs.ranks)
+def _about_to_leave(intent: Intent) -> list[LeavingNode]:
+    """Return the nodes that are being emptied and for which a pod is about to be prepared."""
+    membership = intent.membership
+    return [
+        entry
+        for entry in intent.recovery.leaving
+        if not entry.blocked and membership.replacement(entry.replica) is None
+    ]
+
+
+def _unsettled(snap: Snapshot, intent: Intent, obs: Observation) -> str:
+    """Return what a restart for more replicas would disturb, in words; "" where nothing.
+
+    Open slowdowns and planned moves alone do not hold it off: without a pod that has its node they may stay for ever.
+    """
+    recovery, membership = intent.recovery, intent.membership
+    if recovery.stop is not None or recovery.hang is not None:
+        return "the repair of a failure"
+    if recovery.move is not None and recovery.move.restarts:
+        return "the end of a move"
+    if recovery.probe is not None:
+        return "the end of a measurement"
+    if any(move.prepared and _has_node(snap, move) for move in membership.replacements):
+        return "the move of a replica to another node"
+    trains = obs.running and (obs.iterations > 0 or obs.running_seconds > UNTRACKED_SECONDS)
+    if not trains or membership.done or any(rank.process != "Running" for rank in obs.ranks):
+        return "all ranks to train"
+    return ""
+
+
+def _has_node(snap: Snapshot, move: Replacement) -> bool:
+    pod = snap.pod(move.pod_name)
+    return bool(move.node) or (pod is not None and bool(pod.node))
 
 
 # -- the pods that are asked for ---------------------------------------------------------------------------------------
@@ -185,12 +229,22 @@ def ask(snap: Snapshot, intent: Intent, left_before: Collection[str], *, enforce
     membership = intent.membership
     if membership.phase != "Run":
         return intent
+    membership = _given_to_moves(snap, membership)
+    intent = replace(intent, membership=membership)
     missing = elastic.largest(elastic.possible_sizes(allowed), allowed.most) - len(membership.members)
     if len(membership.joining) > max(0, missing):
         return replace(intent, membership=replace(membership, joining=membership.joining[: max(0, missing)]))
     for _ in range(missing - len(membership.joining)):
         membership = members.ask_for_more(membership, JobNames(snap.job), snap.now)
     return replace(intent, membership=membership)
+
+
+def _given_to_moves(snap: Snapshot, membership: Membership) -> Membership:
+    """Let moves whose pod has found no node take pods that are ready to join: both would wait for each other."""
+    for move in membership.replacements:
+        if move.prepared and not _has_node(snap, move):
+            membership = members.take_ready(membership, JobNames(snap.job), move.replica, snap.now)
+    return membership
 
 
 def _seen(snap: Snapshot, pod: StandbyPod, claimed: dict[str, str]) -> StandbyPod:

@@ -10,6 +10,7 @@ import pytest
 
 from falcon_core.wire.saves.checkpoint import Held
 from falcon_operator.api.elastic import ElasticStatus
+from falcon_operator.api.warmpool import WarmPool
 from tests.stories.failures.test_nodes import add_spare
 from tests.world.running import condition, idle, operator, reasons, run, shown, state, steps, trained
 from tests.world.world import Node, World
@@ -343,3 +344,76 @@ async def test_a_job_that_is_not_elastic_waits_and_stores_nothing_of_its_size() 
     assert shown(world, "Elastic") is None
     assert world.trainingrun is not None
     assert {"joining", "resized"}.isdisjoint(world.trainingrun["spec"])
+
+
+async def test_in_observe_no_pod_is_asked_for_that_could_never_join() -> None:
+    world = elastic_world(mode="Observe", elastic={"maxReplicas": 4})
+    world.nodes["node-d"] = Node("node-d", False)
+    await trained(world)
+    await idle(world, operator, 5)
+    assert len(world.made) == 3
+    assert world.status.elastic is not None
+    assert world.status.elastic.next == "spec.mitigation.mode Enforce: until then no further pods are asked for"
+
+
+async def slow_and_unplaced(world: World) -> None:
+    """Run until a rank is slow and the pod that is to replace it finds no node."""
+    world.node_of(0).slow = 2.0
+    await run(world, operator, lambda w: w.intent.membership.replacements, seconds=200, ticks=5)
+
+
+async def test_a_pod_that_is_ready_to_join_replaces_a_slow_one() -> None:
+    """Each waited for the other: no size with a slow node, and no node for the slow one's next pod."""
+    world = elastic_world(checkpoint={"intervalSeconds": 60})
+    await shrunk(world)
+    await idle(world, operator, 20)
+    await slow_and_unplaced(world)
+    slow = world.node_of(0).name
+    world.nodes["node-d"] = Node("node-d", False)
+    await run(world, operator, lambda w: size(w) == ("2/2", "Running") and w.node_of(0).name != slow, seconds=60)
+    assert world.node_of(0).name == "node-d"
+    assert "ReplacementAbandoned" not in reasons(world)
+
+
+async def test_a_pod_that_is_ready_to_join_moves_a_replica_from_a_node_that_is_emptied() -> None:
+    world = elastic_world(checkpoint={"intervalSeconds": 60})
+    await shrunk(world)
+    world.node_of(0).cordoned = True
+    await idle(world, operator, 1)
+    world.nodes["node-d"] = Node("node-d", False)
+    await run(world, operator, lambda w: any(pod.ready for pod in w.intent.membership.joining), seconds=10)
+    assert world.status.elastic is not None
+    assert "the move away from node-a, which takes the pod that is ready" in world.status.elastic.next
+    await run(world, operator, lambda w: size(w) == ("2/2", "Running") and w.generation == 3, seconds=60)
+    assert world.node_of(0).name == "node-d"
+
+
+async def test_a_move_that_fewer_replicas_end_leaves_its_node_in_use() -> None:
+    world = elastic_world()
+    await trained(world, iterations=60)
+    await slow_and_unplaced(world)
+    slow = world.node_of(0).name
+    assert world.intent.membership.excluded_nodes == [slow]
+    lose(world, 1)
+    await run(world, operator, lambda w: w.status.ready == "2/2" and w.status.state != "Recovering", seconds=120)
+    assert world.node_of(0).name == slow
+    assert slow not in world.intent.membership.excluded_nodes
+    assert slow not in [departure.node for departure in world.intent.recovery.departures]
+
+
+async def test_a_spare_that_the_pool_does_not_give_keeps_no_pod_from_a_free_node() -> None:
+    world = elastic_world(pool=True, checkpoint={"intervalSeconds": 600})
+    await shrunk(world)
+
+    async def refuse(*_: object) -> WarmPool:
+        return world.pool
+
+    world.kube.write_pool_status = refuse  # type: ignore[method-assign]
+    add_spare(world, "spare-9")
+    await run(world, operator, claims_in_vain, seconds=90, ticks=5)
+    world.nodes["node-d"] = Node("node-d", False)
+    await run(world, operator, lambda w: any(pod.node == "node-d" for pod in w.pods.values()), seconds=60, ticks=1)
+
+
+def claims_in_vain(world: World) -> bool:
+    return any(pod.claim_key for pod in world.intent.membership.joining)

@@ -384,8 +384,11 @@ def pool_messages(snap: Snapshot) -> list[str]:
 
 
 def spares(snap: Snapshot, membership: Membership) -> Spares:
-    """Return where a replacement would go; if there is no place, the reason. Pods that stand by are places."""
-    found, standing = unclaimed(snap, membership), sum(standby.ready for standby in membership.standbys)
+    """Return where a replacement would go; if there is none, the reason. Ready pods without a replica are places."""
+    left = membership.excluded_nodes
+    standing = sum(pod.ready for pod in membership.standbys)
+    standing += sum(pod.ready and pod.node not in left for pod in membership.joining)
+    found = unclaimed(snap, membership)
     if not standing or found.ready is None:
         return found
     return msgspec.structs.replace(found, available=True, message="", ready=found.ready + standing)

@@ -60,6 +60,8 @@ def next_change(snap: Snapshot, intent: Intent, weighed: Weighed, *, enforce: bo
         return ""
     if not enforce:
         return "spec.mitigation.mode Enforce: until then no further pods are asked for"
+    if weighed.held_by:
+        return f"{weighed.held_by}; then all ranks may restart with the pods that are ready"
     waiting = [pod for each in intent.membership.joining if (pod := snap.pod(each.pod_name)) is not None]
     words = next((said for pod in waiting if not pod.node and (said := pod_starts.waiting_for(pod))), "").partition(
         ". "
