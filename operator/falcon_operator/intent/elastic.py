@@ -233,10 +233,19 @@ def ask(snap: Snapshot, intent: Intent, left_before: Collection[str], *, enforce
     intent = replace(intent, membership=membership)
     missing = elastic.largest(elastic.possible_sizes(allowed), allowed.most) - len(membership.members)
     if len(membership.joining) > max(0, missing):
-        return replace(intent, membership=replace(membership, joining=membership.joining[: max(0, missing)]))
+        return replace(intent, membership=_without_superfluous(membership, max(0, missing)))
     for _ in range(missing - len(membership.joining)):
         membership = members.ask_for_more(membership, JobNames(snap.job), snap.now)
     return replace(intent, membership=membership)
+
+
+def _without_superfluous(membership: Membership, wanted: int) -> Membership:
+    """Ask for so many pods only, and let those go first that would join last."""
+    left = membership.excluded_nodes
+    soonest = sorted(
+        membership.joining, key=lambda each: (not each.ready or each.node in left, not each.node or each.node in left)
+    )
+    return replace(membership, joining=soonest[:wanted])
 
 
 def _given_to_moves(snap: Snapshot, membership: Membership) -> Membership:
@@ -281,7 +290,8 @@ def _is_over(snap: Snapshot, intent: Intent, pod: StandbyPod) -> bool:
     if pod.node in intent.membership.excluded_nodes:
         return True
     seen = standby_pods.seen_of(snap, pod, {})
-    return seen.over or (bool(pod.pod_uid) and seen.pod_uid != pod.pod_uid)
+    # A pod that was made again for the node of an earlier one waits for that node alone.
+    return seen.over or not seen.node or (bool(pod.pod_uid) and seen.pod_uid != pod.pod_uid)
 
 
 def _may_claim(snap: Snapshot, intent: Intent) -> bool:

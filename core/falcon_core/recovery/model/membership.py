@@ -430,7 +430,6 @@ def _abandon(membership: Membership, replica: int) -> Membership:
     if move.pod_number is not None:
         pod = _standing_by(move, move.pod_number)
         if move.joins:
-            # First, since it has a node: if too many pods are asked for by now, the last ones go.
             membership = replace(membership, joining=[pod, *membership.joining])
         else:
             membership = replace(membership, standbys=[*membership.standbys, pod])
