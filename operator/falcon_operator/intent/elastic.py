@@ -17,6 +17,7 @@ import msgspec
 from falcon_core.recovery import (
     Exclusion,
     LeavingNode,
+    Member,
     Membership,
     Observation,
     Policy,
@@ -67,6 +68,10 @@ def weigh(snap: Snapshot, intent: Intent, obs: Observation) -> Weighed | None:
 
 def _gathering(snap: Snapshot, intent: Intent, weighed: Weighed) -> Weighed:
     membership = intent.membership
+    # A pod that a repair has taken in this look gets its seat and its node in the next one: until then the seat only
+    # looks empty, and another pod would take it.
+    if any(_is_just_taken(snap, member) for member in membership.members):
+        return weighed
     placed = sum(bool(member.node) for member in membership.members)
     available = placed + len(_ready(intent))
     size, now = elastic.largest(weighed.sizes, available), len(membership.members)
@@ -96,6 +101,11 @@ def _gathering(snap: Snapshot, intent: Intent, weighed: Weighed) -> Weighed:
         shrinking=replace(shrinking, is_due=is_due),
         shrinks_at=snap.now + max(0.0, shrinking.due_seconds - stood_still),
     )
+
+
+def _is_just_taken(snap: Snapshot, member: Member) -> bool:
+    pod = snap.pod(member.pod_name)
+    return not member.pod_uid and not member.node and pod is not None and bool(pod.node)
 
 
 def _training(snap: Snapshot, intent: Intent, obs: Observation, weighed: Weighed) -> Weighed:

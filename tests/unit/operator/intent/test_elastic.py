@@ -6,15 +6,17 @@ from typing import Any
 
 import msgspec
 
-from falcon_core.recovery import Member, Membership, StandbyPod
+from falcon_core.recovery import Member, Membership, Replacement, StandbyPod
 from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.reporting.messages import Summary
 from falcon_operator.api.common import LABEL_REPLICA, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.base.ports import JobReports, NodeView, PodSettings, PodView, Received
-from falcon_operator.intent.elastic import ask
+from falcon_operator.intent.elastic import ask, resize
 from falcon_operator.intent.model.intent import Intent
+from falcon_operator.intent.model.policy import policy_of
 from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation.job_observation import observe
 
 NOW, MONOTONIC = 1_000_000.0, 5_000.0
 MEMBERS = [Member(replica=number, pod_name=f"p{number}", pod_uid=f"p{number}", node=f"n{number}") for number in (0, 1)]
@@ -89,3 +91,30 @@ def test_a_pod_that_waits_for_the_node_of_an_earlier_one_is_asked_for_on_any_nod
     (pod,) = ask(snap, running(joins(2, at=NOW - 200)), [], enforce=True).membership.joining
     assert (pod.number, pod.node) == (2, "")
     assert pod.pod_name != "p2"
+
+
+def test_a_pod_that_a_repair_took_in_this_look_keeps_its_seat() -> None:
+    """Its node is known from the next look on: until then another pod that is ready would get the seat."""
+    move = Replacement(
+        replica=1,
+        pod_name="p2",
+        node="n2",
+        old_pod_name="p1",
+        old_pod_uid="p1",
+        old_node="n1",
+        prepared=False,
+        at=NOW,
+        joins=True,
+    )
+    taken = Member(replica=1, pod_name="p2", first_rank=1, pod_number=2)
+    membership = Membership(
+        generation=2,
+        members=[MEMBERS[0], taken],
+        replacements=[move],
+        joining=[joins(3, pod_uid="p3", ready=True)],
+        pods_made=9,
+    )
+    snap = snapshot(pod_of(0), pod_of(2), pod_of(3))
+    policy = policy_of(snap.job, snap.settings, 2)
+    after = resize(snap, Intent(membership=membership), observe(snap, membership), policy)
+    assert after.membership == membership
