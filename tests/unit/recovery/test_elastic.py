@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery import Member, Membership, RecoveryState, Replacement, StandbyPod, StepTaken
 from falcon_core.recovery.elastic import Bounds, growing, joined, largest, possible_sizes, renumbered, shrinking
-from falcon_core.recovery.model.actions import Abandon, Prepare
+from falcon_core.recovery.model.actions import Abandon, Prepare, Replace
 from falcon_core.recovery.model.failure import Fault, StopIncident
 from falcon_core.recovery.model.membership import apply_actions, ask_for_more, resize
 
@@ -198,6 +198,16 @@ def test_a_pod_that_is_ready_to_join_takes_a_slow_one_s_place_and_is_given_back(
     given_back = apply_actions(prepared, [Abandon(1)], Names(), 9.0)
     assert [pod.pod_name for pod in given_back.joining] == ["joins"]
     assert not given_back.standbys
+
+
+def test_a_pod_that_was_ready_to_join_joins_again_when_a_repair_overrides_its_move() -> None:
+    prepared = apply_actions(THREE, [Prepare(1, "slow")], Names(), 9.0)
+    repaired = apply_actions(
+        prepared, [Replace(1, "lost", lost=True, node_not_ready=True, incident="j-1")], Names(), 9.0
+    )
+    assert [pod.pod_name for pod in repaired.joining] == ["joins"]
+    assert repaired.members[1].pod_name != "joins"
+    assert [move.joins for move in repaired.replacements] == [False]
 
 
 def test_another_size_gives_up_what_was_prepared() -> None:

@@ -352,6 +352,9 @@ def _move(
             node=member.node if stay else "",
         )
         membership = replace(membership, pods_made=number)
+    earlier = membership.replacement(replica)
+    if earlier is not None and earlier.prepared and earlier.joins:
+        membership = _given_back(membership, earlier)
     others = [other for other in membership.replacements if other.replica != replica]
     return replace(membership, replacements=[*others, move])
 
@@ -427,17 +430,22 @@ def _abandon(membership: Membership, replica: int) -> Membership:
     move = membership.replacement(replica)
     if move is None or not move.prepared:
         return membership
-    if move.pod_number is not None:
-        pod = _standing_by(move, move.pod_number)
-        if move.joins:
-            membership = replace(membership, joining=[pod, *membership.joining])
-        else:
-            membership = replace(membership, standbys=[*membership.standbys, pod])
+    membership = _given_back(membership, move)
     return replace(
         membership,
         replacements=[other for other in membership.replacements if other is not move],
         exclusions=[exclusion for exclusion in membership.exclusions if exclusion.node != move.old_node],
     )
+
+
+def _given_back(membership: Membership, move: Replacement) -> Membership:
+    """Let the pod that a prepared move had taken stand by, or join, as before the move."""
+    if move.pod_number is None:
+        return membership
+    pod = _standing_by(move, move.pod_number)
+    if move.joins:
+        return replace(membership, joining=[pod, *membership.joining])
+    return replace(membership, standbys=[*membership.standbys, pod])
 
 
 def _standing_by(move: Replacement, number: int) -> StandbyPod:
