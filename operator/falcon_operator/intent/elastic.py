@@ -217,8 +217,17 @@ def _has_node(snap: Snapshot, move: Replacement) -> bool:
 # -- the pods that are asked for ---------------------------------------------------------------------------------------
 
 
+def look(snap: Snapshot, intent: Intent) -> Intent:
+    """Take over what was made of the pods that are asked for: a repair takes one only if it is ready now."""
+    if not intent.membership.joining:
+        return intent
+    claimed = claimed_nodes(snap.pool)
+    joining = [_seen(snap, each, claimed) for each in intent.membership.joining]
+    return replace(intent, membership=replace(intent.membership, joining=joining))
+
+
 def ask(snap: Snapshot, intent: Intent, left_before: Collection[str], *, enforce: bool) -> Intent:
-    """Take over what was made of the pods that are asked for, and ask for those that are missing.
+    """Ask for the pods that are missing, and again in place of those that will not join.
 
     ``enforce``: the job's owner lets Falcon change the size. Otherwise a pod would hold a node, and never join.
     ``left_before``: the nodes that the job did not use at the look's begin. A pod is made for the nodes that the job
@@ -229,10 +238,8 @@ def ask(snap: Snapshot, intent: Intent, left_before: Collection[str], *, enforce
         return intent
     if not enforce:
         return replace(intent, membership=replace(intent.membership, joining=[]))
-    claimed = claimed_nodes(snap.pool)
-    joining = [_seen(snap, each, claimed) for each in intent.membership.joining]
-    intent = replace(intent, membership=replace(intent.membership, joining=joining))
-    intent = _with_returned(snap, intent)
+    # Again: the repairs of this look may have given pods back.
+    intent = _with_returned(snap, look(snap, intent))
     returned = set(left_before) - set(intent.membership.excluded_nodes)
     for each in intent.membership.joining:
         intent = _asked_again(snap, intent, each, is_late=bool(returned))

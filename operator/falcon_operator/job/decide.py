@@ -160,7 +160,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
             return _conclude(snap, before, inactive.released(snap, intent))
         intent = begin(snap.job, intent, snap.now)
         snap = replace(snap, phase_seen_at=snap.monotonic)  # what was seen so far is the pause before this generation
-    intent = standby_pods.look(snap, adopt(intent, snap.pods_by_name, snap.pool))
+    intent = elastic.look(snap, standby_pods.look(snap, adopt(intent, snap.pods_by_name, snap.pool)))
     intent = finish.remember_done(snap, intent)  # first: the end of a pod whose ranks are done is no failure
     policy = policy_of(snap.job, snap.settings, len(intent.membership.members))
     # From here on everything is decided from one observation of the pods and reports.

@@ -178,6 +178,20 @@ async def test_a_pod_that_is_ready_takes_a_lost_one_s_place_at_once() -> None:
     assert world.status.elastic.replicas == 2
 
 
+async def test_a_pod_that_is_lost_in_the_same_look_takes_no_place() -> None:
+    world = elastic_world(replicas=4, elastic={"sizes": [2, 4]})
+    await trained(world)
+    lose(world, 3)
+    await run(world, operator, runs_with("2/2"), seconds=120)
+    await run(world, operator, lambda w: any(each.ready for each in w.intent.membership.joining), seconds=60)
+    (ready,) = [each for each in world.intent.membership.joining if each.ready]
+    lose(world, 0)
+    world.kill_node(ready.node)
+    world.nodes[ready.node].ready = False
+    await run(world, operator, lambda w: w.intent.membership.excluded_nodes, seconds=60, ticks=300)
+    assert ready.pod_name not in [member.pod_name for member in world.intent.membership.members]
+
+
 async def test_one_loss_after_the_other_shrinks_to_the_least_and_no_further() -> None:
     world = elastic_world(replicas=4)
     await trained(world)
