@@ -112,12 +112,12 @@ def _training(snap: Snapshot, intent: Intent, obs: Observation, weighed: Weighed
     ready, leaving = _ready(intent), _about_to_leave(intent)
     if not ready:
         return weighed
-    held_by = _unsettled(snap, intent, obs)
+    unsettled = _unsettled(snap, intent, obs)
+    if unsettled:
+        return replace(weighed, held_by=f"{unsettled}; then all ranks may restart with the pods that are ready")
     # A pod that is kept for a node that is being emptied is taken over by that move, without another restart.
-    if not held_by and len(ready) <= len(leaving):
-        held_by = f"the move away from {leaving[0].node}, which takes the pod that is ready"
-    if held_by:
-        return replace(weighed, held_by=held_by)
+    if len(ready) <= len(leaving):
+        return replace(weighed, held_by=f"the move away from {leaving[0].node}, which takes the pod that is ready")
     ready = ready[len(leaving) :]
     # With a checkpoint on demand no step is done again.
     saves, saved_at = on_demand.for_another_size(snap, intent.membership)

@@ -397,7 +397,7 @@ async def test_a_pod_that_is_ready_to_join_moves_a_replica_from_a_node_that_is_e
     world.nodes["node-d"] = Node("node-d", False)
     await run(world, operator, lambda w: any(pod.ready for pod in w.intent.membership.joining), seconds=10)
     assert world.status.elastic is not None
-    assert "the move away from node-a, which takes the pod that is ready" in world.status.elastic.next
+    assert world.status.elastic.next == "the move away from node-a, which takes the pod that is ready"
     await run(world, operator, lambda w: size(w) == ("2/2", "Running") and w.generation == 3, seconds=60)
     assert world.node_of(0).name == "node-d"
 

@@ -61,12 +61,16 @@ def next_change(snap: Snapshot, intent: Intent, weighed: Weighed, *, enforce: bo
     if not enforce:
         return "spec.mitigation.mode Enforce: until then no further pods are asked for"
     if weighed.held_by:
-        return f"{weighed.held_by}; then all ranks may restart with the pods that are ready"
+        return weighed.held_by
+    left = intent.membership.excluded_nodes
     waiting = [pod for each in intent.membership.joining if (pod := snap.pod(each.pod_name)) is not None]
     words = next((said for pod in waiting if not pod.node and (said := pod_starts.waiting_for(pod))), "").partition(
         ". "
     )[0]
-    return f"nodes for {weighed.wanted - now} more" + (f": {words}" if words else "")
+    missing = weighed.wanted - now - sum(bool(pod.node) and pod.node not in left for pod in waiting)
+    if missing <= 0:
+        return "pods that have their node to become ready"
+    return f"nodes for {missing} more" + (f": {words}" if words else "")
 
 
 def _shrinks(snap: Snapshot, now: int, weighed: Weighed, found: elastic.Shrinking, *, enforce: bool) -> str:

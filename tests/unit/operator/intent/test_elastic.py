@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from falcon_core.recovery import Member, Membership, Replacement, StandbyPod
 from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus
@@ -12,11 +13,12 @@ from falcon_core.wire.reporting.messages import Summary
 from falcon_operator.api.common import LABEL_REPLICA, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.base.ports import JobReports, NodeView, PodSettings, PodView, Received
-from falcon_operator.intent.elastic import ask, resize
+from falcon_operator.intent.elastic import Weighed, ask, resize
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.policy import policy_of
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.intent.observation.job_observation import observe
+from falcon_operator.status.text.elastic import next_change
 
 NOW, MONOTONIC = 1_000_000.0, 5_000.0
 MEMBERS = [Member(replica=number, pod_name=f"p{number}", pod_uid=f"p{number}", node=f"n{number}") for number in (0, 1)]
@@ -118,3 +120,12 @@ def test_a_pod_that_a_repair_took_in_this_look_keeps_its_seat() -> None:
     policy = policy_of(snap.job, snap.settings, 2)
     after = resize(snap, Intent(membership=membership), observe(snap, membership), policy)
     assert after.membership == membership
+
+
+@pytest.mark.parametrize(
+    ("placed", "words"), [(0, "nodes for 2 more"), (1, "nodes for 1 more"), (2, "pods that have their node to become")]
+)
+def test_a_pod_that_has_its_node_waits_for_none(placed: int, words: str) -> None:
+    pods = [pod_of(number, placed=number < 2 + placed) for number in range(4)]
+    intent, weighed = running(joins(2), joins(3)), Weighed(wanted=4, sizes=[2, 3, 4])
+    assert next_change(snapshot(*pods), intent, weighed, enforce=True).startswith(words)
