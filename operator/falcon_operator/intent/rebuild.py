@@ -41,7 +41,7 @@ def rebuild(snap: Snapshot) -> Intent | None:
     launches = _launches(snap, pods)
     generation = max((launch.generation for launch in launches), default=0)
     complete = len(pods) == size and first is not None and bool(first.pod_ip)
-    if complete and len(launches) < len(pods) and not _heard_out(snap):
+    if complete and len(launches) < len(pods) and _may_report(snap):
         return None
     # Ranks train on only if every pod runs the same generation; else all are stopped and gathered again.
     running = complete and generation > 0 and all(launch.generation == generation for launch in launches)
@@ -65,19 +65,29 @@ def rebuild(snap: Snapshot) -> Intent | None:
 
 
 def _may_be_larger(snap: Snapshot, pods: dict[int, PodView]) -> bool:
-    """Check whether an elastic job may run in a pod of which nothing has been heard yet; a pod without a node is idle.
+    """Check whether an elastic job may run in a pod of which nothing has been heard yet.
 
-    Its launchers alone say how many replicas it has: without one of them it would look smaller.
+    A pod without a node, or that has ended, is idle. The launchers alone say how many replicas the job has: without one
+    of them it would look smaller.
     """
-    if not _sizes(snap.job) or _heard_out(snap):
+    if not _sizes(snap.job) or not _may_report(snap):
         return False
-    placed = {replica: pod for replica, pod in pods.items() if pod.node}
+    placed = {replica: pod for replica, pod in pods.items() if pod.node and pod.phase not in ("Succeeded", "Failed")}
     return len(_launches(snap, placed)) < len(placed)
 
 
 def _launches(snap: Snapshot, pods: dict[int, PodView]) -> list[LaunchStatus]:
     """Return what the launchers of these pods have reported; the silent ones are left out."""
     return [summary.launch for pod in pods.values() if (summary := snap.summary(pod.uid)) and summary.launch]
+
+
+def _may_report(snap: Snapshot) -> bool:
+    """Check whether a launcher that is silent may report still, and its report is worth the wait."""
+    # Nothing says when the bus returns: the pods of an elastic job that is suspended meanwhile go all the same.
+    is_deaf = snap.reports.session_healthy_since_seconds is None
+    if is_deaf and snap.job.spec.suspend and _sizes(snap.job):
+        return False
+    return not _heard_out(snap)
 
 
 def _heard_out(snap: Snapshot) -> bool:

@@ -18,6 +18,7 @@ from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.policy import policy_of
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.intent.observation.job_observation import observe
+from falcon_operator.intent.rebuild import rebuild
 from falcon_operator.status.text.elastic import next_change
 
 NOW, MONOTONIC = 1_000_000.0, 5_000.0
@@ -129,3 +130,23 @@ def test_a_pod_that_has_its_node_waits_for_none(placed: int, words: str) -> None
     pods = [pod_of(number, placed=number < 2 + placed) for number in range(4)]
     intent, weighed = running(joins(2), joins(3)), Weighed(wanted=4, sizes=[2, 3, 4])
     assert next_change(snapshot(*pods), intent, weighed, enforce=True).startswith(words)
+
+
+def test_a_lost_run_of_a_suspended_job_is_made_again_while_the_bus_is_down() -> None:
+    pods = [pod_of(number) for number in range(3)]
+    assert rebuild(snapshot(*pods, heard=False)) is None
+    intent = rebuild(snapshot(*pods, heard=False, suspend=True))
+    assert intent is not None
+    assert len(intent.membership.members) == 3
+
+
+def test_a_suspended_job_s_launchers_are_awaited_while_the_bus_is_up() -> None:
+    """With a smaller size, the pod that is silent would go before its ranks have saved."""
+    assert rebuild(snapshot(*map(pod_of, range(3)), silent=("p2",), suspend=True)) is None
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_the_launcher_of_a_pod_that_has_ended_is_not_awaited(phase: str) -> None:
+    intent = rebuild(snapshot(pod_of(0), pod_of(1), pod_of(2, phase=phase), silent=("p2",)))
+    assert intent is not None
+    assert (intent.membership.phase, len(intent.membership.members)) == ("Run", 2)
