@@ -39,7 +39,6 @@ from falcon_operator.intent.placement import exclusion, standby_pods
 AGAIN_SECONDS = 60.0  # that a pod keeps its place which is over, or has no node: its successor may end likewise
 CLAIM_SECONDS = 30.0  # after which a pod that was to get a spare, and got none, is asked for on any node
 UNTRACKED_SECONDS = 20.0  # after which ranks whose iterations are not seen count as training
-RETURNED = ("ReadyAgain", "LiftedByHand", "UsableAgain")  # verdicts after which a node may be used where nothing tests
 replace = msgspec.structs.replace
 
 
@@ -339,8 +338,7 @@ def _is_well(snap: Snapshot, intent: Intent, entry: Exclusion) -> bool:
     if entry.test == "Passed":
         return True
     # Without a pool there is no test: a node that was lost, and has been Ready for a while, is the best there is.
-    said = [verdict for verdict in intent.verdicts if (verdict.node, verdict.incident) == (entry.node, entry.incident)]
-    return snap.job.spec.warm_pool_ref is None and bool(said) and said[-1].outcome in RETURNED
+    return snap.job.spec.warm_pool_ref is None and exclusion.has_returned(intent, entry)
 
 
 # -- the change of size ------------------------------------------------------------------------------------------------

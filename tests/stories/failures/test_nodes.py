@@ -9,7 +9,7 @@ import msgspec
 from falcon_operator.api.warmpool import ClaimLimits, SpareStatus
 from falcon_operator.intent.placement.last_resort import PLACE_SECONDS
 from tests.stories.slowdowns.test_return import left_slow, take_spares
-from tests.world.running import operator, run, state, trained
+from tests.world.running import idle, operator, run, state, trained
 from tests.world.world import Node, World
 
 replace = msgspec.structs.replace
@@ -50,6 +50,22 @@ async def test_a_pod_that_a_taint_has_ended_goes_to_another_node_at_once() -> No
     pod.deleting_at = world.clock.seconds
     await resumed(world, on="free", seconds=PLACE_SECONDS)
     assert len(world.made) == 4, "no pod waited in vain"
+
+
+async def test_without_a_pool_the_pod_waits_and_the_lost_node_is_used_when_it_is_back() -> None:
+    world = World(spares=0)
+    assert world.job is not None
+    world.job = replace(world.job, spec=replace(world.job.spec, warm_pool_ref=None))
+    await trained(world)
+    lost = world.node_of(0)
+    lost.ready, lost.ready_changed = False, world.clock.unix()
+    world.kill_node(lost.name)
+    await idle(world, operator, 120)
+    assert "1 of 3 pods wait for a node" in world.status.summary
+    assert len(world.made) == 4, "no pod was made again in vain"
+    lost.dead, lost.ready, lost.ready_changed = False, True, world.clock.unix()
+    await resumed(world, on=lost.name, seconds=120)
+    assert world.status.counters.replacements == 1
 
 
 async def test_a_spare_is_taken_after_all_where_the_free_node_has_no_room() -> None:

@@ -33,6 +33,7 @@ from falcon_operator.intent.observation import job_observation
 VERDICTS = 32  # that are remembered
 DETAIL_LENGTH = 300
 STEADY_SECONDS = 60.0  # a node that was NotReady is well when it has been Ready for so long, where nothing can test it
+RETURNED = ("ReadyAgain", "LiftedByHand", "UsableAgain")  # verdicts after which a node may be used where nothing tests
 VALUE_LENGTH = 63  # of a taint, at most
 replace = msgspec.structs.replace
 
@@ -120,6 +121,13 @@ def readmit(snap: Snapshot, intent: Intent) -> Intent:
         if snap.now >= left_nodes.returns_at(_departure(intent, exclusion)):
             intent = use_again(intent, exclusion, "UsableAgain", snap.now)
     return intent
+
+
+def has_returned(intent: Intent, exclusion: Exclusion) -> bool:
+    """Check whether an excluded node is well as far as is known without a test: it came back, or a person says so."""
+    key = (exclusion.node, exclusion.incident)
+    said = [verdict.outcome for verdict in intent.verdicts if (verdict.node, verdict.incident) == key]
+    return bool(said) and said[-1] in RETURNED
 
 
 def use_again(

@@ -58,8 +58,9 @@ def _unpinned(snap: Snapshot, intent: Intent, member: Member, policy: Policy) ->
     move = intent.membership.replacement(member.replica)
     if not _is_stuck(snap, member.pod_name, SCHEDULE_SECONDS if move is not None else PLACE_SECONDS):
         return intent
-    # A ready spare is the best choice: it was tested under load.
-    if job_observation.spares(snap, intent.membership).available and (move is not None or _may_claim(snap, intent)):
+    # A ready spare is the best choice: it was tested under load. Without a pool another pod would wait as well.
+    spares = job_observation.spares(snap, intent.membership)
+    if spares.pool and spares.available and (move is not None or _may_claim(snap, intent)):
         return _made_anew(snap, intent, member.replica)
     since = move.at if move is not None else intent.membership.since
     # The nodes that the job had left are the last resort.
@@ -106,12 +107,18 @@ def _may_claim(snap: Snapshot, intent: Intent) -> bool:
 
 def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> str:
     """Return the node that the job had left and should use again now; "" if the job should wait."""
-    return left_nodes.last_resort(
+    left = _left(snap, intent)
+    found = left_nodes.last_resort(
         intent.recovery,
-        _left(snap, intent),
+        left,
         stood_still_seconds=snap.now - since,
         replacement_seconds=prices.overhead_seconds(intent.recovery, policy, replace_node.FACTS),
     )
+    if found or snap.job.spec.warm_pool_ref is not None:
+        return found
+    # Without a pool no test shows that a node which was lost is well. To have come back is the only evidence.
+    returned = (entry.node for entry in intent.membership.exclusions if exclusion.has_returned(intent, entry))
+    return next((node for node in returned if node in left), "")
 
 
 def _left(snap: Snapshot, intent: Intent) -> list[str]:
