@@ -342,7 +342,9 @@ def _has_recovered(slow: SlowIncident, named: Culprit, tracked: list[RankSeen], 
     if culprit is None or len(culprit.sent.compute_ns) < look.policy.consecutive:
         return False
     well_ns = reference_ns(named, look) * (1 + look.policy.verify)
-    if max(culprit.sent.compute_ns[-look.policy.consecutive :]) <= well_ns:
+    newest = culprit.sent.compute_ns[-look.policy.consecutive :]
+    # A rank that has been well for a while is not slow again for a single long iteration.
+    if (max(newest) if slow.well_since is None else median(newest)) <= well_ns:
         return True
     if slow.onset.from_start or slow.onset.unreported or slow.moved is not None or look.obs.shared_unevenly:
         return False
