@@ -37,7 +37,8 @@ def _plain(name: str, program: str, *, replicas: int, spec: Json | None = None) 
 def _restarted(job: Job, generation: int) -> Json:
     def look(status: Json) -> bool:
         assert status.get("state") not in ("Succeeded", "Failed"), status
-        return job.generation() == generation and status.get("state") == "Running"
+        # Before the job's first state there is no TrainingRun.
+        return status.get("state") == "Running" and job.generation() == generation
 
     return job.wait(f"generation {generation} runs", look, 90)
 
