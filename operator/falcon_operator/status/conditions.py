@@ -15,11 +15,10 @@ from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.warmpool import WarmPoolStatus
 from falcon_operator.base.time_format import clock_time, timestamp
-from falcon_operator.intent import elastic
 from falcon_operator.intent.observation import job_observation, pod_starts
 from falcon_operator.intent.placement import last_resort, standby_pods
 from falcon_operator.status.text.common_cause import common_words
-from falcon_operator.status.text.elastic import describe_size, unused_sizes
+from falcon_operator.status.text.elastic import unused_sizes
 from falcon_operator.status.text.format import change_words, link_where, listed
 from falcon_operator.status.text.outage import open_outage, outage_words
 from falcon_operator.status.text.planned_move import moving_words
@@ -279,11 +278,10 @@ def moving(view: View) -> Finding:
 
 def elastic_size(view: View) -> Finding | None:
     """Build the finding on whether an elastic job has all replicas that it asks for; None for other jobs."""
-    weighed = elastic.weigh(view.snap, view.intent, view.obs)
-    if weighed is None:
+    weighed, size = view.weighed, view.size
+    if weighed is None or size is None:
         return None
     now, policy = len(view.intent.membership.members), view.policy
-    size = describe_size(view.snap, view.intent, weighed, enforce=policy.enforce)
     since = f" since {size.since}: {size.why}" if size.since and now < weighed.wanted else ""
     awaits = f"; waits for {size.next}" if size.next else ""
     message = f"{now} of {weighed.wanted} replicas{since}{awaits}{unused_sizes(view.snap)}"

@@ -9,7 +9,6 @@ from falcon_core.recovery import JobChange, Policy, RecoveryState, SlowIncident,
 from falcon_core.recovery.views import checked_strategy
 from falcon_operator.api.trainingjob import Counters, DiagnosisStatus, IterationStatus, TrainingJobStatus
 from falcon_operator.base.time_format import clock_time, timestamp
-from falcon_operator.intent import elastic
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.anomalies import anomalies, brief
 from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
@@ -20,7 +19,6 @@ from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
 from falcon_operator.status.limits import fit
 from falcon_operator.status.text.common_cause import describe_common_cause
-from falcon_operator.status.text.elastic import describe_size
 from falcon_operator.status.text.exchanges import swapping_words
 from falcon_operator.status.text.format import fault_brief, link_brief, listed, milliseconds
 from falcon_operator.status.text.node_kept import is_kept
@@ -44,8 +42,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
     compared = comparisons(view)
     odd = [*anomalies(view), *compared]
     common = _common_cause(view)
-    weighed = elastic.weigh(view.snap, intent, view.obs)
-    size = None if weighed is None else describe_size(view.snap, intent, weighed, enforce=view.policy.enforce)
+    weighed, size = view.weighed, view.size
     incidents = [witnessed(note, compared) for note in diagnoses(intent, view.policy, next_strategy)]
     # What is over comes last: it is the first to be left out where there is much to say.
     over = [note for note in incidents if note.state == "Resolved"]
@@ -211,7 +208,7 @@ def _summary(view: View, state: State) -> str:
 
 def _trains(view: View) -> str:
     text = f"all ranks train, not watched: {view.untracked}" if view.untracked else "all ranks train"
-    weighed, size = elastic.weigh(view.snap, view.intent, view.obs), len(view.intent.membership.members)
+    weighed, size = view.weighed, len(view.intent.membership.members)
     return (
         f"{text}, with {size} of {weighed.wanted} replicas" if weighed is not None and size < weighed.wanted else text
     )

@@ -12,11 +12,14 @@ import msgspec
 from falcon_core.recovery import Look, Observation, Policy
 from falcon_core.recovery.views import Liveness, communicator_progress, hangs
 from falcon_core.times import BLIND_SECONDS
+from falcon_operator.api.elastic import ElasticStatus
+from falcon_operator.intent import elastic
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.intent.observation import job_observation
 from falcon_operator.intent.placement.gang import Gathering
 from falcon_operator.status.text import hang_diagnosis
+from falcon_operator.status.text.elastic import describe_size
 
 CURRENT_ITERATIONS = 8  # the newest, of which the shown iteration time is the median
 State = Literal["", "Pending", "Starting", "Running", "Degraded", "Recovering", "Suspended", "Succeeded", "Failed"]
@@ -55,6 +58,18 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if launch is not None and launch.untracked:
                 return launch.untracked
         return ""
+
+    @cached_property
+    def weighed(self) -> elastic.Weighed | None:
+        """Return what other sizes of an elastic job cost now; None for other jobs."""
+        return elastic.weigh(self.snap, self.intent, self.obs)
+
+    @cached_property
+    def size(self) -> ElasticStatus | None:
+        """Return the size of an elastic job for the status; None for other jobs."""
+        if self.weighed is None:
+            return None
+        return describe_size(self.snap, self.intent, self.weighed, enforce=self.policy.enforce)
 
     @cached_property
     def stalled_since(self) -> float | None:

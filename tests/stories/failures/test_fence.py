@@ -75,8 +75,7 @@ async def test_a_new_node_of_the_same_name_is_not_excluded() -> None:
 
 async def test_without_a_pool_the_fence_of_a_lost_node_ends_when_it_is_ready_again() -> None:
     world = World(spares=0)
-    assert world.job is not None
-    world.job = replace(world.job, spec=replace(world.job.spec, warm_pool_ref=None))
+    world.edit_spec(warm_pool_ref=None)
     await trained(world)
     lost = world.node_of(0)
     world.kill_node(lost.name)

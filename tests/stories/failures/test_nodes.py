@@ -54,8 +54,7 @@ async def test_a_pod_that_a_taint_has_ended_goes_to_another_node_at_once() -> No
 
 async def test_without_a_pool_the_pod_waits_and_the_lost_node_is_used_when_it_is_back() -> None:
     world = World(spares=0)
-    assert world.job is not None
-    world.job = replace(world.job, spec=replace(world.job.spec, warm_pool_ref=None))
+    world.edit_spec(warm_pool_ref=None)
     await trained(world)
     lost = world.node_of(0)
     lost.ready, lost.ready_changed = False, world.clock.unix()

@@ -24,8 +24,7 @@ def elastic_world(*, replicas: int = 3, mode: str = "Enforce", pool: bool = Fals
     spec = {"mitigation": {"mode": mode}, **fields, "elastic": {"minReplicas": 2, **fields.get("elastic", {})}}
     world = World(replicas=replicas, spares=0, spec=spec)
     if not pool:
-        assert world.job is not None
-        world.job = replace(world.job, spec=replace(world.job.spec, warm_pool_ref=None))
+        world.edit_spec(warm_pool_ref=None)
     return world
 
 
