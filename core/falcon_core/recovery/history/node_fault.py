@@ -146,7 +146,7 @@ def _follows_the_role(stays: Sequence[Stay], culprit: Culprit, policy: Policy, *
     elsewhere = [stay for stay in stays if stay.replica == culprit.replica and stay.node != culprit.node]
     if culprit.healthy_compute_ns is None and any(stay.end == "Left" for stay in elsewhere):
         return True
-    along = [stay for stay in elsewhere if stay.end == "NotHelped"]
+    along = _taken_along(stays, culprit)
     return len({stay.node for stay in along}) >= ROLE_NODES or any(
         as_fast or _is_as_large(stay, culprit, policy) for stay in along
     )
@@ -154,9 +154,19 @@ def _follows_the_role(stays: Sequence[Stay], culprit: Culprit, policy: Policy, *
 
 def failed_on_enough_nodes(state: RecoveryState, culprit: Culprit, look: Look) -> bool:
     """Check whether replacements of this replica did not help on so many nodes that its work is the first suspect."""
-    stays = _remembered(state.habits.stays, look.obs.now)
-    nodes = {stay.node for stay in stays if stay.end == "NotHelped" and stay.replica == culprit.replica}
-    return len(nodes - {culprit.node}) >= ROLE_NODES
+    along = _taken_along(_remembered(state.habits.stays, look.obs.now), culprit)
+    return len({stay.node for stay in along}) >= ROLE_NODES
+
+
+def _taken_along(stays: Sequence[Stay], culprit: Culprit) -> list[Stay]:
+    """Return the stays of the culprit's replica on other nodes whose replacement did not help."""
+    of_replica = [stay for stay in stays if stay.replica == culprit.replica and stay.node != culprit.node]
+    return [stay for stay in of_replica if stay.end == "NotHelped"]
+
+
+def _is_refutable(stay: Stay) -> bool:
+    """Check whether a stay shows the role only until a node proves to be the cause: an exchange has no size."""
+    return stay.end == "NotHelped" and stay.slowdown > 0
 
 
 def _is_as_large(stay: Stay, culprit: Culprit, policy: Policy) -> bool:
@@ -239,11 +249,9 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
     if culprit is None or not culprit.node:
         return state
     # A rank that is well on its new node has not taken its slowness along.
-    stays = [
-        stay
-        for stay in _remembered(state.habits.stays, obs.now)
-        if stay.end != "NotHelped" or not stay.slowdown or stay.replica != culprit.replica or stay.node == culprit.node
-    ]
+    known = _remembered(state.habits.stays, obs.now)
+    refuted = [stay for stay in _taken_along(known, culprit) if _is_refutable(stay)]
+    stays = [stay for stay in known if stay not in refuted]
     before = _of_before(stays, culprit)
     # A short pause between two spells does not end a stay.
     if before is not None:
@@ -325,8 +333,7 @@ def did_not_help(state: RecoveryState, slow: SlowIncident, look: Look) -> Recove
 
 def tested_slow(state: RecoveryState, node: str) -> RecoveryState:
     """Forget that a replacement of this node did not help: the node is slow by itself, so no role explains it."""
-    kept = [stay for stay in state.habits.stays if stay.node != node or stay.end != "NotHelped" or not stay.slowdown]
-    return _remembering(state, kept)
+    return _remembering(state, [stay for stay in state.habits.stays if stay.node != node or not _is_refutable(stay)])
 
 
 def _ended(
