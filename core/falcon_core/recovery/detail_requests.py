@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from falcon_core.recovery.cost import unexplained
 from falcon_core.recovery.diagnosis import slow_from_start, slow_without_onset
-from falcon_core.recovery.failslow import node_swap
 from falcon_core.recovery.failstop import output_evidence
 from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
+from falcon_core.recovery.mitigation import node_swap
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.probe import group_comparison

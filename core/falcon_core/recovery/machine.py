@@ -11,10 +11,11 @@ import msgspec
 
 from falcon_core.recovery import drain, mitigation_ladder
 from falcon_core.recovery.diagnosis import microbatch_normalization
-from falcon_core.recovery.failslow import incidents, rebalance
+from falcon_core.recovery.failslow import incidents
 from falcon_core.recovery.failstop import hangs, restart_ladder, setup_retries
 from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.mitigation import rebalance
 from falcon_core.recovery.model.actions import RESTARTS, Command, GiveUp, Recreate, Replace, Switch, left_replicas
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.state import RecoveryState

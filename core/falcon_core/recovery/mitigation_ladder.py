@@ -36,15 +36,9 @@ from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, wi
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of, no_longer_slow, stragglers
-from falcon_core.recovery.failslow import (
-    concurrent_link,
-    incidents,
-    onset,
-    rebalance,
-    replacement,
-    strategy_ladder,
-)
+from falcon_core.recovery.failslow import concurrent_link, incidents
 from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold
+from falcon_core.recovery.mitigation import onset, rebalance, replacement, strategy_ladder
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, detected, located, was_applied
 from falcon_core.recovery.model.state import RecoveryState, numbered, with_concurrent_link, with_leader, without_leader

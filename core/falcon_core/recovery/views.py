@@ -9,8 +9,6 @@ from falcon_core.recovery import elastic
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis import communicator_progress
 from falcon_core.recovery.diagnosis.culprit_timing import named_for_ns
-from falcon_core.recovery.failslow.strategy_ladder import checked_strategy, next_step
-from falcon_core.recovery.failslow.strategy_table import STRATEGY_TYPES, StrategyName, strategy_type
 from falcon_core.recovery.failstop import hangs, not_finite, setup_retries, standby_pods
 from falcon_core.recovery.failstop.hangs import doing as hang_activity
 from falcon_core.recovery.failstop.hangs import due_at as hang_due_at
@@ -19,6 +17,8 @@ from falcon_core.recovery.failstop.liveness import Liveness, assess_liveness
 from falcon_core.recovery.failstop.standby_pods import Seen as StandbyPodSeen
 from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.history.node_fault import suffices as evidence_suffices
+from falcon_core.recovery.mitigation.strategy_ladder import checked_strategy, next_step
+from falcon_core.recovery.mitigation.strategy_table import STRATEGY_TYPES, StrategyName, strategy_type
 from falcon_core.recovery.model import membership
 from falcon_core.recovery.model.membership import begin as first_membership
 from falcon_core.recovery.model.slowdown import detected

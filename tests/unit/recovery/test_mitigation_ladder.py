@@ -9,7 +9,7 @@ import pytest
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import mitigation_ladder
-from falcon_core.recovery.failslow import strategy_ladder
+from falcon_core.recovery.mitigation import strategy_ladder
 from falcon_core.recovery.model.actions import Prepare
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Spares

@@ -1,1 +1,1 @@
-"""Follow open slowdowns, and apply the repair that is due."""
+"""Keep the open slowdowns, and judge what came of a replacement."""

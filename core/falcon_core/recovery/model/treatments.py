@@ -6,7 +6,7 @@ from falcon_core.recovery.model.stored import Stored
 
 
 class Sharing(Stored, frozen=True, kw_only=True):
-    """How many micro-batches the ranks of a generation are ordered to compute (``failslow.rebalance``)."""
+    """How many micro-batches the ranks of a generation are ordered to compute (``mitigation.rebalance``)."""
 
     generation: int
     shares: list[int]  # micro-batches by rank

@@ -33,9 +33,9 @@ from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import unexplained
 from falcon_core.recovery.diagnosis import slow_links
-from falcon_core.recovery.failslow import strategy_ladder
-from falcon_core.recovery.failslow.strategy_table import strategy_type
 from falcon_core.recovery.history import reporting_threshold
+from falcon_core.recovery.mitigation import strategy_ladder
+from falcon_core.recovery.mitigation.strategy_table import strategy_type
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.probe import Measured, Probe, Probed

@@ -1,7 +1,7 @@
 """Detect a rank that is suddenly slow: its newest iterations exceed its own noise, too few of them for an onset.
 
 An onset is certain after C iterations (``detector``), as it has to be before a node is replaced. Moving micro-batches
-needs less certainty (``recovery.failslow.early_rebalance``).
+needs less certainty (``recovery.mitigation.early_rebalance``).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import Look, machine, mitigation_ladder
-from falcon_core.recovery.failslow import strategy_ladder
 from falcon_core.recovery.history import left_nodes
+from falcon_core.recovery.mitigation import strategy_ladder
 from falcon_core.recovery.model.actions import Abandon, Prepare, Replace
 from falcon_core.recovery.model.failure import Departure
 from falcon_core.recovery.model.observation import Spares

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from falcon_core.recovery.diagnosis.stragglers import no_longer_slow
-from falcon_core.recovery.failslow import rebalance, strategy_ladder
+from falcon_core.recovery.mitigation import rebalance, strategy_ladder
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import RecoveryState

@@ -10,8 +10,8 @@ import pytest
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.slow_links import slow_link
-from falcon_core.recovery.failslow import link_swap, strategy_ladder
 from falcon_core.recovery.history.durations import EARLY_SHARE, LEAST_SEEN
+from falcon_core.recovery.mitigation import link_swap, strategy_ladder
 from falcon_core.recovery.model.actions import Command, Swap
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation, PreparedSeen

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from falcon_core.model import Evidence
-from falcon_core.recovery.failslow import node_swap, strategy_ladder
-from falcon_core.recovery.failslow.node_swap import NodeSwap
 from falcon_core.recovery.history import node_fault
+from falcon_core.recovery.mitigation import node_swap, strategy_ladder
+from falcon_core.recovery.mitigation.node_swap import NodeSwap
 from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation, PreparedSeen, RankSeen

@@ -19,9 +19,10 @@ import msgspec
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis import slow_links
-from falcon_core.recovery.failslow import rebalance, replacement_check
-from falcon_core.recovery.failslow.strategy import Attempt, Strategy, SubjectKind
+from falcon_core.recovery.failslow import replacement_check
 from falcon_core.recovery.history import durations
+from falcon_core.recovery.mitigation import rebalance
+from falcon_core.recovery.mitigation.strategy import Attempt, Strategy, SubjectKind
 from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation

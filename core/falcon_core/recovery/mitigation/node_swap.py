@@ -16,9 +16,10 @@ import msgspec
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before
-from falcon_core.recovery.failslow import incidents, link_swap, replacement_check
-from falcon_core.recovery.failslow.strategy import Attempt, Strategy
+from falcon_core.recovery.failslow import incidents, replacement_check
 from falcon_core.recovery.history import durations, node_fault
+from falcon_core.recovery.mitigation import link_swap
+from falcon_core.recovery.mitigation.strategy import Attempt, Strategy
 from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.failslow import link_swap
-from falcon_core.recovery.failslow.link_swap import LinkSwap
-from falcon_core.recovery.failslow.strategy import Attempt
+from falcon_core.recovery.mitigation import link_swap
+from falcon_core.recovery.mitigation.link_swap import LinkSwap
+from falcon_core.recovery.mitigation.strategy import Attempt
 from falcon_core.recovery.model.actions import Swap
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import SlowIncident, was_applied

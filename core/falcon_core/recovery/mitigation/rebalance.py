@@ -35,7 +35,7 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
-from falcon_core.recovery.failslow.strategy import Attempt, Strategy, SubjectKind
+from falcon_core.recovery.mitigation.strategy import Attempt, Strategy, SubjectKind
 from falcon_core.recovery.model.actions import RESTARTS, Command, Swap, left_replicas
 from falcon_core.recovery.model.observation import Look, Observation, resumed_at
 from falcon_core.recovery.model.policy import Policy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery.failslow import onset, rebalance
+from falcon_core.recovery.mitigation import onset, rebalance
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import Levels, RecoveryState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from falcon_core.recovery.failslow.strategy_table import STRATEGY_TYPES, strategy_type
+from falcon_core.recovery.mitigation.strategy_table import STRATEGY_TYPES, strategy_type
 from falcon_core.recovery.strategies.strategy_type import StrategyType
 from falcon_operator.api.policy import Strategy
 

@@ -23,7 +23,7 @@ from statistics import median
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery.failslow import rebalance, strategy_ladder
+from falcon_core.recovery.mitigation import rebalance, strategy_ladder
 from falcon_core.recovery.model.observation import Look, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident

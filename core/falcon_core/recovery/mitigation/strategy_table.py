@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.cost import prices
-from falcon_core.recovery.failslow.concurrent_link_swap import ConcurrentLinkSwap
-from falcon_core.recovery.failslow.link_swap import LinkSwap
-from falcon_core.recovery.failslow.node_swap import NodeSwap
-from falcon_core.recovery.failslow.rebalance import Rebalance, UnnamedRebalance
-from falcon_core.recovery.failslow.replacement import Replacement
-from falcon_core.recovery.failslow.strategy import Attempt, Strategy, SubjectKind
+from falcon_core.recovery.mitigation.concurrent_link_swap import ConcurrentLinkSwap
+from falcon_core.recovery.mitigation.link_swap import LinkSwap
+from falcon_core.recovery.mitigation.node_swap import NodeSwap
+from falcon_core.recovery.mitigation.rebalance import Rebalance, UnnamedRebalance
+from falcon_core.recovery.mitigation.replacement import Replacement
+from falcon_core.recovery.mitigation.strategy import Attempt, Strategy, SubjectKind
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import RecoveryState

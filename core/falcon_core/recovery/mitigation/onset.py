@@ -14,7 +14,7 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis import slow_from_start
-from falcon_core.recovery.failslow import early_rebalance, rebalance
+from falcon_core.recovery.mitigation import early_rebalance, rebalance
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState, with_leader

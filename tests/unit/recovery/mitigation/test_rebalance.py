@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.failslow import onset, rebalance, strategy_ladder
+from falcon_core.recovery.mitigation import onset, rebalance, strategy_ladder
 from falcon_core.recovery.model.actions import Command, Recreate, Replace, Restart, Swap, Switch
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy

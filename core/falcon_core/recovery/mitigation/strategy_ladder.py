@@ -13,10 +13,10 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
-from falcon_core.recovery.failslow.replacement import Replacement
-from falcon_core.recovery.failslow.strategy import Attempt, Strategy, SubjectKind
-from falcon_core.recovery.failslow.strategy_table import STRATEGIES
 from falcon_core.recovery.history import node_fault
+from falcon_core.recovery.mitigation.replacement import Replacement
+from falcon_core.recovery.mitigation.strategy import Attempt, Strategy, SubjectKind
+from falcon_core.recovery.mitigation.strategy_table import STRATEGIES
 from falcon_core.recovery.model.actions import Command
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.policy import Policy

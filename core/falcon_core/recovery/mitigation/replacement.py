@@ -9,7 +9,7 @@ from __future__ import annotations
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import incidents, replacement_check
-from falcon_core.recovery.failslow.strategy import Attempt, Strategy
+from falcon_core.recovery.mitigation.strategy import Attempt, Strategy
 from falcon_core.recovery.model.actions import Abandon, Prepare, Switch
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import SlowIncident, checking, mitigating
