@@ -67,3 +67,5 @@ PASSING_TROUBLE: Final = Repair(
     of_class=passes,
     attempt="Transient",
 )
+# What the node itself reports says more than the words of one of its processes: these repairs come after it.
+REPAIRS: Final = (FAULTY_HARDWARE, PASSING_TROUBLE)

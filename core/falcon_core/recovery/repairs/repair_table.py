@@ -9,8 +9,6 @@ from falcon_core.recovery.model.actions import Command, Recreate, Restart
 from falcon_core.recovery.repairs import by_cause, by_class, restart_budget
 from falcon_core.recovery.repairs.repair import Failure, Repair
 
-# A class's own repairs. What the node itself reports says more than the words of one of its processes.
-_BY_CLASS: Final = (by_class.FAULTY_HARDWARE, by_class.PASSING_TROUBLE)
 REPAIRS: Final = (  # the first that applies is chosen; the last one always does
     by_cause.WITNESSED_LOSS,
     by_cause.UNWITNESSED_LOSS,
@@ -23,7 +21,7 @@ REPAIRS: Final = (  # the first that applies is chosen; the last one always does
     by_cause.OUTAGE,
     by_class.HOPELESS_START,
     by_cause.REPORTED_NODE,
-    *_BY_CLASS,
+    *by_class.REPAIRS,
     restart_budget.COUNTED_RESTART,
     restart_budget.BLAMED_NODE,
     restart_budget.BUDGET_SPENT,
@@ -47,12 +45,12 @@ def choose(failure: Failure) -> Repair:
 
 
 def _applies(repair: Repair, failure: Failure) -> bool:
-    return not (repair in _BY_CLASS and failure.fault.node_reports) and repair.applies(failure)
+    return not (repair in by_class.REPAIRS and failure.fault.node_reports) and repair.applies(failure)
 
 
 def by_class_alone(failure: Failure) -> Repair | None:
     """Return the repair that the class of a failure's words asks for; None if it asks for none, or may not have it."""
-    return next((repair for repair in _BY_CLASS if repair.applies(failure)), None)
+    return next((repair for repair in by_class.REPAIRS if repair.applies(failure)), None)
 
 
 def repair_of(kind: ErrorClass) -> Repair:
