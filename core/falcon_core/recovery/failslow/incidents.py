@@ -332,10 +332,12 @@ def withdrawn(state: RecoveryState, look: Look) -> Step:
 
 def given_back(slow: SlowIncident, failure: str = "", now: float = 0.0) -> SlowIncident:
     """Return the incident whose prepared pod is given back. After a ``failure`` the next preparation waits."""
+    failures = slow.restart.failures + bool(failure)
     return replace(
         located(slow, culprit(slow)),
         blocked=failure,
-        retry_at=now + replace_node.RETRY_SECONDS if failure else slow.retry_at,
+        retry_at=now + replace_node.retry_seconds(failures) if failure else slow.retry_at,
+        restart=replace(slow.restart, failures=failures),
         applied=without(slow, replace_node.TYPE),
     )
 

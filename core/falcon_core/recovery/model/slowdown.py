@@ -138,6 +138,7 @@ class RepairRestart(Stored, frozen=True, kw_only=True):
     switched_at: float | None = None  # when the generation was stopped for the repair
     replaced_by: str = ""  # the node that replaced the culprit's
     trained_at: float | None = None  # when iterations were seen again after the switch
+    failures: int = 0  # preparations of a replacement that failed
 
 
 class SlowIncident(Stored, frozen=True, kw_only=True):

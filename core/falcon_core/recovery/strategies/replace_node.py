@@ -34,7 +34,8 @@ FACTS: Final = StrategyType(
 )
 PREPARE_DEADLINE_SECONDS = 180.0  # pull an image, start two containers
 GIVEN_SECONDS = 10.0  # in which a preparation is given its node: claim a spare, or be scheduled
-RETRY_SECONDS = 60.0  # after a preparation that failed
+RETRY_SECONDS = 60.0  # after a first preparation that failed; then twice as long each time
+MOST_DOUBLINGS = 4  # a node that comes free is found after 16 minutes at most
 
 
 def reason(culprit: Culprit) -> str:
@@ -64,6 +65,14 @@ def failed(prepared: PreparedSeen) -> str:
     if prepared.waited_seconds > PREPARE_DEADLINE_SECONDS:
         return f"the new pod {prepared.pod_name} was not ready within {PREPARE_DEADLINE_SECONDS:.0f} s ({why})"
     return ""
+
+
+def retry_seconds(failures: int) -> float:
+    """Return for how long a preparation waits after so many of the same incident that failed [s].
+
+    Where no node is free, each preparation is a pod that waits in vain, and an Event.
+    """
+    return RETRY_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
 
 
 def is_on_its_way(prepared: PreparedSeen) -> bool:

@@ -53,6 +53,15 @@ def test_a_preparation_that_fails_is_given_up_and_tried_again_later(late: float,
     assert not step(seen(ranks=STRAGGLER, now=NOW + late + 61), rich).is_empty
 
 
+def test_preparations_that_fail_again_and_again_wait_for_longer_each_time() -> None:
+    slow, waits = MITIGATING, []
+    for _ in range(7):
+        taken = step(seen(ranks=STRAGGLER, prepared=prepared(lost=True)), slow)
+        waits.append(incident(taken.state).retry_at - NOW)
+        slow = replace(incident(taken.state), phase="Mitigating", applied=MITIGATING.applied)
+    assert waits == [60, 120, 240, 480, 960, 960, 960]
+
+
 def test_a_relief_that_lasts_gives_the_preparation_back() -> None:
     taken = step(seen(prepared=prepared(ready=True)), MITIGATING)
     state = taken.state
