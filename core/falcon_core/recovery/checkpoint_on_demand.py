@@ -1,8 +1,11 @@
-"""Order a checkpoint before a planned restart, so that no step is done again.
+"""Order a checkpoint before a planned restart, or before a process reaches a limit, so that no step is done again.
 
 Training goes on until all ranks have saved, and the restart waits for that. This needs a script that asks in each step
 whether a checkpoint is wanted (``falcon_torch.Checkpoint.wanted``). It also needs checkpoints that outlive their pods,
 because a pod that is left takes its memory along. The restart waits ``SAVE_SECONDS`` at most.
+
+A forecast that a process reaches a limit is no reason for a restart. It is one for checkpoints: from ``AHEAD_SECONDS``
+before the expected end on, the ranks are asked for another one each time that an answer is too old.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from falcon_core.wire.saves.checkpoint import Held, newest_of_all
 
 URGENT_SECONDS: Final = 10.0  # where a pod may be ended at any moment
 AGAIN_SECONDS: Final = 180.0  # after it an answer is too old for another restart of the same generation
+AHEAD_SECONDS: Final = 600.0  # before the forecast end of a process; forecasts may be off by a tenth of hours
 replace = msgspec.structs.replace
 
 
@@ -29,10 +33,18 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     before: int = 0  # newest step that all ranks held then
     saved: int = 0  # the step that all ranks saved for it; 0: none yet
     given_up: bool = False  # no rank is to save for it any more
+    ahead: bool = False  # asked for because of a forecast, and not for a restart
 
 
 def wait(
-    state: Demand, held: Sequence[Held], ranks: int, *, generation: int, now: float, urgent: bool = False
+    state: Demand,
+    held: Sequence[Held],
+    ranks: int,
+    *,
+    generation: int,
+    now: float,
+    urgent: bool = False,
+    ahead: bool = False,
 ) -> tuple[Demand, bool]:
     """Ask for a checkpoint, where one can be had, before a planned restart that could begin now.
 
@@ -43,16 +55,21 @@ def wait(
         generation: of the ranks that train.
         now: unix seconds.
         urgent: a pod may be ended at any moment.
+        ahead: a process is forecast to end soon, and nothing restarts yet.
 
     Returns:
         The state, and whether the restart has to wait.
     """
     # Each restart asks again. An older answer would be of another plan, and its step may be far behind.
-    if state.generation != generation or now - state.asked_at > AGAIN_SECONDS:
+    is_old = state.generation != generation or now - state.asked_at > AGAIN_SECONDS
+    # What was saved because of a forecast is older than this restart. What is still awaited serves both.
+    answers_forecast = state.ahead and not ahead and bool(state.saved or state.given_up)
+    if is_old or answers_forecast:
         newest = newest_of_all(held, ranks)
         if newest is None or not can_answer(held, ranks):
             return state, False
-        return Demand(number=state.number + 1, generation=generation, asked_at=now, before=newest.step), True
+        asked = Demand(number=state.number + 1, generation=generation, asked_at=now, before=newest.step, ahead=ahead)
+        return asked, True
     if state.saved or state.given_up:
         return state, False
     # The checkpoint counts when every rank holds it where it outlives the restart.

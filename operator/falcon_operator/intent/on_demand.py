@@ -23,6 +23,7 @@ from falcon_core.wire.saves.checkpoint import Held, newest_of_all, saved_at, spr
 from falcon_operator.intent import copies
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation.forecasts import seconds_left
 
 WAITING = "ready; all ranks save a checkpoint first"
 replace = msgspec.structs.replace
@@ -38,7 +39,7 @@ def recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) ->
     # Only a planned restart can wait. After a failure the ranks can save nothing any more.
     restarts = any(isinstance(command, Switch | Swap) for command in step.commands)
     if not obs.running or step.state.stop is not None or not restarts:
-        return intent, step
+        return _ahead(snap, intent, policy), step
     # A node that ends soon leaves no time to wait for a checkpoint.
     urgent = any(member.notice is not None and member.notice.urgent for member in obs.members)
     swaps = [command for command in step.commands if isinstance(command, Swap)]
@@ -52,6 +53,14 @@ def recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) ->
         for replica, seen in obs.prepared.items()
     }
     return intent, machine.step(intent.recovery, Look(replace(obs, prepared=prepared, saving=True), policy))
+
+
+def _ahead(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
+    """Ask for a checkpoint where a process will soon have none of a resource left; training goes on."""
+    left = seconds_left(snap, intent.membership)
+    if not policy.enforce or left is None or left > checkpoint_on_demand.AHEAD_SECONDS:
+        return intent
+    return before_restart(snap, intent, leaving=1, ahead=True)[0]
 
 
 def with_checkpoints(obs: Observation, snap: Snapshot, membership: Membership) -> Observation:
@@ -107,12 +116,13 @@ def before_restart(
     leaving: int | None = None,
     moving: int = 0,
     resizes: bool = False,
+    ahead: bool = False,
 ) -> tuple[Intent, bool]:
     """Ask for a checkpoint before a restart or a suspension; return whether it has to wait.
 
     ``leaving``: how many pods the restart leaves; None: all. ``moving``: how many get another role; these forget what
     they hold of their ranks, and copies alone are theirs again. ``resizes``: the job gets another number of ranks,
-    for which copies of single ranks are of no use.
+    for which copies of single ranks are of no use. ``ahead``: a process is forecast to end, and nothing restarts yet.
     """
     membership = intent.membership
     # Ranks that failed or hang answer no request.
@@ -128,6 +138,7 @@ def before_restart(
         generation=membership.generation,
         now=snap.now,
         urgent=urgent,
+        ahead=ahead,
     )
     return replace(intent, demand=demand), waits
 

@@ -20,6 +20,7 @@ from falcon_core.times import BLIND_SECONDS
 from falcon_core.wire.reporting.anomalies import Anomaly
 from falcon_operator.api.trainingjob import DiagnosisStatus, ForecastStatus
 from falcon_operator.base.time_format import clock_time, timestamp, unix_seconds
+from falcon_operator.intent.observation.forecasts import ENDS
 from falcon_operator.status.text.format import duration, listed, size
 from falcon_operator.status.view import View
 
@@ -41,10 +42,7 @@ _RESOURCES: Final = {
     "OpenFiles": _Resource("anomaly, open files run out", "its limit of {limit} open files", sized=False),
     "Processes": _Resource("anomaly, processes run out", "its limit of {limit} processes and threads", sized=False),
 }
-_NEXT_FORECAST: Final = (
-    "Falcon repairs nothing because of a forecast; save a checkpoint before then, and find what grows: a restart gives"
-    " back what processes hold, a full disk stays full"
-)
+_FIND: Final = "find what grows: a restart gives back what processes hold, a full disk stays full"
 _BEGIN_AGAIN: Final = "if it stays so, end the job and begin again from a checkpoint before that iteration"
 _NOT_RESTARTED: Final[dict[str, str]] = {
     "Observed": "spec.mitigation.mode is not Enforce",
@@ -197,8 +195,9 @@ def _forecast_note(view: View, same: Sequence[_Found], known: DiagnosisStatus | 
     anomaly, now = chosen.anomaly, view.snap.now
     left = max(0.0, anomaly.left - chosen.age)
     known = known if _is_shown(chosen, known) else None
+    then = _next_of_forecast(view, anomaly.kind)
     if known is not None and _holds(known.forecast, now, left):
-        return known
+        return msgspec.structs.replace(known, next=then)
     resource = _RESOURCES[anomaly.kind]
     figure = size if resource.sized else str
     limit = resource.limit.format(limit=figure(anomaly.limit), metric=anomaly.metric)
@@ -218,7 +217,7 @@ def _forecast_note(view: View, same: Sequence[_Found], known: DiagnosisStatus | 
         evidence=(
             f"in use {figure(anomaly.used)} of {figure(anomaly.limit)}, growing steadily for {duration(anomaly.lasted)}"
         ),
-        next=_NEXT_FORECAST,
+        next=then,
         node=chosen.member.node,
         rank=_first_rank(chosen),
         metric=clean(anomaly.metric),
@@ -230,6 +229,16 @@ def _forecast_note(view: View, same: Sequence[_Found], known: DiagnosisStatus | 
             made_at=timestamp(now),
         ),
     )
+
+
+def _next_of_forecast(view: View, kind: str) -> str:
+    """Say whether the ranks save because of a forecast, and what is left to a person."""
+    demand = view.intent.demand
+    if kind not in ENDS or not demand.ahead or demand.generation != view.intent.membership.generation:
+        return f"Falcon repairs nothing because of a forecast; save a checkpoint before then, and {_FIND}"
+    if demand.saved:
+        return f"all ranks saved step {demand.saved} because of it; {_FIND}"
+    return f"all ranks are asked to save a checkpoint; {_FIND}"
 
 
 def _holds(shown: ForecastStatus | None, now: float, left: float) -> bool:

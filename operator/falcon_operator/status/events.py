@@ -188,7 +188,11 @@ def _of_demand(before: Demand, after: Demand) -> list[Event]:
     if before == after:
         return []
     if after.saved:
-        return [Event("Normal", "CheckpointSaved", f"all ranks saved step {after.saved} for a planned restart")]
+        why = "because a process will soon reach a limit" if after.ahead else "for a planned restart"
+        return [Event("Normal", "CheckpointSaved", f"all ranks saved step {after.saved} {why}")]
+    if after.given_up and after.ahead:
+        note = "not all ranks saved a checkpoint in time, and a process will soon reach a limit"
+        return [Event("Warning", "CheckpointMissing", f"{note}; the newest of all ranks is of step {after.before}")]
     if after.given_up:
         note = (
             "not all ranks saved a checkpoint for a planned restart in time; the restart begins from step"

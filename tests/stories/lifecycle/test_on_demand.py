@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.recovery.checkpoint_on_demand import URGENT_SECONDS
+from falcon_core.recovery.checkpoint_on_demand import AGAIN_SECONDS, AHEAD_SECONDS, URGENT_SECONDS
 from falcon_core.times import SAVE_SECONDS
+from falcon_core.wire.reporting.anomalies import Anomaly
 from falcon_core.wire.saves.checkpoint import Held
-from tests.world.running import operator, reasons, run, runs, state, trained
+from tests.world.running import idle, operator, reasons, run, runs, state, trained
 from tests.world.world import World
 
 MEMORY = {"checkpoint": {"memory": "64Mi"}}
@@ -128,3 +129,58 @@ async def test_an_operator_that_dies_at_any_call_asks_once(at: int) -> None:
     world.held = holding(57)
     await run(world, operator, runs(2))
     assert {plan.checkpoint for plan in world.plans} == {0, 1}
+
+
+def leaking(world: World, seconds: float, kind: str = "Memory") -> None:
+    """Let a process of the first pod reach a limit so many seconds from now."""
+    ends = world.clock.seconds + seconds
+
+    def odd(now: float) -> list[Anomaly]:
+        left = max(0, round(ends - now))
+        return [Anomaly(kind, -1, lasted=3000, used=1, limit=2, left=left, earliest=left, latest=left)]
+
+    world.node_of(0).odd = odd
+
+
+async def test_ranks_save_before_a_process_runs_out_of_memory_and_nothing_restarts() -> None:
+    world = World(spec=MEMORY)
+    world.held = holding(40)
+    await trained(world)
+    leaking(world, AHEAD_SECONDS + 60)
+    await idle(world, operator, 40)
+    assert world.plan is not None
+    assert world.plan.checkpoint == 0, "there is time"
+    await run(world, operator, lambda w: w.plan is not None and w.plan.checkpoint == 1, seconds=40)
+    world.held = holding(57)
+    await run(world, operator, lambda w: "CheckpointSaved" in reasons(w), seconds=30)
+    assert ("CheckpointSaved", "all ranks saved step 57 because a process will soon reach a limit") in world.events
+    (note,) = [each for each in world.status.diagnoses if each.cause == "RunsOut"]
+    assert note.next.startswith("all ranks saved step 57 because of it; find what grows")
+    await run(world, operator, lambda w: w.plan is not None and w.plan.checkpoint == 2, seconds=AGAIN_SECONDS + 10)
+    assert (world.generation, world.status.state) == (1, "Running")
+
+
+async def test_a_restart_after_a_forecast_asks_for_a_checkpoint_of_its_own() -> None:
+    world = World(spec=MEMORY)
+    world.held = holding(40)
+    await trained(world)
+    leaking(world, 300)
+    await run(world, operator, lambda w: w.plan is not None and w.plan.checkpoint == 1, seconds=40)
+    world.held = holding(57)
+    await run(world, operator, lambda w: "CheckpointSaved" in reasons(w), seconds=30)
+    world.node_of(2).cordoned = True
+    await run(world, operator, lambda w: w.plan is not None and w.plan.checkpoint == 2, seconds=60)
+    world.held = holding(63)
+    await run(world, operator, runs(2), seconds=30)
+    assert ("CheckpointSaved", "all ranks saved step 63 for a planned restart") in world.events
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("Disk", "Enforce"), ("Memory", "Observe")])
+async def test_no_checkpoint_fills_a_disk_sooner_and_none_is_asked_for_in_mode_observe(kind: str, mode: str) -> None:
+    world = World(spec={**MEMORY, "mitigation": {"mode": mode}})
+    world.held = holding(40)
+    await trained(world)
+    leaking(world, 300, kind)
+    await idle(world, operator, 30)
+    assert world.plan is not None
+    assert world.plan.checkpoint == 0
