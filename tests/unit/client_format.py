@@ -26,3 +26,5 @@ sys.modules.setdefault("falcon_torch.interruption", interruption)  # found by it
 client = _load("store/format")  # the layout of checkpoints
 agreement = _load("agreement")
 microbatch_report = _load("microbatch_report")
+elastic_roster = _load("elastic/roster")
+elastic_dealing = _load("elastic/dealing")

@@ -17,6 +17,7 @@ from tests.integration.shim.launching import Launcher
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAMS = Path(__file__).parent / "programs"
+AGENT = Path(__file__).parents[3] / "agent"
 GROUPS = 40  # of groups.py
 TORCH_SECONDS = 90  # several imports of PyTorch on a shared core
 
@@ -145,6 +146,23 @@ def test_each_group_is_a_communicator_of_its_own_wherever_it_lies(start: Start) 
             comm = turn + 2
             assert np.count_nonzero(calls["comm"] == comm) == (turn + 1 if turn % 2 == 0 else 0)
             assert np.count_nonzero(calls["comm"] == comm | ring.POINT_TO_POINT) == turn % 2
+
+
+def test_a_group_that_is_reconfigured_is_a_new_communicator_on_all_ranks(start: Start, tmp_path: Path) -> None:
+    program = (str(PROGRAMS / "elastic.py"), str(tmp_path))
+    command = (str(PYTHON), "-m", "falcon_torch.elastic", "--procs", "3", *program)
+    launcher = start(*command, options=("--launcher", "own"), environment={"PYTHONPATH": str(AGENT)})
+    launcher.run(procs=3, port=free_port())
+    ended = launcher.wait(state="Exited", timeout_seconds=2 * TORCH_SECONDS)
+    assert [rank.exit_code for rank in ended.ranks] == [0], launcher.finish()
+    for rank, records in _rings(launcher).items():
+        described = records[records["kind"] == Kind.DESCRIPTOR]
+        over = (described["flags"] & Flag.ENDED) != 0
+        shapes = [(int(each["comm"]), int(each["group"]), int(each["peer_or_root"])) for each in described]
+        # The ring of the rank that was killed has gone with it; its replacement has been in the last group only.
+        made = [(1, 3, 1)] if rank == 1 else [(1, 3, rank), (2, 2, rank // 2), (3, 3, rank)]
+        assert [shape for shape, ends in zip(shapes, over, strict=True) if not ends] == made
+        assert [shape for shape, ends in zip(shapes, over, strict=True) if ends][:2] == made[:-1][:2]
 
 
 def test_switched_off_by_the_control_file_nothing_is_recorded(start: Start) -> None:

@@ -1,0 +1,266 @@
+"""Train in a group whose processes come and go: the step that a loss breaks is finished, none is done again.
+
+    group = falcon_torch.elastic.Group(model, optimizer, micro_batches=12)
+    for step in group.steps(1000):
+        for number in group.micro_batches():
+            (loss_of(model, step, number) / 12).backward()
+        optimizer.step()
+
+``micro_batches()`` clears the gradients, yields the numbers of this rank's micro-batches in the global batch, and then
+exchanges the sums. Where the group breaks, or a process wants to join, the members meet within this call, and a rank
+that has to compute more in this step gets more numbers. So the gradient is always that of the whole global batch,
+whatever the number of ranks, and each number is in it once. Without the launcher of this package (``launch``) the group
+is that of the environment, and a lost rank is an error, as in any other program.
+
+A newcomer runs the same script. It gets the state of the first object to the last from a member when it makes the
+group, and begins in the step in which the others are.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from typing import Any, Iterator, List, Tuple
+
+import torch
+import torch.distributed as dist
+
+from falcon_torch.elastic.attendance import Attendance, NewGroup, RefusedError
+from falcon_torch.elastic.dealing import NO_STEP, Progress, Resumption, even, resume
+from falcon_torch.elastic.gradients import Gradients
+from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup
+from falcon_torch.elastic.roster import ENDED, STATE_LOST
+
+MEETING_KEY = "falcon-elastic-meeting"  # in the store at MASTER_ADDR: the port of the meeting
+STATE_LOST_EXIT = 76  # exit code of a newcomer that no process can give the state
+MOST_ATTEMPTS = 8  # new groups one after the other in which not one call succeeds
+_log = logging.getLogger("falcon_torch")
+
+
+class Group:
+    """This rank's part in the training. All processes make it at the same place of their program.
+
+    Args:
+        model: on the CPU, not wrapped: the group exchanges its gradients.
+        others: whatever else has ``state_dict`` and ``load_state_dict`` and must be alike on all ranks.
+        micro_batches: of a step, of all ranks together.
+        step: the first to be computed, where the script has loaded a checkpoint.
+        timeout_seconds: after which a collective call fails though no process is known to be lost.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, *others: Any, micro_batches: int, step: int = 0, timeout_seconds: float = 1800.0
+    ) -> None:
+        """Wait for the first group, or for a place in the present one, and take over the state.
+
+        Raises ValueError for a model that the group cannot exchange, RefusedError where it has no place here.
+        """
+        if micro_batches < 1:
+            raise ValueError(f"micro_batches={micro_batches}: a step has at least one")
+        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            raise ValueError("the model is in DistributedDataParallel: pass the module itself")
+        if any(parameter.device.type != "cpu" for parameter in model.parameters()):
+            raise ValueError("groups that change in living processes exchange gradients on CPUs only")
+        self._parts: Tuple[Any, ...] = (model, *others)
+        self._total, self._timeout = micro_batches, timeout_seconds
+        self._gradients = Gradients(model)
+        self.step = NO_STEP
+        self._over = False
+        self._own: List[int] = []
+        self._finished: List[int] = []
+        self._reduced = 0
+        self._inside = False  # ``micro_batches()`` of this step is under way
+        self._next: Tuple[List[int], int] | None = None  # own micro-batches and reduced segments when it begins
+        self._done = False
+        self._attempts = 0
+        self.number, self.size, self.index = 0, 1, 0
+        self._attendance: Attendance | None = None
+        self._group: ProcessGroup | FixedProcessGroup
+        if is_elastic():
+            self._meet_first(step)
+        else:
+            self._begin_fixed(step)
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Yield the steps up to ``total``, excluded, each once."""
+        while self.step < total:
+            self._done = False
+            yield self.step
+            if not self._done:
+                raise RuntimeError(f"step {self.step} has not gone through all of its micro_batches()")
+            self.step += 1
+        self._over, self._own, self._finished, self._reduced = True, [], [], 0
+        # A member that has lost the last exchange gets its result from the others: none leaves before all have it.
+        while not self._all_together():
+            pass
+        if self._attendance is not None:
+            self._attendance.end()
+
+    def micro_batches(self) -> Iterator[int]:
+        """Yield the numbers of this rank's micro-batches in this step; at the end each parameter has its gradient."""
+        self._gradients.forget()
+        dealt = even(self._total, self.size, self.index), 0
+        (self._own, self._reduced), self._next = self._next or dealt, None
+        self._finished, self._inside = [], True
+        self._meet_if_wanted()
+        while True:
+            while self._own:
+                yield self._own[0]
+                self._finished.append(self._own.pop(0))
+                self._meet_if_wanted()
+            # A newcomer may begin in a step whose gradient it has got whole.
+            if self._is_whole or self._exchange():
+                break
+        self._gradients.commit()
+        self._inside, self._done = False, True
+
+    def _exchange(self) -> bool:
+        """Reduce the segments that are not; return whether all are, and False where there may be more to compute."""
+        if not self._all_together():
+            return self._is_whole
+        try:
+            for segment in range(self._reduced, len(self._gradients)):
+                values = self._gradients.copy(segment)
+                self._group.sum(values)
+                self._gradients.reduced[segment] = values
+                self._reduced += 1
+        except BrokenError as error:
+            self._meet(error)
+        return self._is_whole
+
+    @property
+    def _is_whole(self) -> bool:
+        """Return whether all segments of this step's gradient are reduced."""
+        return self._reduced == len(self._gradients)
+
+    def _all_together(self) -> bool:
+        """Wait until all members are in this exchange, so that none needs the result of the exchange before.
+
+        Returns False where the group was renewed instead. Raises RuntimeError if the global batch is not whole.
+        """
+        counts = torch.tensor([len(self._finished)])
+        try:
+            self._group.sum(counts)
+        except BrokenError as error:
+            self._meet(error)
+            return False
+        self._attempts = 0
+        if not self._over and counts.item() != self._total:
+            raise RuntimeError(f"{counts.item()} micro-batches in step {self.step}, not {self._total}")
+        return True
+
+    # -- a new group -------------------------------------------------------------------------------------------------
+
+    def _meet_first(self, step: int) -> None:
+        rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
+        group = self._group = ProcessGroup(rank, int(os.environ["WORLD_SIZE"]), self._timeout)
+        attendance = Attendance(address, int(group.store.get(MEETING_KEY)), rank, group.wake)
+        group.listen(lambda: attendance.is_over(self.number))
+        self._attendance = attendance
+        try:
+            self._meet(None, step)
+        except RefusedError as error:
+            if error.why == ENDED:
+                _log.warning("the training is over: nothing is left to do for this process")
+                raise SystemExit(0) from None
+            if error.why == STATE_LOST:
+                _log.error("no process is left that has the training's state")
+                raise SystemExit(STATE_LOST_EXIT) from None
+            raise
+
+    def _begin_fixed(self, step: int) -> None:
+        group = self._group = FixedProcessGroup()
+        self.size, self.index = group.size, group.index
+        members = [Progress(NO_STEP if index else step) for index in range(group.size)]
+        self._take_over(NewGroup(0, group.index, [], []), members)
+
+    def _meet_if_wanted(self) -> None:
+        if self._attendance is not None and self._attendance.is_over(self.number):
+            self._meet(None)
+
+    def _meet(self, error: BrokenError | None, first: int = NO_STEP) -> None:
+        """Go on in the next group; ``error``: what ended the present one.
+
+        Raises RefusedError where this process has no place in it, and BrokenError where groups fail one after another.
+        """
+        group, attendance = self._group, self._attendance
+        if attendance is None or not isinstance(group, ProcessGroup):
+            raise RuntimeError("this process is in no group that changes")
+        while True:
+            self._attempts += 1
+            if error is not None and self._attempts > MOST_ATTEMPTS:
+                raise error
+            new = attendance.arrive(self.number, group.handle(), list(self._progress()))
+            self.number = new.number
+            try:
+                group.change(new.number, new.handles)
+                self._take_over(new, self._members(new, first))
+            except BrokenError as broken:
+                error = broken
+                continue
+            self.size, self.index = len(new.handles), new.position
+            _log.info("group %d: %d ranks, step %d", new.number, self.size, self.step)
+            return
+
+    def _progress(self) -> Progress:
+        return Progress(self.step, self._over, tuple(self._own), tuple(self._finished), self._reduced)
+
+    def _members(self, new: NewGroup, first: int) -> List[Progress]:
+        """Return how far the members are; ``first``: the step in which a training begins."""
+        members = [Progress.read(each) for each in new.progress]
+        if all(member.step == NO_STEP for member in members):
+            # The first group: the first member's state is that of all, as in DistributedDataParallel.
+            members[0] = members[0]._replace(step=first)
+            self.step = first if new.position == 0 else self.step
+        return members
+
+    def _take_over(self, new: NewGroup, members: List[Progress]) -> None:
+        """Get what this member lacks, and its micro-batches. Nothing of it changes before all of it is there."""
+        plan = resume(members, self._total, len(self._gradients))
+        copies = [self._copied(plan, new, segment) for segment in range(plan.first, plan.reduced)]
+        if plan.newcomers:
+            self._take_state(plan, new)
+        is_late = new.position in plan.late
+        # Where members are late, what is copied is of the step before: the others have it already.
+        if not plan.late or is_late:
+            self._gradients.reduced[plan.first : plan.reduced] = copies
+        dealt = list(plan.own[new.position]), 0 if plan.late else plan.reduced
+        if is_late:
+            # The step in which this member is has its gradient; what is dealt is of the next one.
+            self._next, self._own, self._reduced = dealt, [], plan.reduced
+        elif self._inside:
+            self._own, self._reduced = dealt
+        else:
+            self._next, self.step, self._over = dealt, plan.step, members[plan.source].over
+
+    def _copied(self, plan: Resumption, new: NewGroup, segment: int) -> torch.Tensor:
+        is_source = new.position == plan.source
+        values = self._gradients.reduced[segment] if is_source else self._gradients.empty(segment)
+        self._group.broadcast(values, plan.source)
+        return values
+
+    def _take_state(self, plan: Resumption, new: NewGroup) -> None:
+        """Give the newcomers the state of a member, or get it."""
+        content = b""
+        if new.position == plan.source:
+            buffer = io.BytesIO()
+            torch.save([part.state_dict() for part in self._parts], buffer)
+            content = buffer.getvalue()
+        size = torch.tensor([len(content)])
+        self._group.broadcast(size, plan.source)
+        values = torch.zeros(int(size.item()), dtype=torch.uint8)
+        if content:
+            values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self._group.broadcast(values, plan.source)
+        if new.position in plan.newcomers:
+            states = torch.load(io.BytesIO(values.numpy().tobytes()), weights_only=False)
+            for part, state in zip(self._parts, states):
+                part.load_state_dict(state)
+
+
+def is_elastic() -> bool:
+    """Check whether a launcher has started this process that lets the others go on without it."""
+    return dist.is_available() and os.environ.get("FALCON_ELASTIC") == "1"

@@ -1,0 +1,133 @@
+"""Start the ranks of a pod, and replace a rank that has failed while the others go on.
+
+    python -m falcon_torch.elastic --procs 4 train.py ARGUMENTS
+
+The pods are those of ``torchrun``'s environment (``PET_NNODES``, ``PET_NODE_RANK``, ``MASTER_ADDR``, ``MASTER_PORT``),
+which a job with ``launcher: Own`` has; without it there is one. The first pod's launcher serves the store and the
+meeting, so both live as long as this pod does, whichever rank ends. What no launcher can mend, the loss of a pod or of
+the training's state among them, ends the launcher: the job's ranks are restarted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from typing import Any, Dict, List, Sequence
+
+import torch.distributed as dist
+
+from falcon_torch.elastic.group import MEETING_KEY, STATE_LOST_EXIT
+from falcon_torch.elastic.meeting import Meeting
+from falcon_torch.elastic.process_group import is_supported
+
+LOOK_SECONDS = 0.05
+
+
+class Launcher:
+    """The ranks of this pod."""
+
+    def __init__(self, command: Sequence[str], procs: int, replacements: int, patience_seconds: float) -> None:
+        """Serve the store and the meeting, in the first pod.
+
+        Args:
+            command: of a rank.
+            procs: ranks of a pod.
+            replacements: of a rank that has failed, in this pod.
+            patience_seconds: how long a new group waits for a rank that is there and does not come.
+        """
+        environ = os.environ
+        self._command, self._procs, self._replacements = command, procs, replacements
+        nodes, self._node = int(environ.get("PET_NNODES", "1")), int(environ.get("PET_NODE_RANK", "0"))
+        address, port = environ.get("MASTER_ADDR", "127.0.0.1"), int(environ.get("MASTER_PORT", "0"))
+        if self._node == 0:
+            self._store: Any = dist.TCPStore(
+                address, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
+            )
+            self._meeting = Meeting(nodes * procs, patience_seconds)
+            self._store.set(MEETING_KEY, str(self._meeting.port))
+            port = self._store.port
+        self._common = {
+            **environ,
+            "FALCON_ELASTIC": "1",
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(nodes * procs),
+            "LOCAL_WORLD_SIZE": str(procs),
+            "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
+        }
+        self._ranks: Dict[int, subprocess.Popen[bytes]] = {}  # by local rank
+        self._stopped = 0  # by this signal
+
+    def run(self) -> int:
+        """Return the exit code once all ranks have ended."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        for local_rank in range(self._procs):
+            self._start(local_rank)
+        while self._ranks:
+            for local_rank, code in self._ended():
+                if code == 0:
+                    continue
+                if not self._can_replace(code):
+                    self._kill()
+                    return code if code > 0 else 128 - code
+                self._replacements -= 1
+                _say(f"rank {self._rank(local_rank)} has ended with {code} and is replaced")
+                self._start(local_rank)
+            time.sleep(LOOK_SECONDS)
+        return 0
+
+    def _can_replace(self, code: int) -> bool:
+        # Before the first group there is nothing that others could go on with.
+        has_begun = self._node != 0 or self._meeting.number > 0
+        return not self._stopped and has_begun and self._replacements > 0 and code != STATE_LOST_EXIT
+
+    def _ended(self) -> List[tuple[int, int]]:
+        ended = [(local_rank, rank.poll()) for local_rank, rank in self._ranks.items()]
+        for local_rank, code in ended:
+            if code is not None:
+                del self._ranks[local_rank]
+        return [(local_rank, code) for local_rank, code in ended if code is not None]
+
+    def _rank(self, local_rank: int) -> int:
+        return self._node * self._procs + local_rank
+
+    def _start(self, local_rank: int) -> None:
+        own = {"RANK": str(self._rank(local_rank)), "LOCAL_RANK": str(local_rank)}
+        self._ranks[local_rank] = subprocess.Popen(self._command, env={**self._common, **own})
+
+    def _stop(self, number: int, _frame: Any) -> None:
+        self._stopped = number
+        for rank in list(self._ranks.values()):
+            rank.send_signal(number)
+
+    def _kill(self) -> None:
+        for rank in self._ranks.values():
+            rank.kill()
+        for rank in self._ranks.values():
+            rank.wait()
+
+
+def _say(text: str) -> None:
+    print(f"falcon: {text}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m falcon_torch.elastic", description=__doc__.split("\n")[0])
+    parser.add_argument("--procs", type=int, default=int(os.environ.get("PET_NPROC_PER_NODE", "1")), help="ranks here")
+    parser.add_argument("--replacements", type=int, default=3, help="of ranks that fail, before all of them end")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds that others wait for a rank that hangs")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if not is_supported():
+        _say("this PyTorch cannot change a group in living processes: that takes 2.15; start the script with torchrun")
+        return 2
+    command = [sys.executable, options.script, *options.arguments]
+    return Launcher(command, options.procs, options.replacements, options.patience).run()

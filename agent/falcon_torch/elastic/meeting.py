@@ -1,0 +1,126 @@
+"""Serve the place where the processes of a job agree on their next group.
+
+A process keeps one connection, on which it and the server write lines of JSON. Its end is the process's end: the kernel
+closes the connection of a process that is killed, and keep-alive packets end that of a machine which is lost. Any
+process that reaches the port can take part, as with PyTorch's own store and its groups: a network policy of the cluster
+protects the port.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import socketserver
+import threading
+import time
+from typing import Any, Dict
+
+from falcon_torch.elastic.roster import Arrival, Roster
+
+MOST_BYTES = 1 << 22  # of a line
+LOOK_SECONDS = 0.5
+KEEPALIVE = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10000))
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """End the connection about ten seconds after the other machine is lost, and send each line at once."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in KEEPALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class Meeting:
+    """The server, in threads of this process."""
+
+    def __init__(self, size: int, patience_seconds: float) -> None:
+        """Begin to listen on a port of the kernel's choice. The arguments are those of ``Roster``."""
+        self._roster = Roster(size, patience_seconds)
+        self._connections: Dict[int, socket.socket] = {}
+        self._lock = threading.Lock()
+        self._seats = itertools.count(1)
+        self._stopped = threading.Event()
+        meeting = self
+
+        class _Connection(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                meeting._serve(self.connection, self.rfile)
+
+        class _Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            request_queue_size = 1024
+
+        self._server = _Server(("", 0), _Connection)
+        self.port: int = self._server.server_address[1]
+        for work in (self._server.serve_forever, self._watch):
+            threading.Thread(target=work, daemon=True, name="falcon-elastic").start()
+
+    @property
+    def number(self) -> int:
+        """Return the number of the present group; 0: none yet."""
+        return self._roster.number
+
+    def close(self) -> None:
+        """End the server and all connections."""
+        self._stopped.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _watch(self) -> None:
+        # Patience ends without any message.
+        while not self._stopped.wait(LOOK_SECONDS):
+            with self._lock:
+                self._look()
+
+    def _serve(self, connection: socket.socket, lines: Any) -> None:
+        keep_alive(connection)
+        seat = next(self._seats)
+        try:
+            while True:
+                line = lines.readline(MOST_BYTES)
+                if not line.endswith(b"\n"):
+                    return
+                with self._lock:
+                    self._connections[seat] = connection
+                    self._hear(seat, json.loads(line))
+                    self._look()
+        except (OSError, ValueError, TypeError, KeyError):  # the connection is lost, or speaks another language
+            return
+        finally:
+            with self._lock:
+                self._connections.pop(seat, None)
+                self._roster.leave(seat)
+                self._look()
+
+    def _hear(self, seat: int, message: Dict[str, Any]) -> None:
+        if "enter" in message:
+            self._roster.enter(seat, int(message["enter"]))
+        elif "arrive" in message:
+            arrival = Arrival(str(message["handle"]), list(message["progress"]))
+            self._roster.arrive(seat, int(message["arrive"]), arrival)
+        elif "end" in message:
+            self._roster.end(seat)
+
+    def _look(self) -> None:
+        orders = self._roster.look(time.monotonic())
+        for seat, message in orders.messages:
+            connection = self._connections.get(seat)
+            if connection is None:
+                continue
+            try:
+                connection.sendall(json.dumps(message).encode() + b"\n")
+            except OSError:
+                pass  # its own thread sees the end of the connection
+        for seat in orders.refused:
+            connection = self._connections.pop(seat, None)
+            if connection is not None:
+                _end(connection)
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

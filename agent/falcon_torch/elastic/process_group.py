@@ -1,0 +1,126 @@
+"""Make collective calls in PyTorch's default group, whose members change in the living process (PyTorch ≥ 2.15).
+
+A call that waits for a member that is lost is given up as soon as the meeting says so, whether or not PyTorch has seen
+it: a rank that has no connection to the lost one would wait for its time-out. What is given up may still write into its
+tensor, so the caller makes another one for the next attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from typing import Any, Callable, List
+
+import torch
+import torch.distributed as dist
+
+RECONFIGURE_SECONDS = 30.0  # that the members of a new group take to connect; one of them may be lost meanwhile
+UUIDS = 1 << 20  # numbers of groups that are free for others
+
+
+class BrokenError(Exception):
+    """The group has lost a member, or is to be renewed."""
+
+
+def is_supported() -> bool:
+    """Check whether this PyTorch can change a group in a living process."""
+    return dist.is_available() and hasattr(torch._C._distributed_c10d, "ReconfigureOptions")
+
+
+class FixedProcessGroup:
+    """The default group of a process that no launcher of this package has started: the loss of a member is an error."""
+
+    def __init__(self) -> None:
+        """Join the group that the environment names; without one this process is alone."""
+        if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            dist.init_process_group("gloo")
+        is_alone = not dist.is_initialized()
+        self.size: int = 1 if is_alone else dist.get_world_size()
+        self.index: int = 0 if is_alone else dist.get_rank()
+
+    def sum(self, values: torch.Tensor) -> None:
+        """Replace the values by their sum over all members."""
+        if self.size > 1:
+            dist.all_reduce(values)
+
+    def broadcast(self, values: torch.Tensor, source: int) -> None:
+        """Replace the values by those of a member."""
+        if self.size > 1:
+            dist.broadcast(values, source)
+
+
+class ProcessGroup:
+    """The default group of this process, without members until the first ``change``."""
+
+    def __init__(self, rank: int, world_size: int, timeout_seconds: float) -> None:
+        """Make it. ``timeout_seconds``: of a collective call whose members are all there."""
+        # What the first backward pass or optimizer step imports takes seconds, in which the others would wait.
+        import torch._dynamo  # noqa: F401
+
+        timeout = timedelta(seconds=timeout_seconds)
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self.store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=60))
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore("falcon-elastic", self.store),
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout,
+            enable_reconfigure=True,
+        )
+        self._group: Any = dist.group.WORLD
+        self._wake = threading.Event()
+        self._is_over: Callable[[], bool] = lambda: False
+
+    def listen(self, is_over: Callable[[], bool]) -> None:
+        """Give calls up once ``is_over()``; ``wake`` says that it may have changed."""
+        self._is_over = is_over
+
+    def wake(self) -> None:
+        """Let a call that waits look again."""
+        self._wake.set()
+
+    def handle(self) -> str:
+        """Return by what the others find this process."""
+        return str(self._group.get_reconfigure_handle())
+
+    def change(self, number: int, handles: List[str]) -> None:
+        """Connect with the members of a new group. Raises BrokenError."""
+        options = torch._C._distributed_c10d.ReconfigureOptions()
+        options.uuid, options.handles = UUIDS + number, handles
+        options.timeout = timedelta(seconds=RECONFIGURE_SECONDS)
+        try:
+            self._group.reconfigure(options).wait()
+        except RuntimeError as error:
+            raise BrokenError(str(error)) from error
+
+    def sum(self, values: torch.Tensor) -> None:
+        """Replace the values by their sum over all members. Raises BrokenError."""
+        self._run(dist.all_reduce, values)
+
+    def broadcast(self, values: torch.Tensor, source: int) -> None:
+        """Replace the values by those of a member. Raises BrokenError."""
+        self._run(dist.broadcast, values, source)
+
+    def _run(self, call: Any, *arguments: Any) -> None:
+        self._wake.clear()
+        try:
+            work = call(*arguments, async_op=True)
+            # The future wakes this thread when the call ends, the meeting when it never will. What PyTorch says of
+            # the call itself may change only after its future has called back.
+            ended = threading.Event()
+
+            def called_back(_: Any) -> None:
+                ended.set()
+                self._wake.set()
+
+            work.get_future().then(called_back)
+            while not ended.is_set():
+                if self._is_over():
+                    raise BrokenError("the group is to be renewed")
+                self._wake.wait()
+                self._wake.clear()
+            work.wait()
+        except RuntimeError as error:
+            raise BrokenError(str(error)) from error

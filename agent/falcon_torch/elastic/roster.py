@@ -1,0 +1,126 @@
+"""Decide which ranks are in which numbered group of a job whose processes come and go.
+
+A *seat* is a process that has connected, under a number that is never used again. It arrives when its group has broken
+or it wants to take part. The next group is formed when each member of the present one has arrived or is gone; other
+processes that have arrived are in it too. So a process that was cut off can never come back into a later group: it has
+lost its seat, and the group that it knows has another number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+EXCLUDED = "Excluded"  # the group goes on without this process
+STATE_LOST = "StateLost"  # no process that has the training's state is left
+ENDED = "Ended"  # the training is over
+
+
+class Arrival(NamedTuple):
+    """What a process brings to the next group."""
+
+    handle: str  # of its process group, as PyTorch gives it
+    progress: List[Any]
+
+
+class Orders(NamedTuple):
+    """What follows from a look."""
+
+    messages: List[Tuple[int, Dict[str, Any]]]  # seat, message
+    refused: List[int]  # seats whose connection ends
+
+
+class _Seat:
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.arrival: Arrival | None = None
+        self.knows = False  # that the group is to be renewed
+
+
+class Roster:
+    """The processes of one job, and its present group."""
+
+    def __init__(self, size: int, patience_seconds: float) -> None:
+        """Begin without a group.
+
+        ``size``: ranks of the first one. ``patience_seconds``: how long others wait for a member that does not arrive.
+        """
+        self._size, self._patience = size, patience_seconds
+        self._seats: Dict[int, _Seat] = {}
+        self._members: Tuple[int, ...] = ()
+        self._broken_at: float | None = None  # since when the group is to be renewed
+        self._refused: Dict[int, str] = {}  # seats to be refused in the next look, and why
+        self._ended = False  # a rank has done the last step
+        self.number = 0  # of the present group; 0: none yet
+
+    def enter(self, seat: int, rank: int) -> None:
+        """Give a process its seat. An earlier process of the same rank loses its own."""
+        for other, there in list(self._seats.items()):
+            if there.rank == rank:
+                self._refuse(other, EXCLUDED)
+        self._seats[seat] = _Seat(rank)
+
+    def arrive(self, seat: int, number: int, arrival: Arrival) -> None:
+        """Note that a process waits for the next group. ``number``: of the group that it knows; 0: none."""
+        if seat not in self._seats:
+            return
+        if number != (self.number if seat in self._members else 0):
+            self._refuse(seat, EXCLUDED)
+            return
+        self._seats[seat].arrival = arrival
+
+    def end(self, seat: int) -> None:
+        """Note that a process has done the last step."""
+        self._ended = self._ended or seat in self._members
+        self._members = tuple(member for member in self._members if member != seat)
+        self._seats.pop(seat, None)
+
+    def leave(self, seat: int) -> None:
+        """Note that a process has gone."""
+        self._seats.pop(seat, None)
+
+    def look(self, now: float) -> Orders:
+        """Return whom to send what at this moment [monotonic seconds]."""
+        arrived = [seat for seat, there in self._seats.items() if there.arrival is not None]
+        messages: List[Tuple[int, Dict[str, Any]]] = []
+        if not self.number:
+            if len(arrived) >= self._size:
+                messages = self._form(arrived)
+        elif not any(member in self._seats for member in self._members):
+            for seat in arrived:
+                self._refuse(seat, ENDED if self._ended else STATE_LOST)
+        elif arrived or any(member not in self._seats for member in self._members):
+            messages = self._renew(arrived, now)
+        refused, self._refused = self._refused, {}
+        return Orders([*messages, *((seat, {"refused": why}) for seat, why in refused.items())], list(refused))
+
+    def _renew(self, arrived: List[int], now: float) -> List[Tuple[int, Dict[str, Any]]]:
+        self._broken_at = now if self._broken_at is None else self._broken_at
+        late = [member for member in self._members if member in self._seats and member not in arrived]
+        # A member that hangs holds the others up no longer than this.
+        if late and now - self._broken_at > self._patience:
+            for member in late:
+                self._refuse(member, EXCLUDED)
+            late = []
+        if not late and any(member in arrived for member in self._members):
+            return self._form(arrived)
+        told = [member for member in late if not self._seats[member].knows]
+        for member in told:
+            self._seats[member].knows = True
+        return [(member, {"renew": self.number}) for member in told]
+
+    def _form(self, arrived: List[int]) -> List[Tuple[int, Dict[str, Any]]]:
+        # In the order of their ranks, so that a group that is whole again has the order of the first.
+        self._members = tuple(sorted(arrived, key=lambda seat: self._seats[seat].rank))
+        self.number, self._broken_at = self.number + 1, None
+        arrivals = [self._seats[seat].arrival or Arrival("", []) for seat in self._members]
+        for seat in self._members:
+            self._seats[seat].arrival, self._seats[seat].knows = None, False
+        handles, progress = [each.handle for each in arrivals], [each.progress for each in arrivals]
+        return [
+            (seat, {"group": self.number, "position": position, "handles": handles, "progress": progress})
+            for position, seat in enumerate(self._members)
+        ]
+
+    def _refuse(self, seat: int, why: str) -> None:
+        self._seats.pop(seat, None)
+        self._refused[seat] = why

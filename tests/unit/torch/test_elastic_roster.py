@@ -1,0 +1,160 @@
+"""The processes of numbered groups: who is in the next one, who is called to it, and who has no place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.client_format import elastic_roster as roster
+
+PATIENCE = 20.0
+
+
+class Job:
+    """A roster, what it has sent to each seat, and whom it has refused."""
+
+    def __init__(self, size: int = 3) -> None:
+        self.roster = roster.Roster(size, PATIENCE)
+        self.now = 0.0
+        self.sent: list[tuple[int, dict[str, Any]]] = []
+        self.closed: set[int] = set()
+
+    def look(self, seconds: float = 0.0) -> list[tuple[int, dict[str, Any]]]:
+        self.now += seconds
+        orders = self.roster.look(self.now)
+        self.closed |= set(orders.refused)
+        return [(seat, message) for seat, message in orders.messages]
+
+    def come(self, seat: int, rank: int) -> None:
+        self.roster.enter(seat, rank)
+        self.arrive(seat, 0)
+
+    def arrive(self, seat: int, number: int | None = None) -> None:
+        number = self.roster.number if number is None else number
+        self.roster.arrive(seat, number, roster.Arrival(f"handle {seat}", [seat]))
+
+    def begin(self) -> None:
+        for seat, rank in ((1, 0), (2, 1), (3, 2)):
+            self.come(seat, rank)
+        assert members(self.look()) == [1, 2, 3]
+
+
+def members(messages: list[tuple[int, dict[str, Any]]]) -> list[int]:
+    """Return the seats that get a group, in its order."""
+    assert all("group" in message for _, message in messages)
+    return [seat for seat, _ in sorted(messages, key=lambda sent: sent[1]["position"])]
+
+
+def test_the_first_group_waits_for_all_ranks_and_has_their_order() -> None:
+    job = Job()
+    job.come(11, 2)
+    job.come(12, 0)
+    assert job.look(1000) == [], "a rank that comes late is waited for"
+    job.come(13, 1)
+    messages = job.look()
+    assert members(messages) == [12, 13, 11]
+    assert all(message["group"] == 1 for _, message in messages)
+    assert messages[0][1]["handles"] == ["handle 12", "handle 13", "handle 11"]
+    assert job.look(1000) == []
+
+
+def test_a_member_that_is_gone_calls_the_others_once_and_they_go_on_without_it() -> None:
+    job = Job()
+    job.begin()
+    job.roster.leave(2)
+    assert job.look() == [(1, {"renew": 1}), (3, {"renew": 1})]
+    assert job.look(1) == []
+    job.arrive(3)
+    assert job.look(1) == []
+    job.arrive(1)
+    assert members(job.look()) == [1, 3]
+    assert job.roster.number == 2
+
+
+def test_a_member_that_has_seen_the_error_first_calls_those_that_have_not() -> None:
+    job = Job()
+    job.begin()
+    job.arrive(1)
+    assert job.look() == [(2, {"renew": 1}), (3, {"renew": 1})]
+    job.arrive(2)
+    job.arrive(3)
+    assert members(job.look()) == [1, 2, 3], "a fault of the network: nobody is lost"
+
+
+def test_a_newcomer_is_taken_in_at_the_place_of_its_rank() -> None:
+    job = Job()
+    job.begin()
+    job.roster.leave(1)
+    job.look()
+    job.arrive(2)
+    job.arrive(3)
+    assert members(job.look()) == [2, 3]
+    job.come(9, 0)
+    assert job.look() == [(2, {"renew": 2}), (3, {"renew": 2})]
+    job.arrive(2)
+    job.arrive(3)
+    assert members(job.look()) == [9, 2, 3]
+
+
+def test_a_process_of_the_same_rank_takes_the_place_of_one_that_was_cut_off() -> None:
+    job = Job()
+    job.begin()
+    job.come(9, 1)
+    assert (2, {"refused": roster.EXCLUDED}) in job.look()
+    assert job.closed == {2}
+    job.arrive(2)
+    job.arrive(1)
+    job.arrive(3)
+    assert members(job.look()) == [1, 9, 3], "what the old one still says is not heard"
+
+
+def test_a_process_that_knows_an_earlier_group_has_no_place() -> None:
+    job = Job()
+    job.begin()
+    job.roster.leave(2)
+    job.look()
+    job.arrive(1)
+    job.arrive(3)
+    job.look()
+    job.roster.enter(9, 1)
+    job.arrive(9, 1)
+    assert job.look() == [(9, {"refused": roster.EXCLUDED})]
+    job.arrive(3, 1)
+    assert (3, {"refused": roster.EXCLUDED}) in job.look()
+
+
+def test_a_member_that_hangs_is_left_behind_when_patience_ends() -> None:
+    job = Job()
+    job.begin()
+    job.arrive(1)
+    job.arrive(2)
+    job.look()
+    assert job.look(PATIENCE) == []
+    messages = job.look(0.1)
+    assert messages[-1] == (3, {"refused": roster.EXCLUDED})
+    assert members(messages[:-1]) == [1, 2]
+    assert job.closed == {3}
+
+
+def test_without_any_member_the_state_is_lost_for_who_comes() -> None:
+    job = Job()
+    job.begin()
+    for seat in (1, 2, 3):
+        job.roster.leave(seat)
+    assert job.look() == []
+    job.come(9, 0)
+    assert job.look() == [(9, {"refused": roster.STATE_LOST})]
+
+
+def test_a_rank_that_has_done_the_last_step_is_no_loss_and_nothing_is_left_for_who_comes() -> None:
+    job = Job()
+    job.begin()
+    job.roster.end(1)
+    job.roster.leave(1)
+    assert job.look() == []
+    job.roster.leave(2)
+    assert job.look() == [(3, {"renew": 1})]
+    job.arrive(3)
+    assert members(job.look()) == [3], "one that has lost the last exchange ends by itself"
+    job.roster.end(3)
+    job.come(9, 1)
+    assert job.look() == [(9, {"refused": roster.ENDED})]
