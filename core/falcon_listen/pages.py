@@ -123,7 +123,11 @@ def refusals(registry: CollectorRegistry) -> Callable[[str], None]:
 
 @asynccontextmanager
 async def serving(
-    app: web.Application, port: int, refused: Callable[[str], None], context: ssl.SSLContext | None = None
+    app: web.Application,
+    port: int,
+    refused: Callable[[str], None],
+    context: ssl.SSLContext | None = None,
+    limits: Limits = LIMITS,
 ) -> AsyncIterator[int]:
     """Serve an application on all addresses; yield the port.
 
@@ -133,7 +137,7 @@ async def serving(
     await runner.setup()
     assert runner.server is not None
     listening = listening_socket(port, small_buffers=True)
-    listener = Listener(listening, runner.server, LIMITS, refused=refused, context=context, lasting=CONNECTION_SECONDS)
+    listener = Listener(listening, runner.server, limits, refused=refused, context=context, lasting=CONNECTION_SECONDS)
     listener.start()
     try:
         yield listener.port

@@ -169,11 +169,8 @@ class FakeKube:
     async def apply_secret(self, manifest: Manifest) -> None:
         self.world.applied.append(manifest["kind"])
 
-    async def apply_budget(self, manifest: Manifest) -> None:
-        self.world.budget = manifest["spec"]["minAvailable"]
-
-    async def delete_budget(self, namespace: str, name: str) -> None:
-        self.world.budget = None
+    async def delete_budget(self, job: TrainingJob) -> None:
+        self.world.has_budget = False
 
     async def nodes(self) -> Mapping[str, NodeView]:
         return {

@@ -176,7 +176,7 @@ class WorldState:
         self.crash_at: int | None = None
         self.calls = 0
         self.applied: list[str] = []
-        self.budget: int | None = None  # minAvailable of the job's PodDisruptionBudget
+        self.has_budget = True  # an earlier release has made one for the job
         self.job_deleted = False
         self.refuse_pods = ""
         self.namespace_rules = NamespaceRules()

@@ -41,6 +41,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- /* Not empty where the operator judges evictions; `helm upgrade --reuse-values` from a release without it: as the default. */ -}}
+{{- define "falcon.webhook.enabled" -}}
+{{- if (dig "evictionWebhook" "enabled" true .Values.operator) }}true{{ end -}}
+{{- end -}}
+
+{{- /* Who reaches the webhook; `helm upgrade --reuse-values` as above. */ -}}
+{{- define "falcon.webhook.askers" -}}
+{{- $all := list (dict "ipBlock" (dict "cidr" "0.0.0.0/0")) (dict "ipBlock" (dict "cidr" "::/0")) -}}
+{{- toYaml (default $all .Values.networkPolicy.evictionsFrom) -}}
+{{- end -}}
+
+{{- define "falcon.webhook.fullname" -}}
+{{- include "falcon.fullname" . }}-webhook
+{{- end -}}
+
 {{- define "falcon.nodeAgent.fullname" -}}
 {{- include "falcon.fullname" . }}-node
 {{- end -}}

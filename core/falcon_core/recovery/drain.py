@@ -72,9 +72,16 @@ def due_at(state: RecoveryState, entry: LeavingNode) -> float:
     return max(settled, apart, entry.retry_at)
 
 
-def gives_way(state: RecoveryState, now: float) -> bool:
-    """Check whether a node has had to wait for too long: then evictions are no longer held off."""
-    return any(now - entry.since > GIVE_WAY_SECONDS for entry in state.leaving)
+def leaving_entry(state: RecoveryState, pod_name: str, node: str) -> LeavingNode | None:
+    """Return the move of this pod away from this node, until its restart is over; None where there is none."""
+    moving = state.move.leaving if state.move is not None else []
+    entries = (*state.leaving, *moving)
+    return next((entry for entry in entries if (entry.pod_name, entry.node) == (pod_name, node)), None)
+
+
+def gives_way(entry: LeavingNode, now: float) -> bool:
+    """Check whether the node has had to wait for too long: then evictions from it are no longer held off."""
+    return now - entry.since > GIVE_WAY_SECONDS
 
 
 def _followed(state: RecoveryState, obs: Observation) -> Step:

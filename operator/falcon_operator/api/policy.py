@@ -168,8 +168,8 @@ class RecoverySpec(ApiStruct, frozen=True, kw_only=True):
 
     on_drain: Literal["Move", "Ignore"] = "Move"
     """What the job does where a node of its is cordoned, drained or about to go (a spot notice). Move: a pod is
-    prepared on another node while training goes on, then all ranks restart; a PodDisruptionBudget holds evictions off
-    until then, for ten minutes at most. Ignore: the job stays until its pod is deleted, and has no budget. Default
+    prepared on another node while training goes on, then all ranks restart; evictions from that node are refused until
+    then, for ten minutes at most. Ignore: the job stays until its pod is deleted, and no eviction is refused. Default
     Move."""
 
 

@@ -17,10 +17,8 @@ class EnsureGroundwork(msgspec.Struct, frozen=True):
     service: Manifest
 
 
-class EnsureBudget(msgspec.Struct, frozen=True):
-    """The job's PodDisruptionBudget; None: the job has none."""
-
-    budget: Manifest | None
+class DeleteBudget(msgspec.Struct, frozen=True):
+    """The deletion of the PodDisruptionBudget that an earlier release has made for the job."""
 
 
 class CreatePod(msgspec.Struct, frozen=True):
@@ -108,7 +106,7 @@ class Event(msgspec.Struct, frozen=True):
 
 Effect = (
     EnsureGroundwork
-    | EnsureBudget
+    | DeleteBudget
     | CreatePod
     | DeletePod
     | PublishPlan

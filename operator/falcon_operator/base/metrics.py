@@ -106,6 +106,9 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self._evictions = Counter(
+            "falcon_evictions", "Evictions that the API server asked about.", ["answer"], registry=self.registry
+        )
         self._errors = Counter(
             "falcon_reconcile_errors", "Looks that failed and are repeated.", ["kind"], registry=self.registry
         )
@@ -197,6 +200,10 @@ class Metrics:
             self._checkpoints.pop(name, None)
         else:
             self._checkpoints[name] = newest
+
+    def eviction(self, answer: str) -> None:
+        """Count an answer to the API server: "Refused", "Admitted", or "Unknown" where nothing could be read."""
+        self._evictions.labels(answer).inc()
 
     def restored(self, seconds: float) -> None:
         """Count how long the slowest rank of a job took to load its checkpoint after a restart."""

@@ -228,10 +228,8 @@ class Kube(Protocol):
 
     async def apply_secret(self, manifest: Manifest) -> None: ...
 
-    async def apply_budget(self, manifest: Manifest) -> None: ...
-
-    async def delete_budget(self, namespace: str, name: str) -> None:
-        """Delete the PodDisruptionBudget, if there is one."""
+    async def delete_budget(self, job: TrainingJob) -> None:
+        """Delete the job's PodDisruptionBudget, which an earlier release has made, if there is one."""
         ...
 
     async def nodes(self) -> Mapping[str, NodeView]:

@@ -110,8 +110,11 @@ class Settings(BaseSettings):
     ] = None  # None: not known
     gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]  # for agents
     gateway_selector: Text  # labels of the gateways' pods in the operator's namespace
-    gateway_secret_prefix: Text  # of `-gateway-tls`, `-jobs-ca` and `-anomalies-tls`
+    gateway_secret_prefix: Text  # of `-gateway-tls`, `-jobs-ca`, `-anomalies-tls`, `-webhook-ca` and `-webhook-tls`
     anomaly_service: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)] = ()  # empty: there is none
+    webhook_configuration: str = ""  # a ValidatingWebhookConfiguration; empty: evictions are not judged
+    webhook_names: Annotated[Words, Field(validate_default=True)] = ()  # by which the API server knows this operator
+    webhook_port: Annotated[int, Field(ge=0, le=65_535, description="a whole number from 0 to 65535")] = 9443
     host_network_admitted: Annotated[bool, BeforeValidator(_boolean)] = True  # False: a NetworkPolicy keeps them off
     agent_image: Text
     agent_image_pull_policy: Annotated[PullPolicy, Field(description="one of Always, IfNotPresent, Never")] = (
@@ -141,6 +144,13 @@ class Settings(BaseSettings):
     def _needed_for_the_certificate(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if not names and info.data.get("etcd_managed", False):
             raise PydanticCustomError("missing", "the operator makes etcd's certificate")
+        return names
+
+    @field_validator("webhook_names")
+    @classmethod
+    def _needed_for_the_webhook(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not names and info.data.get("webhook_configuration"):
+            raise PydanticCustomError("missing", "the operator makes the webhook's certificate")
         return names
 
     @property

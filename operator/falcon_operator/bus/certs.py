@@ -30,7 +30,8 @@ RENEW_FRACTION = 1 / 3  # of a certificate's life: with no more left, it is rene
 BACKDATE = dt.timedelta(minutes=5)  # for clocks that are behind
 ROOT_USER = "root"
 ANOMALY_SERVICE = "anomalies"  # the common name by which gateways know the anomaly service; no user of etcd has it
-CONTROL, JOBS = "falcon control authority", "falcon jobs' authority"  # names, for people
+# Names of authorities, for people.
+CONTROL, JOBS, WEBHOOK = "falcon control authority", "falcon jobs' authority", "falcon webhook's authority"
 
 
 class Pair(msgspec.Struct, frozen=True):

@@ -35,10 +35,10 @@ from falcon_operator.cluster.namespace_rules import read_rules
 from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, without_taint
 from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
 from falcon_operator.intent.model.run import build_run, read_run
-from falcon_operator.manifests.service import BUDGET_SUFFIX
 
 JOBS, RUNS, POOLS = "trainingjobs", "trainingruns", "warmpools"
 KEPT_SECONDS = 600.0  # the longest that an answer is trusted without an event
+BUDGET_SUFFIX = "-falcon"  # of the PodDisruptionBudgets that earlier releases have made
 OCCUPIED_SECONDS = 10.0  # the same for who is on a node: no event tells of other workloads' pods
 RULES_SECONDS = 10.0  # the same for a namespace's rules, which are read for pods that are made
 PAGE = "500"
@@ -239,11 +239,9 @@ class KubeClient:
     async def apply_service(self, manifest: Manifest) -> None:
         await owned.ensure(self._http, "v1", "services", manifest)
 
-    async def apply_budget(self, manifest: Manifest) -> None:
-        await owned.ensure(self._http, "policy/v1", "poddisruptionbudgets", manifest)
-
-    async def delete_budget(self, namespace: str, name: str) -> None:
-        await owned.remove(self._http, "policy/v1", "poddisruptionbudgets", namespace, name, BUDGET_SUFFIX)
+    async def delete_budget(self, job: TrainingJob) -> None:
+        meta = job.metadata
+        await owned.remove(self._http, "policy/v1", "poddisruptionbudgets", meta.namespace, meta.name, BUDGET_SUFFIX)
 
     async def apply_secret(self, manifest: Manifest) -> None:
         await self._secrets.write(manifest)

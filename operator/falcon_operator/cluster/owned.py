@@ -41,12 +41,12 @@ async def ensure(http: Transport, version: str, plural: str, wanted: Manifest) -
     raise Conflict(f"{_called(wanted)} could not be written: {reason}")
 
 
-async def remove(http: Transport, version: str, plural: str, namespace: str, name: str, suffix: str) -> None:
-    """Delete the object if its controller is the TrainingJob ``name`` without ``suffix``; do nothing otherwise."""
-    path = path_of(version, plural, namespace, name)
+async def remove(http: Transport, version: str, plural: str, namespace: str, job: str, suffix: str) -> None:
+    """Delete the object ``<job><suffix>`` if its controller is the TrainingJob ``job``; do nothing otherwise."""
+    path = path_of(version, plural, namespace, job + suffix)
     with contextlib.suppress(NotFound, Conflict):
         found = msgspec.json.decode(await http.call("GET", path))
-        if _is_job(_controller(found), name.removesuffix(suffix)):
+        if _is_job(_controller(found), job):
             await _delete(http, path, found)
 
 

@@ -28,7 +28,9 @@ FIELD_MANAGER = "falcon-operator"
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 _CONNECTIONS = 16
 JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 

@@ -17,17 +17,17 @@ from falcon_core.wire.keys import JobKey
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.base import effects as fx
-from falcon_operator.base.ports import Bus, Clock, Foreign, Kube, Manifest, Rejected
+from falcon_operator.base.ports import Bus, Clock, Foreign, Kube, Rejected
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.job.decide import Decision
 from falcon_operator.job.memory import Memory
 from falcon_operator.manifests import namespace_rules
-from falcon_operator.manifests.service import budget_name, build_budget, build_secret, build_service
+from falcon_operator.manifests.service import build_secret, build_service
 from falcon_operator.pool import claims
 from falcon_operator.pool.burn_ins import BurnIns
 from falcon_operator.status.failures import failure_of
 
-GROUNDWORK_SECONDS = 300.0  # between repairs of Service, Secret and PodDisruptionBudget
+GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
 REFUSED_SECONDS = 5.0
 LEAST_SECONDS = 0.5  # of effects in a turn after one that ended early: all of them are carried out in the end
 BROKEN_SECONDS = 1.0
@@ -87,7 +87,9 @@ class EffectRunner:
         """
         turn = _Turn(broken=broken)
         memory.refused_fences.clear()  # the decision has taken them over
-        for effect in self._until_urgent(decision.effects, memory, is_urgent):
+        # An earlier release's budget would hold up drains also while no operator runs (docs/adr/0146).
+        effects = decision.effects if memory.has_no_budget else [fx.DeleteBudget(), *decision.effects]
+        for effect in self._until_urgent(effects, memory, is_urgent):
             if isinstance(effect, fx.CreatePod):
                 # Making many pods takes a while, and the job may be deleted meanwhile: ask before each pod.
                 turn.makes_pods = turn.makes_pods and await self._is_still_wanted(snap.job)
@@ -162,8 +164,9 @@ class EffectRunner:
         match effect:
             case fx.EnsureGroundwork(service=service):
                 await self._groundwork(job, service, memory)
-            case fx.EnsureBudget(budget=budget):
-                await self._budget(job, budget, memory)
+            case fx.DeleteBudget():
+                await self._kube.delete_budget(job)
+                memory.has_no_budget = True
             case fx.CreatePod(manifest=manifest):
                 rules = await self._kube.namespace_rules(job.metadata.namespace)
                 pod = await self._kube.create_pod(namespace_rules.met(manifest, rules, job.spec.injected))
@@ -209,8 +212,6 @@ class EffectRunner:
 
     async def groundwork(self, job: TrainingJob, memory: Memory) -> None:
         """Create the objects with the job's own names. Raises Foreign if a foreign object has one of them."""
-        if job.spec.recovery.on_drain == "Move":
-            await self._budget(job, build_budget(job, holds=True), memory)
         await self._groundwork(job, build_service(job), memory)
 
     async def _groundwork(self, job: TrainingJob, service: dict[str, Any], memory: Memory) -> None:
@@ -221,16 +222,6 @@ class EffectRunner:
             await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
             memory.groundwork_at = now
 
-    async def _budget(self, job: TrainingJob, budget: Manifest | None, memory: Memory) -> None:
-        now = self._clock.monotonic()
-        if budget == memory.budget and now - memory.budget_at < GROUNDWORK_SECONDS:
-            return
-        if budget is None:
-            await self._kube.delete_budget(job.metadata.namespace, budget_name(job))
-        else:
-            await self._kube.apply_budget(budget)
-        memory.budget, memory.budget_at = budget, now
-
 
 def _described(effect: fx.Effect) -> str:
     match effect:
@@ -240,8 +231,8 @@ def _described(effect: fx.Effect) -> str:
             return f"deletion of pod {pod.name}"
         case fx.EnsureGroundwork():
             return "the job's Service and Secret"
-        case fx.EnsureBudget():
-            return "the job's PodDisruptionBudget"
+        case fx.DeleteBudget():
+            return "deletion of the job's PodDisruptionBudget"
         case fx.TaintNode(node=node) | fx.UntaintNode(node=node):
             return f"taint of node {node}"
         case fx.ChangeClaims():

@@ -27,7 +27,6 @@ from falcon_core.recovery import (
     StandbyPod,
     StopClosed,
     apply_actions,
-    drain,
 )
 from falcon_core.recovery import Event as RecoveryEvent
 from falcon_core.recovery import Look as RecoveryLook
@@ -44,7 +43,6 @@ from falcon_operator.base.effects import (
     CreatePod,
     DeletePod,
     Effect,
-    EnsureBudget,
     EnsureGroundwork,
     Event,
     OrderMicrobatches,
@@ -53,7 +51,6 @@ from falcon_operator.base.effects import (
     PublishPeers,
     PublishPlan,
 )
-from falcon_operator.base.ports import Manifest
 from falcon_operator.intent import copies, elastic, finish, on_demand, restored_ranks
 from falcon_operator.intent.model.intent import (
     Intent,
@@ -72,7 +69,7 @@ from falcon_operator.intent.rebuild import rebuild
 from falcon_operator.job import inactive
 from falcon_operator.manifests import validation
 from falcon_operator.manifests.pods import build_pod
-from falcon_operator.manifests.service import build_budget, build_service
+from falcon_operator.manifests.service import build_service
 from falcon_operator.status.events import Look, turning_points
 from falcon_operator.status.render import render
 from falcon_operator.status.view import View
@@ -310,7 +307,6 @@ def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     imports = standby_pods.imports(snap, intent.membership)
     return [
         EnsureGroundwork(build_service(snap.job)),
-        EnsureBudget(_budget(snap, intent)),
         *([PublishPeers(peers)] if peers is not None else []),  # before the plan: ranks start by it
         PublishPlan(gang.plan(snap, intent)),
         *([PublishImports(imports)] if imports is not None else []),
@@ -345,13 +341,6 @@ def _probe_order(probe: Probe) -> ProbeOrder:
         deadline_ms=round(1e3 * probe_controller.deadline_seconds(probe)) if holds else 0,
         links=probe_controller.links_order(probe) if holds else None,
     )
-
-
-def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:
-    """Return the budget that makes evictions wait for the job; not for ever where it cannot leave the node."""
-    if snap.job.spec.recovery.on_drain != "Move":
-        return None
-    return build_budget(snap.job, holds=not drain.gives_way(intent.recovery, snap.now))
 
 
 def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:

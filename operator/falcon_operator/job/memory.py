@@ -7,7 +7,6 @@ import msgspec
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun
 from falcon_operator.base import effects as fx
-from falcon_operator.base.ports import Manifest
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.failures import Failure, Spell
 
@@ -24,8 +23,7 @@ class Memory(msgspec.Struct):
     run_at: float = float("-inf")  # of the last write, monotonic
     status_at: float = float("-inf")
     groundwork_at: float = float("-inf")
-    budget: Manifest | None = None
-    budget_at: float = float("-inf")
+    has_no_budget: bool = False  # that of an earlier release was looked for
     refused: str = ""
     refused_fences: dict[str, str] = {}
     broken: str = ""

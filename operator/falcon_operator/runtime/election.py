@@ -70,6 +70,7 @@ class Election:
         self._clock = clock
         self._held: Holder | None = None
         self._renewed_at = float("-inf")
+        self._seen: Seen | None = None
         self._changing = asyncio.Lock()
         self.in_touch = False  # the Lease has been read or written once
 
@@ -88,6 +89,18 @@ class Election:
         """Check whether no other candidate can lead at this moment."""
         return self._held is not None and self._clock.monotonic() - self._renewed_at < RENEW_DEADLINE_SECONDS
 
+    @property
+    def operator_lives(self) -> bool:
+        """Check whether some operator leads, or may do so soon.
+
+        This one leads, or the Lease was renewed within its own validity. A Lease that was given back lately counts as
+        well: this candidate is about to take it.
+        """
+        seen = self._seen
+        return self.leading or (
+            seen is not None and self._clock.monotonic() - seen.since <= (seen.holder.lease_seconds or LEASE_SECONDS)
+        )
+
     def assert_leading(self) -> None:
         """Raise :class:`LeadershipLost` from the moment on when another candidate may lead."""
         if not self.leading:
@@ -95,12 +108,11 @@ class Election:
 
     async def acquire(self) -> None:
         """Wait until this candidate leads."""
-        seen: Seen | None = None
         while self._held is None:
             try:
-                seen = await self._attempt(seen)
+                self._seen = await self._attempt(self._seen)
             except (Conflict, NotFound):
-                seen = None  # another operator was quicker
+                self._seen = None  # another operator was quicker
             except (OSError, TimeoutError) as error:
                 log.warning("lease cannot be read", error=str(error) or type(error).__name__)
             if self._held is None:

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import structlog
 
+from falcon_core.errors.judge import platform_judge
 from falcon_operator.base import logs
 from falcon_operator.base.background_loop import Aside
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.metrics import Metrics
 from falcon_operator.base.ports import LeadershipLost, lost_leadership
 from falcon_operator.base.settings import EXIT_CONFIG, Settings, SettingsError, load
+from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
@@ -27,7 +29,9 @@ from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import Transport, load_configuration
 from falcon_operator.runtime import definition_check, garbage_collector, health
 from falcon_operator.runtime.election import Election
+from falcon_operator.runtime.evictions import Evictions
 from falcon_operator.runtime.leader import Leader
+from falcon_operator.runtime.webhook import Webhook
 
 EXIT_FAILED = 1
 log = structlog.get_logger("falcon_operator")
@@ -85,8 +89,35 @@ async def operate(settings: Settings) -> None:
     def notes() -> Sequence[str]:
         return metrics.readings().bus.notes if metrics.readings is not None else ()
 
+    async def answer_evictions(folder: Path) -> None:
+        """Serve the webhook, whether or not this replica leads. Runs in the webhook's event loop."""
+        http = Transport(configuration, election.assert_leading)
+        judge = platform_judge(settings.errors)
+        answers = Evictions(
+            http, lambda: election.operator_lives, settings.departure_taints, judge, clock, metrics.eviction
+        )
+        certificates = WebhookCertificates(
+            http,
+            settings.namespace,
+            settings.gateway_secret_prefix,
+            settings.webhook_names,
+            settings.webhook_configuration,
+        )
+        port = settings.webhook_port
+        try:
+            await Webhook(port, certificates, answers, lambda: election.leading, clock, folder).run()
+        finally:
+            await http.close()
+
     with tempfile.TemporaryDirectory(prefix="falcon-") as folder:
-        async with Aside("election") as aside, health.serving(settings.metrics_port, metrics.registry, missing, notes):
+        async with (
+            Aside("election") as aside,
+            Aside("evictions") as judging,
+            health.serving(settings.metrics_port, metrics.registry, missing, notes),
+        ):
+            if settings.webhook_configuration:
+                webhook = asyncio.create_task(judging.run(answer_evictions(Path(folder) / "webhook")), name="webhook")
+                webhook.add_done_callback(_log_end)
             life = asyncio.create_task(lead(aside, Path(folder)), name="life")
             stopped = asyncio.create_task(stop.wait(), name="stop")
             try:
@@ -103,6 +134,12 @@ async def operate(settings: Settings) -> None:
                 await aside.run(election.release())
                 await aside.run(renewals.close())
                 await transport.close()
+
+
+def _log_end(webhook: asyncio.Task[None]) -> None:
+    """Say why the webhook ended: evictions are admitted from then on, and everything else goes on."""
+    if not webhook.cancelled() and (error := webhook.exception()) is not None:
+        log.error("the webhook ends", error=str(error) or type(error).__name__)
 
 
 class _Leadership:

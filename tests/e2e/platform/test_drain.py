@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dev.install import KUBECONFIG
-from dev.kubectl import PATIENCE, Json, Kubectl
+from dev.install import KUBECONFIG, SYSTEM_NAMESPACE
+from dev.kubectl import PATIENCE, Json, Kubectl, wait_for
 from tests.e2e.jobs import Job, condition, training_job
 
 MANY = 100_000
@@ -78,8 +78,35 @@ def test_a_drain_waits_for_the_job_and_goes_through(
         said, _ = drain.communicate(timeout=60 * PATIENCE)
     print(said)
     assert drain.returncode == 0
-    assert "disruption budget" in said, "the first eviction was refused"
+    assert "evictions.falcon.dev" in said, "the first eviction was refused"
+    assert cluster.items("poddisruptionbudgets") == []
     _check_moved(job, status, victim, before)
+
+
+def _operators(cluster: Kubectl, replicas: int) -> None:
+    """Scale the operator, and wait until so many pods of it run."""
+    system = cluster.within(SYSTEM_NAMESPACE)
+    system.run("scale", "deployment/falcon", f"--replicas={replicas}")
+    selector = "app.kubernetes.io/component=operator"
+    wait_for("the operator's pods", lambda: len(system.items("pods", selector)) == replicas, timeout_seconds=60)
+
+
+def test_a_drain_goes_through_at_once_while_no_operator_runs(
+    nodes: None, cluster: Kubectl, start: Callable[[Json], Job], undo: Callable[..., None]
+) -> None:
+    job = start(training_job("alone", steps=MANY, replicas=2, spec=WITH_POOL))
+    job.wait_training()
+    victim = job.member(1)
+    undo("uncordon", victim["node"])
+    _operators(cluster, 0)
+    try:
+        options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector=falcon.dev/job={job.name}"]
+        command = ["kubectl", f"--kubeconfig={KUBECONFIG}", "drain", victim["node"], *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False)
+    finally:
+        _operators(cluster, 1)
+    assert done.returncode == 0, done.stderr
+    assert "error when evicting" not in done.stderr, "no eviction was refused"
 
 
 @pytest.mark.long  # a drain is shown, and the notice differs in the wait alone

@@ -19,10 +19,12 @@ from unittest.mock import Mock
 
 import msgspec
 
+from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.common import API_VERSION, ObjectMeta
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.ports import NotFound
 from falcon_operator.cluster.cache.views import Unreadable
+from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
@@ -30,6 +32,7 @@ from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import AlreadyExists, Transport
 from falcon_operator.runtime.definition_check import require_current
+from falcon_operator.runtime.evictions import Evictions
 from falcon_operator.runtime.handlers import registry_of
 
 CALL_SECONDS = 0.2  # some methods go on until they are cancelled
@@ -45,6 +48,7 @@ OBJECT: dict[str, Any] = {
         "taints": [{"key": "x", "effect": "NoSchedule", "value": "another"}],
     },
     "items": [],
+    "webhooks": [{"name": "x", "clientConfig": {}}],
 }
 # As the operator writes it: the answers lack the label, and belong to the same job or to an earlier one.
 MANIFEST: dict[str, Any] = {
@@ -119,6 +123,16 @@ def own_rights() -> set[Right]:
     gateways = asyncio.run(_rights(lambda transport: GatewayPods(transport, "n", "a=b")))
     secrets = asyncio.run(_rights(lambda transport: CertificateStore(transport, "n", "etcd", "falcon")))
     return leases | gateways | secrets
+
+
+def webhook_rights() -> set[Right]:
+    """Return the rights for the webhook's certificate, for its registration, and for what it judges by."""
+
+    def evictions(http: Any) -> Evictions:
+        return Evictions(http, lambda: True, (), platform_judge(""), SystemClock(), lambda _: None)
+
+    certificates = _rights(lambda transport: WebhookCertificates(transport, "n", "falcon", ("a",), "falcon-webhook"))
+    return asyncio.run(certificates) | asyncio.run(_rights(evictions))
 
 
 def definition_rights() -> set[Right]:

@@ -70,10 +70,11 @@ def test_install_upgrade_uninstall_leaves_only_what_is_kept(cluster: ApiServer, 
     upgrade = ("helm", "upgrade", "falcon", str(newer_chart(tmp_path)), "-n", NAMESPACE, "--set", "operator.replicas=2")
     cluster.ok(*upgrade)
     assert has_newer_field(cluster)
-    cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE)
+    cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE, "--no-hooks")
     assert uid_of_the_job(cluster) == uid
     kinds = (
         "deploy,sts,svc,sa,role,rolebinding,clusterrole,clusterrolebinding,pdb,validatingadmissionpolicy,"
+        "validatingwebhookconfiguration,"
         "validatingadmissionpolicybinding"
     )
     left = cluster.ok("kubectl", "get", kinds, "-A", "-o", "name", "-l", "app.kubernetes.io/instance=falcon")
@@ -84,7 +85,7 @@ def test_install_upgrade_uninstall_leaves_only_what_is_kept(cluster: ApiServer, 
 def test_reinstall_over_kept_crds_under_the_same_name_upgrades_them(cluster: ApiServer, tmp_path: Path) -> None:
     install(cluster, "falcon", NAMESPACE)
     uid = run_a_job(cluster)
-    cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE)
+    cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE, "--no-hooks")
     status, said = install(cluster, "falcon", NAMESPACE, chart=newer_chart(tmp_path))
     assert status == 0, said
     assert has_newer_field(cluster)
@@ -95,7 +96,7 @@ def test_reinstall_over_kept_crds_under_another_name(cluster: ApiServer, tmp_pat
     """The same schema is left as it is; another schema is refused with the very commands that hand it over."""
     install(cluster, "falcon", NAMESPACE)
     uid = run_a_job(cluster)
-    cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE)
+    cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE, "--no-hooks")
 
     before = crd(cluster)
     status, said = install(cluster, "other", "elsewhere")
@@ -113,7 +114,7 @@ def test_reinstall_over_kept_crds_under_another_name(cluster: ApiServer, tmp_pat
     cluster.ok("helm", "upgrade", "other", str(newer), "-n", "elsewhere")
     assert has_newer_field(cluster)
     assert uid_of_the_job(cluster) == uid
-    cluster.ok("helm", "uninstall", "other", "-n", "elsewhere")
+    cluster.ok("helm", "uninstall", "other", "-n", "elsewhere", "--no-hooks")
     assert uid_of_the_job(cluster) == uid
 
 
@@ -131,5 +132,5 @@ def test_without_keep_the_crds_go_with_the_release(cluster: ApiServer) -> None:
     assert status == 0, notes
     assert "deletes every TrainingJob" in notes
     run_a_job(cluster)
-    cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE)
+    cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE, "--no-hooks")
     cluster.ok("kubectl", "wait", "--for=delete", "--timeout=30s", *(f"crd/{name}" for name in CRDS))

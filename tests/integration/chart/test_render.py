@@ -193,7 +193,7 @@ def test_who_may_reach_whom() -> None:
         "operator": ["operator"],
         "http": READERS,
     }
-    assert _allowed(chart("NetworkPolicy", "falcon")) == {"http": READERS}
+    assert _allowed(chart("NetworkPolicy", "falcon")) == {"http": READERS, "webhook": ["0.0.0.0/0", "::/0"]}
     assert "NetworkPolicy" not in Rendered("--set", "networkPolicy.enabled=false").kinds()
 
 
@@ -403,3 +403,36 @@ def _allowed(policy: Manifest) -> dict[str, list[str] | None]:
         rule["ports"][0]["port"]: [names(peer) for peer in rule["from"]] if "from" in rule else None
         for rule in policy["spec"]["ingress"]
     }
+
+
+def test_evictions_are_judged_by_all_replicas_in_the_namespaces_of_jobs_and_never_block() -> None:
+    chart = Rendered("--set", "operator.replicas=2")
+    (webhook,) = chart("ValidatingWebhookConfiguration", "falcon-webhook")["webhooks"]
+    assert (webhook["failurePolicy"], webhook["timeoutSeconds"], webhook["sideEffects"]) == ("Ignore", 1, "None")
+    (rule,) = webhook["rules"]
+    assert (rule["resources"], rule["operations"]) == (["pods/eviction"], ["CREATE"])
+    service = chart("Service", webhook["clientConfig"]["service"]["name"])
+    template = chart("Deployment", "falcon")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    (port,) = (port for port in template["spec"]["containers"][0]["ports"] if port["name"] == "webhook")
+    environment = chart.operator_env()
+    assert environment["FALCON_WEBHOOK_PORT"] == str(port["containerPort"])
+    assert environment["FALCON_WEBHOOK_CONFIGURATION"] == "falcon-webhook"
+    assert environment["FALCON_WEBHOOK_NAMES"] == f"{service['metadata']['name']}.{NAMESPACE}.svc"
+    assert "caBundle" not in webhook["clientConfig"], "the operator writes it, and an upgrade leaves it"
+
+
+@pytest.mark.parametrize(
+    ("watched", "operator", "namespaces"),
+    [("[]", "NotIn", ["kube-system", NAMESPACE]), ('["team-a","team-b"]', "In", ["team-a", "team-b"])],
+)
+def test_evictions_elsewhere_are_not_judged(watched: str, operator: str, namespaces: list[str]) -> None:
+    chart = Rendered("--set-json", f"operator.watchNamespaces={watched}")
+    (webhook,) = chart("ValidatingWebhookConfiguration", "falcon-webhook")["webhooks"]
+    (rule,) = webhook["namespaceSelector"]["matchExpressions"]
+    assert (rule["operator"], rule["values"]) == (operator, namespaces)
+
+
+def test_without_the_webhook_nothing_is_left_of_it() -> None:
+    chart = Rendered("--set", "operator.evictionWebhook.enabled=false")
+    assert "webhook" not in json.dumps(list(chart.objects.values())).lower()

@@ -31,6 +31,7 @@ GROUPS = {
     "trainingruns": "falcon.dev",
     "warmpools": "falcon.dev",
     "poddisruptionbudgets": "policy",
+    "validatingwebhookconfigurations": "admissionregistration.k8s.io",
     "leases": "coordination.k8s.io",
     "clusterroles": "rbac.authorization.k8s.io",
 }
@@ -39,13 +40,13 @@ GROUPS = {
 def may(cluster: ApiServer, verb: str, resource: str, namespace: str = "team", user: str = OPERATOR) -> bool:
     """Ask the server as that user, as ``kubectl auth can-i`` does.
 
-    ``resource``: with a subresource, if any; of Secrets, with the name of one.
+    ``resource``: with a subresource, if any; of Secrets and webhooks, with the name of one.
     """
     kind, _, rest = resource.partition("/")
     kind, _, group = kind.partition(".")
     asked = {"namespace": namespace, "verb": verb, "group": group or GROUPS.get(kind, ""), "resource": kind}
     if rest:
-        asked["name" if kind == "secrets" else "subresource"] = rest
+        asked["name" if kind in ("secrets", "validatingwebhookconfigurations") else "subresource"] = rest
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
@@ -77,6 +78,7 @@ def may(cluster: ApiServer, verb: str, resource: str, namespace: str = "team", u
         "patch services",
         "delete services",
         "get poddisruptionbudgets",
+        "delete poddisruptionbudgets",
         "list limitranges",
         "list resourcequotas",
         "create secrets",
@@ -116,6 +118,9 @@ def test_the_operator_may(cluster: ApiServer, granted: str) -> None:
         "watch resourcequotas",
         "update services",
         "list poddisruptionbudgets",
+        "create poddisruptionbudgets",
+        "patch validatingwebhookconfigurations",
+        "create validatingwebhookconfigurations",
         "patch trainingjobs/status",
         "update trainingjobs/finalizers",
         "patch trainingruns",
@@ -126,6 +131,12 @@ def test_the_operator_may(cluster: ApiServer, granted: str) -> None:
 def test_the_operator_may_not(cluster: ApiServer, denied: str) -> None:
     verb, resource = denied.split()
     assert not may(cluster, verb, resource)
+
+
+def test_of_webhooks_it_changes_its_own_alone(cluster: ApiServer) -> None:
+    assert may(cluster, "patch", "validatingwebhookconfigurations/falcon-webhook")
+    assert not may(cluster, "patch", "validatingwebhookconfigurations/another")
+    assert not may(cluster, "delete", "validatingwebhookconfigurations/falcon-webhook")
 
 
 def test_in_its_own_namespace_it_reads_its_own_secrets_alone(cluster: ApiServer) -> None:
@@ -191,8 +202,8 @@ SPECS = {
     "Pod": {"spec": {"containers": [{"name": "c", "image": "x:1"}]}},
 }
 WRITES_OF = [
-    ("Service", "patch"), ("Service", "delete"), ("Secret", "replace"), ("PodDisruptionBudget", "patch"),
-    ("PodDisruptionBudget", "delete"), ("TrainingRun", "replace"), ("TrainingRun", "delete"), ("Pod", "delete"),
+    ("Service", "patch"), ("Service", "delete"), ("Secret", "replace"), ("PodDisruptionBudget", "delete"),
+    ("TrainingRun", "replace"), ("TrainingRun", "delete"), ("Pod", "delete"),
 ]  # fmt: skip
 
 

@@ -9,7 +9,15 @@ import pytest
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.pods import secret_name
-from tests.integration.chart.calls import Right, client_rights, definition_rights, own_rights, rights_of, watch_rights
+from tests.integration.chart.calls import (
+    Right,
+    client_rights,
+    definition_rights,
+    own_rights,
+    rights_of,
+    watch_rights,
+    webhook_rights,
+)
 from tests.integration.chart.charts import Rendered
 
 EXTERNAL = "etcd.enabled=false,etcd.external.secretPrefix=shared,etcd.external.endpoints={https://a:1}"
@@ -29,7 +37,8 @@ def granted(*rules: dict[str, Any]) -> set[Right]:
 def test_what_concerns_the_cluster_and_the_jobs() -> None:
     chart = Rendered()
     rights = granted(*chart("ClusterRole", "falcon")["rules"], *chart("ClusterRole", "falcon-jobs")["rules"])
-    assert rights == client_rights() | watch_rights() | definition_rights()
+    at_home = {right for right in webhook_rights() if right.resource == "secrets"}
+    assert rights == client_rights() | watch_rights() | definition_rights() | (webhook_rights() - at_home)
 
 
 def test_what_it_keeps_at_home() -> None:
@@ -44,6 +53,8 @@ def test_of_an_external_etcd_it_only_reads_the_certificates() -> None:
         "shared-root": ["get"],
         "falcon-gateway-tls": ["get", "update"],
         "falcon-jobs-ca": ["get", "update"],
+        "falcon-webhook-ca": ["get", "update"],
+        "falcon-webhook-tls": ["get", "update"],
     }
     assert granted(*rules) == own_rights() | PODS
 

@@ -209,7 +209,7 @@ class Played:
                 with contextlib.suppress(NotFound):
                     await self.http.call("DELETE", path, body={"gracePeriodSeconds": 0})
             elif pod.phase == "Pending":
-                await self._patch(f"{path}/status", {"status": _running()})
+                await self._patch(f"{path}/status", {"status": running_status()})
         self.agents.follow(pods, self.lost)
 
     async def _bind(self, pods: list[PodView], taken: set[str]) -> None:
@@ -253,7 +253,7 @@ async def connected(kubeconfig: Path, namespace: str) -> AsyncIterator[tuple[Kub
         await http.close()
 
 
-def _running() -> dict[str, Any]:
+def running_status() -> dict[str, Any]:
     since = "2026-01-01T00:00:00Z"
     state = {"image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": {"running": {"startedAt": since}}}
     ready = [{"type": kind, "status": "True", "lastTransitionTime": since} for kind in ("PodScheduled", "Ready")]

@@ -21,7 +21,7 @@ from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.ports import Foreign, PodSettings, PodView
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.manifests.pods import build_pod
-from falcon_operator.manifests.service import build_budget, build_secret, build_service
+from falcon_operator.manifests.service import build_secret, build_service
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.operator.clients import synced_client
 from tests.integration.operator.cluster import WAIT_SECONDS, Installation, a_job, until
@@ -72,7 +72,6 @@ def wanted(job: TrainingJob) -> dict[str, Manifest]:
     return {
         "Service": build_service(job),
         "Secret": build_secret(job, FILES),
-        "PodDisruptionBudget": build_budget(job, holds=True),
         "Pod": pod,
     }
 
@@ -83,8 +82,6 @@ async def write(kube: KubeClient, manifest: Manifest) -> None:
             await kube.apply_service(manifest)
         case "Secret":
             await kube.apply_secret(manifest)
-        case "PodDisruptionBudget":
-            await kube.apply_budget(manifest)
         case _:
             await kube.create_pod(manifest)
 
@@ -109,7 +106,6 @@ FOREIGN: dict[str, tuple[str, Manifest]] = {
     "secret": ("Secret", {"data": {"password": "c2VjcmV0"}}),
     "immutable secret": ("Secret", {"data": {"password": "c2VjcmV0"}, "immutable": True}),
     "typed secret": ("Secret", {"type": "kubernetes.io/basic-auth", "stringData": {"username": "a"}}),
-    "budget": ("PodDisruptionBudget", {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}}),
     "pod": ("Pod", {"spec": CONTAINERS}),
 }
 
@@ -126,8 +122,6 @@ async def test_another_persons_object_is_named_and_untouched(
     for _ in range(2):
         with pytest.raises(Foreign, match=f"{kind} {installation.namespace}/{name} exists and is not this job's"):
             await write(kube, manifest)
-    if kind == "PodDisruptionBudget":
-        await kube.delete_budget(installation.namespace, name)
     assert installation.get(kind, name) == before
     installation.api.ok("kubectl", "-n", installation.namespace, "delete", kind, name, "--grace-period=0", "--force")
     await write(kube, manifest)
@@ -159,7 +153,6 @@ async def test_an_object_of_the_jobs_that_a_person_has_edited_is_brought_back(
     edits: dict[str, Manifest] = {
         "Service": {"spec": {"selector": {"app": "a"}, "publishNotReadyAddresses": False}},
         "Secret": {"data": {"tls.key": "eA=="}},
-        "PodDisruptionBudget": {"spec": {"minAvailable": 0}},
     }
     for kind, manifest in objects.items():
         await write(kube, manifest)
@@ -190,10 +183,30 @@ async def test_what_an_earlier_operator_has_written_is_known_after_a_restart(
     assert installation.get("Secret", "gpt2-falcon-gateway")["data"] == {"ca.crt": "bmV3"}
 
 
-@pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget"])
-async def test_what_an_earlier_job_of_the_name_has_left_is_no_obstacle(
-    kube: KubeClient, installation: Installation, kind: str
+BUDGET_SPEC = {"minAvailable": 3, "selector": {"matchLabels": {"app": "a"}}}
+
+
+@pytest.mark.parametrize(("controller", "left"), [("TrainingJob", 0), ("Deployment", 1), (None, 1)])
+async def test_the_budget_of_an_earlier_release_is_deleted_and_no_other(
+    kube: KubeClient, installation: Installation, controller: str | None, left: int
 ) -> None:
+    job = job_of(installation)
+    owner = {"kind": controller, "name": "gpt2", "uid": job.metadata.uid, "controller": True}
+    owners = [{"apiVersion": "falcon.dev/v1alpha1" if controller == "TrainingJob" else "apps/v1", **owner}]
+    metadata = {"name": "gpt2-falcon", "namespace": installation.namespace}
+    metadata |= {"ownerReferences": owners} if controller else {}
+    installation.apply(
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": BUDGET_SPEC}
+    )
+    for _ in range(2):
+        await kube.delete_budget(job)
+        assert len(installation.get("poddisruptionbudgets")) == left
+
+
+async def test_what_an_earlier_job_of_the_name_has_left_is_no_obstacle(
+    kube: KubeClient, installation: Installation
+) -> None:
+    kind = "Service"
     await write(kube, wanted(job_of(installation))[kind])
     installation.api.ok("kubectl", "-n", installation.namespace, "delete", "trainingjob", "gpt2")
     job = job_of(installation)
@@ -203,10 +216,10 @@ async def test_what_an_earlier_job_of_the_name_has_left_is_no_obstacle(
     assert owner["uid"] == job.metadata.uid
 
 
-@pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget"])
 async def test_an_object_whose_owner_reference_was_removed_is_no_more_the_jobs(
-    kube: KubeClient, installation: Installation, kind: str
+    kube: KubeClient, installation: Installation
 ) -> None:
+    kind = "Service"
     manifest = wanted(job_of(installation))[kind]
     await write(kube, manifest)
     name = manifest["metadata"]["name"]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from falcon_core.errors.judge import platform_judge
 from falcon_core.recovery.drain import APART_SECONDS, GIVE_WAY_SECONDS, SETTLE_SECONDS
+from falcon_operator.api.common import LABEL_JOB_UID
+from falcon_operator.intent.observation.evictions import hold
 from tests.world.running import condition, operator, run, runs, state, steps, trained
 from tests.world.world import World
 
+TAINTS = ("spot/notice",)
 replace = msgspec.structs.replace
 
 
@@ -18,6 +22,19 @@ def message(world: World, type_: str) -> str:
 
 def moves(world: World) -> bool:
     return condition(world.status, "Moving") == "True"
+
+
+async def held(world: World) -> list[str]:
+    """Return what the eviction of each replica's pod would be refused with, "" where it is admitted."""
+    assert world.job is not None
+    pods = {pod.name: pod for pod in await world.kube.list_pods("ml", {LABEL_JOB_UID: world.job.metadata.uid})}
+    nodes = await world.kube.nodes()
+    said = []
+    for rank in range(3):
+        pod, now = pods[world.pod_of(rank).name], world.clock.unix()
+        found = hold(world.job, world.intent.recovery, pod, nodes.get(pod.node), TAINTS, platform_judge(""), now)
+        said.append(found.why if found is not None else "")
+    return said
 
 
 async def test_a_cordoned_node_is_left_in_one_planned_restart_and_is_neither_excluded_nor_tested() -> None:
@@ -137,16 +154,21 @@ async def test_without_a_spare_the_job_stays_says_so_and_evictions_wait_for_ten_
     await trained(world)
     spare = world.pool.status.spares[0]
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[replace(spare, state="Testing")]))
-    assert world.budget == 7, "never as many pods as two for each replica"
+    assert not world.has_budget, "an earlier release's"
+    assert await held(world) == ["", "", ""], "no move is under way"
     world.node_of(2).cordoned = True
+    assert "is about to leave" in (await held(world))[2], "the drain evicts before the operator has seen the cordon"
     await run(world, operator, lambda w: moves(w) and "no ready spare" in message(w, "Moving"))
     assert "evictions are held off until" in message(world, "Moving")
-    assert (world.status.state, world.generation, world.budget) == ("Running", 1, 7)
-    await run(world, operator, lambda w: w.budget == 0, seconds=GIVE_WAY_SECONDS + 10)
-    assert "no longer held off" in message(world, "Moving")
+    assert (world.status.state, world.generation) == ("Running", 1)
+    held_off = await held(world)
+    assert "evictions wait until" in held_off.pop()
+    assert held_off == ["", ""], "another node of the job stays in use"
+    seconds = GIVE_WAY_SECONDS + 10
+    await run(world, operator, lambda w: "no longer held off" in message(w, "Moving"), seconds=seconds)
+    assert await held(world) == ["", "", ""]
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[spare]))
     await run(world, operator, runs(2))
-    await run(world, operator, lambda w: w.budget == 7)
 
 
 async def test_a_job_may_ignore_drains() -> None:
@@ -155,7 +177,8 @@ async def test_a_job_may_ignore_drains() -> None:
     world.node_of(2).cordoned = True
     end = world.clock.seconds + 2 * SETTLE_SECONDS
     await run(world, operator, lambda w: w.clock.seconds > end)
-    assert (world.generation, world.budget, moves(world)) == (1, None, False)
+    assert (world.generation, moves(world)) == (1, False)
+    assert await held(world) == ["", "", ""]
     assert len(world.made) == 3
 
 

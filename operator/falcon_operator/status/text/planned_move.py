@@ -54,7 +54,7 @@ def _when(entry: LeavingNode, recovery: RecoveryState, now: float) -> str:
             f"a pod is prepared on another node at {clock_time(drain.due_at(recovery, entry))}, or with an earlier"
             " restart"
         )
-    if drain.gives_way(recovery, now):
+    if drain.gives_way(entry, now):
         return f"waits: {entry.blocked}; evictions are no longer held off"
     until = clock_time(entry.since + drain.GIVE_WAY_SECONDS)
     return f"waits: {entry.blocked}; evictions are held off until {until}"

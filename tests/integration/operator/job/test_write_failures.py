@@ -38,12 +38,11 @@ SLOW = (422, 429, 503)  # each is handled as another one is
 STATUSES = [pytest.param(status, marks=[pytest.mark.slow] * (status in SLOW)) for status in REASONS]
 WRITES = (
     ("POST", "/trainingruns"),
-    ("POST", "/poddisruptionbudgets"),
     ("POST", "/services"),
     ("POST", "/secrets"),
     ("POST", "/pods"),
 )
-ALL = "trainingjobs,trainingruns,poddisruptionbudgets,services,secrets,events"  # no garbage collector runs
+ALL = "trainingjobs,trainingruns,services,secrets,events"  # no garbage collector runs
 
 
 class Faulty(Transport):

@@ -14,7 +14,7 @@ from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.base.ports import PodSettings
 from falcon_operator.manifests.pods import build_pod, pod_name, template_hash
-from falcon_operator.manifests.service import build_budget, build_secret, build_service
+from falcon_operator.manifests.service import build_secret, build_service
 
 SETTINGS = PodSettings(agent_image="agent", gateways="gateway:7443")
 MEMBER = Member(replica=2, pod_name="gpt2-2-abcde", first_rank=16)
@@ -140,14 +140,13 @@ ENDINGS = ["", "-falcon", "-falcon-gateway", "-0", "-0-bcdfg", "-falcon-falcon"]
 def test_the_objects_of_two_jobs_never_have_one_name(
     stem: str, one: str, other: str, replica: int, number: int
 ) -> None:
-    """Also where a job is called as another one's Secret, budget or pod."""
+    """Also where a job is called as another one's Secret or pod."""
 
     def objects(name: str) -> set[tuple[str, str]]:
         each = msgspec.structs.replace(job(), metadata=ObjectMeta(name=name, namespace="ml", uid=f"uid-of-{name}"))
         return {
             ("Service", build_service(each)["metadata"]["name"]),
             ("Secret", build_secret(each, {})["metadata"]["name"]),
-            ("PodDisruptionBudget", build_budget(each, holds=True)["metadata"]["name"]),
             ("Pod", pod_name(each, replica, number)),
         }
 

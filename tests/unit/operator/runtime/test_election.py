@@ -174,6 +174,32 @@ async def test_a_renewal_whose_answer_was_lost_is_not_taken_for_another_leader(c
         await leader.keep()  # the leader went on until the server stopped answering
 
 
+async def test_a_candidate_knows_from_the_lease_whether_some_operator_lives(clock: FakeClock) -> None:
+    lease = OneLease()
+    leader, standby = Election(lease, "a", clock), Election(lease, "b", clock)
+    assert not standby.operator_lives, "it has not read the Lease yet"
+    await leader.acquire()
+    assert leader.operator_lives
+    standby._seen = await standby._attempt(None)
+    assert standby.operator_lives
+    clock.advance(ports.LEASE_SECONDS + 1)
+    assert not standby.operator_lives, "the leader is silent"
+    assert not leader.operator_lives
+    standby._seen = await standby._attempt(standby._seen)
+    assert standby.leading
+    assert standby.operator_lives
+
+
+async def test_a_lease_that_was_given_back_counts_until_it_would_have_expired(clock: FakeClock) -> None:
+    lease = OneLease()
+    lease.holder = Holder(identity="", lease_seconds=15, transitions=3)
+    standby = Election(lease, "b", clock)
+    standby._seen = observe(None, lease.holder, clock.monotonic())
+    assert standby.operator_lives, "this candidate is about to take it"
+    clock.advance(16)
+    assert not standby.operator_lives
+
+
 async def test_only_the_holder_can_raise_the_epoch(clock: FakeClock) -> None:
     leases = OneLease()
     leader = Election(leases, "a", clock)

@@ -26,7 +26,7 @@ ERRORS: dict[str, Exception] = {
     "ApiServerUnreachable": Unavailable("POST /api: Connection refused"),
     "InternalError": TypeError("'NoneType' object is not iterable"),
 }
-AT_THE_START = ("dry_run_pod", "apply_budget", "apply_service", "apply_secret", "write_run", "create_pod")
+AT_THE_START = ("dry_run_pod", "apply_service", "apply_secret", "write_run", "create_pod")
 WHILE_IT_RUNS = ("list_pods", "nodes", "list_pools", "get_run")
 
 
@@ -262,7 +262,7 @@ async def test_an_error_in_one_effect_holds_up_no_other() -> None:
 # -- names that others have --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["apply_service", "apply_secret", "apply_budget"])
+@pytest.mark.parametrize("call", ["apply_service", "apply_secret"])
 async def test_a_name_that_is_taken_is_named_before_any_pod_is_made(call: str) -> None:
     world = World()
     reconciler = operator(world)

@@ -1,0 +1,141 @@
+"""Serve the webhook that the API server asks about evictions, from an event loop of its own (docs/adr/0146).
+
+The port is open to every pod, since no policy can name the API server: connections are bounded before TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from falcon_listen import pages
+from falcon_listen.places import Limits
+from falcon_operator.base.ports import Clock, Conflict, LeadershipLost, NotFound, Rejected
+from falcon_operator.bus import tls_files
+from falcon_operator.bus.certs import Pair
+from falcon_operator.cluster.certificates.webhook import WebhookCertificates
+from falcon_operator.runtime.evictions import Evictions
+
+PATH: Final = "/evictions"
+# An API server asks from one address, once for each eviction of the cluster, and drains evict many pods at once.
+LIMITS: Final = Limits(places=128, places_of_a_source=64, opened_per_second=50, opened_at_once=200)
+MOST_REVIEW_BYTES: Final = 256 << 10
+LOOK_SECONDS: Final = 30.0  # between two looks at the certificate
+RETRY_SECONDS: Final = 2.0
+TOO_MANY_REQUESTS: Final = 429  # as of a budget: those who drain ask again after it
+log = structlog.get_logger(__name__)
+
+
+class _Request(msgspec.Struct, frozen=True):
+    uid: str
+    namespace: str = ""
+    name: str = ""
+
+
+class _Review(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    request: _Request
+
+
+_review = msgspec.json.Decoder(_Review)
+
+
+def answer(review: _Review, refusal: str) -> dict[str, Any]:
+    """Return the AdmissionReview that admits, or refuses with these words."""
+    response: dict[str, Any] = {"uid": review.request.uid, "allowed": not refusal}
+    if refusal:
+        response["status"] = {
+            "status": "Failure",
+            "message": refusal,
+            "reason": "TooManyRequests",
+            "code": TOO_MANY_REQUESTS,
+        }
+    return {"apiVersion": review.api_version, "kind": review.kind, "response": response}
+
+
+def application(evictions: Evictions) -> web.Application:
+    """Return the webhook as an application."""
+
+    async def judge(request: web.Request) -> web.StreamResponse:
+        try:
+            review = _review.decode(await request.read())
+        except msgspec.MsgspecError as error:
+            raise web.HTTPBadRequest(text=f"not an AdmissionReview: {error}\n") from None
+        refusal = await evictions.refusal(review.request.namespace, review.request.name)
+        response = web.json_response(answer(review, refusal))
+        response.force_close()
+        return response
+
+    app = web.Application(client_max_size=MOST_REVIEW_BYTES)
+    app.add_routes([web.post(PATH, judge)])
+    return app
+
+
+class Webhook:
+    """The port, and the certificate that the leader keeps and every replica shows."""
+
+    def __init__(
+        self,
+        port: int,
+        certificates: WebhookCertificates,
+        evictions: Evictions,
+        leading: Callable[[], bool],
+        clock: Clock,
+        folder: Path,
+    ) -> None:
+        self._port = port
+        self._certificates = certificates
+        self._evictions = evictions
+        self._leading = leading
+        self._clock = clock
+        self._folder = folder
+
+    async def run(self) -> None:
+        """Serve until cancelled. Nothing that fails here ends the operator: evictions are then admitted."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        while True:
+            if await self._load(context):
+                try:
+                    await self._serve(context)
+                except OSError as error:
+                    log.warning("webhook not served", error=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _serve(self, context: ssl.SSLContext) -> None:
+        async with pages.serving(application(self._evictions), self._port, _refused, context, LIMITS) as port:
+            log.info("webhook served", port=port)
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                await self._load(context)
+
+    async def _load(self, context: ssl.SSLContext) -> bool:
+        """Bring the certificate up to date, for connections that begin from now on. Return whether there is one."""
+        try:
+            pair = await self._pair()
+        except (OSError, NotFound, Conflict, Rejected, LeadershipLost) as error:
+            log.warning("no certificate for the webhook", error=str(error))
+            return False
+        if pair is None:
+            return False
+        files = tls_files.write(self._folder, pair.cert, pair)
+        assert files.cert is not None
+        context.load_cert_chain(files.cert, files.key)
+        return True
+
+    async def _pair(self) -> Pair | None:
+        if not self._leading():
+            return await self._certificates.read()
+        return await self._certificates.ensure(dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC))
+
+
+def _refused(reason: str) -> None:
+    log.debug("connection to the webhook closed unanswered", reason=reason)
