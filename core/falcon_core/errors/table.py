@@ -260,6 +260,8 @@ def xid_pattern(numbers: Sequence[int]) -> str:
         rf"(?:^|[^a-z])xid\b ?(?:\((?:PCI:)?[0-9a-f:.]*\))?(?:[ _-]?(?:critical|error|code|event|errors|number|id))*"
         rf"[\"']?(?:\s*[:=#]\s*|\s+|\s*\()[\"']?0*(?:{either})(?:[^0-9.:%\s]|\s(?:-|on|for|in|at|has|was|detected|found|occurred|reported|error|event|\()|\.\s|:\s|\.?$)"
         rf"|\b(?:gpu_?)?xid_?(?:error_?)?(?:{either})\b"
+        # A monitor's condition whose reason is a map: "XidCriticalError=True reason={\"48\":true}".
+        rf"|\bxid\w*=True\b.{{0,12}}[{{,][\"']0*(?:{either})[\"']: ?true"
         # NVSentinel's conditions: "ErrorCode:79 PCI:0000:9d:00 …".
         rf"|\bErrorCode:0*(?:{either})\b.{{0,12}}\bPCI:"
     )
