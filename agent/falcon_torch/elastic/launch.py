@@ -61,31 +61,36 @@ class Launcher:
             "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
         }
         self._ranks: Dict[int, subprocess.Popen[bytes]] = {}  # by local rank
-        self._stopped = 0  # by this signal
+        self._stopped = False  # a signal has asked all to end
 
     def run(self) -> int:
-        """Return the exit code once all ranks have ended."""
+        """Return the exit code once all ranks have ended: that of the first that failed and was not replaced."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         for local_rank in range(self._procs):
             self._start(local_rank)
+        first = 0
         while self._ranks:
             for local_rank, code in self._ended():
                 if code == 0:
                     continue
+                if self._stopped:
+                    first = first or code  # the others may have something to save
+                    continue
                 if not self._can_replace(code):
+                    _say(f"rank {self._rank(local_rank)} has ended with {code}: all ranks of this pod end")
                     self._kill()
-                    return code if code > 0 else 128 - code
+                    return _exit_code(code)
                 self._replacements -= 1
                 _say(f"rank {self._rank(local_rank)} has ended with {code} and is replaced")
                 self._start(local_rank)
             time.sleep(LOOK_SECONDS)
-        return 0
+        return _exit_code(first)
 
     def _can_replace(self, code: int) -> bool:
         # Before the first group there is nothing that others could go on with.
         has_begun = self._node != 0 or self._meeting.number > 0
-        return not self._stopped and has_begun and self._replacements > 0 and code != STATE_LOST_EXIT
+        return has_begun and self._replacements > 0 and code != STATE_LOST_EXIT
 
     def _ended(self) -> List[tuple[int, int]]:
         ended = [(local_rank, rank.poll()) for local_rank, rank in self._ranks.items()]
@@ -102,7 +107,7 @@ class Launcher:
         self._ranks[local_rank] = subprocess.Popen(self._command, env={**self._common, **own})
 
     def _stop(self, number: int, _frame: Any) -> None:
-        self._stopped = number
+        self._stopped = True
         for rank in list(self._ranks.values()):
             rank.send_signal(number)
 
@@ -111,6 +116,11 @@ class Launcher:
             rank.kill()
         for rank in self._ranks.values():
             rank.wait()
+
+
+def _exit_code(code: int) -> int:
+    """Return what a shell says of a process that ended with ``code``."""
+    return code if code >= 0 else 128 - code
 
 
 def _say(text: str) -> None:
