@@ -37,6 +37,13 @@ def test_communicators_of_all_ranks_are_numbered_in_the_order_of_their_use() -> 
     assert (found[1, 1].name, found[1, 4].name) == ("all ranks", "all ranks, 2")
 
 
+def test_a_process_that_joined_later_knows_the_communicator_by_a_number_of_its_own() -> None:
+    job_seats = [Seat(rank=rank, comm=1 if rank == 1 else 3, size=3, place=rank) for rank in range(3)]
+    assert named(job_seats, 3) == {"all ranks": (0, 1, 2)}
+    missing = [Seat(rank=rank, comm=2, size=2, place=place) for place, rank in enumerate((0, 2))]
+    assert named(missing, 3) == {}, "while rank 1 is missing, places do not say who is there"
+
+
 def test_a_communicator_of_all_ranks_may_lack_a_member_that_has_not_used_it_yet() -> None:
     assert named(seats([(1, [[0, 1, 2]])])[:2], 3) == {"all ranks": (0, 1, 2)}
 
