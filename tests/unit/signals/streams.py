@@ -97,6 +97,18 @@ def pipeline(micro_batches: int) -> list[Call]:
     return [*(pair * micro_batches), Call(Op.ALL_REDUCE, 1 << 20, 20 * MS)]
 
 
+def one_f_one_b(micro_batches: int, *, stage: int, stages: int) -> list[Call]:
+    """Return the calls of a stage that fills the pipeline, alternates forward and backward passes, and drains it."""
+    receive, send = Call(Op.RECV, 1 << 16, 2 * MS), Call(Op.SEND, 1 << 16, 20 * MS)
+    reduce = Call(Op.ALL_REDUCE, 1 << 18, 20 * MS, comm=8)  # over the tensor-parallel ranks
+    later, earlier = stage < stages - 1, stage > 0
+    forward = [*([receive] if earlier else []), reduce, *([send] if later else [])]
+    backward = [*([receive] if later else []), reduce, *([send] if earlier else [])]
+    warm = min(stages - stage - 1, micro_batches)
+    steady = [*forward, *backward] * (micro_batches - warm)
+    return [*(forward * warm), *steady, *(backward * warm), Call(Op.ALL_REDUCE, 1 << 20, 20 * MS)]
+
+
 def fsdp(layers: int) -> list[Call]:
     """Return the all-gathers of the forward pass, then (all-gather, reduce-scatter) of the backward pass."""
     gather = Call(Op.ALL_GATHER, 1 << 20, 2 * MS)

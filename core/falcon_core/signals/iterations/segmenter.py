@@ -277,6 +277,9 @@ class IterationTracker:
         self._complete(cycle, done, next_start, interrupted=True)
         cycle.cursor = next_start
         self._history.interrupted(cycle.calls)
+        # Where each iteration has become longer by some calls, no cycle comes whole after which a review could fall.
+        if self._history.is_review_due():
+            self._take(self._search.review(self._log, cycle), done)
         return True
 
     def _sizes(self, calls: Calls, next_start: int) -> Sizes:

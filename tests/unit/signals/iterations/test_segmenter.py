@@ -13,7 +13,7 @@ from falcon_core.signals.calls.stream import Calls
 from falcon_core.signals.iterations.alignment import Alignment, exact_alignment, usual_alignment
 from falcon_core.signals.iterations.segmenter import Iteration, IterationTracker
 from falcon_core.wire.ring import Op
-from tests.unit.signals.streams import MS, Call, Script, ddp, pipeline
+from tests.unit.signals.streams import MS, Call, Script, ddp, one_f_one_b, pipeline
 
 CYCLE = [*ddp(4), Call(Op.ALL_REDUCE, 4, 5 * MS)]
 
@@ -70,6 +70,17 @@ def test_batches_do_not_matter(batch: int) -> None:
     shared = min(len(whole), len(split))
     assert shared >= len(whole) - 2  # the newest iterations may wait for the calls that follow
     assert split[:shared] == whole[:shared]
+
+
+@pytest.mark.parametrize("stage", range(3))
+def test_a_cycle_that_more_micro_batches_only_lengthen_is_searched_again(stage: int) -> None:
+    script = Script()
+    script.cycle(one_f_one_b(4, stage=stage, stages=4), times=60)
+    script.cycle(one_f_one_b(8, stage=stage, stages=4), times=60)
+    tracker = IterationTracker()
+    done = tracker.feed(script.calls)
+    assert tracker.period_calls == len(one_f_one_b(8, stage=stage, stages=4))
+    assert [each.interrupted for each in done[-30:]] == [False] * 30
 
 
 def test_another_job_phase_is_searched_anew() -> None:
