@@ -35,7 +35,9 @@ class RankAgent:
         self._chain.feed(records)
         self._comms.feed(records)
         if self._profile is not None:
-            self.is_profiled = self._profile.is_on(self._chain.slowdown, self._chain.iterations, _CONSECUTIVE)
+            self.is_profiled = self._profile.is_on(
+                self._chain.slowdown, self._chain.iterations, _CONSECUTIVE, learns=self._chain.learns_compute
+            )
 
     def sent(self, rank: int, unix_offset_ns: int) -> RankSignals:
         """Return the rank's report."""

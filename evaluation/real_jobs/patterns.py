@@ -92,6 +92,8 @@ _KINDS: Final[tuple[Kind, ...]] = (
 
 _CALLS: Final[tuple[tuple[Calls, str], ...]] = (("Blocking", ""), ("Enqueued", ", NCCL"))
 
+_CALLS_IN_PASSES: Final[tuple[Kind, ...]] = ("3D", "packed sequences", "padded experts")
+
 _STRAGGLERS: Final = tuple(
     Pattern(name=f"straggler {factor} ×, {kind}", kind=kind, iterations=1100, faults=(does.straggler(factor),))
     for kind in _KINDS
@@ -109,6 +111,20 @@ _PULSES: Final = tuple(
     for calls, suffix in _CALLS
     for factor in (3, 6, 40)
     for every in (2, 5, 10)
+)
+
+_CHANGES_OF_CALLS: Final = tuple(
+    Pattern(
+        name=f"straggler 1.5 × {when} 4 → {count} micro-batches, {kind}{suffix}",
+        kind=kind,
+        calls=calls,
+        effects=(does.steps_of_microbatches((0, 4), (500, count)),),
+        faults=(does.straggler(1.5, onset=500 + after),),
+    )
+    for kind in _CALLS_IN_PASSES
+    for calls, suffix in _CALLS
+    for count in (8, 6)
+    for after, when in ((-100, "before"), (0, "at"), (80, "80 after"), (400, "400 after"))
 )
 
 _FAULTS: Final = (
@@ -195,7 +211,9 @@ _FAULTS: Final = (
     Pattern(name="slow link, NCCL", kind="data parallel", calls="Enqueued", faults=(does.slow_link(4.0),)),
 )
 
-PATTERNS: Final = {pattern.name: pattern for pattern in (*_HEALTHY, *_RHYTHMS, *_STRAGGLERS, *_PULSES, *_FAULTS)}
+PATTERNS: Final = {
+    pattern.name: pattern for pattern in (*_HEALTHY, *_RHYTHMS, *_STRAGGLERS, *_PULSES, *_CHANGES_OF_CALLS, *_FAULTS)
+}
 
 FULL: Final = (
     "constant 3D",

@@ -124,7 +124,9 @@ class Tracker:
         """
         width = self.detection.consecutive_iterations
         profiled = [
-            tracked.profile.is_on(tracked.chain.slowdown, tracked.chain.iterations, width)
+            tracked.profile.is_on(
+                tracked.chain.slowdown, tracked.chain.iterations, width, learns=tracked.chain.learns_compute
+            )
             for tracked in self._tracked.values()
             if tracked.enqueues
         ]

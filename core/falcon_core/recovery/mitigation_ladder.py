@@ -153,6 +153,12 @@ def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common 
     """
     if probe_targets.is_suspected_group(slow):
         return Step(group_comparison.follow(state, slow, look))
+    taken = _under_other_calls(state, slow, look, shared)
+    return _search(state, slow, look, shared) if taken is None else taken
+
+
+def _search(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> Step:
+    """Look for the culprit, the slow link or the job's own change; forget the slowdown if it passes."""
     found = stragglers(compared_ranks(look.obs), look.policy, slow)
     # In a generation that began slowly, agents have taken the slow level for healthy.
     culprit = culprit_of(found, look, shared, never_well=slow.onset.iteration <= 1)
@@ -178,7 +184,8 @@ def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common 
         slow, usual = suspects[-1]
         slow = replace(slow, usual=usual)
     # No rank is named: the slowdown is reported only once it outlasts its possible explanations.
-    slow = reporting_threshold.after_look(state, slow, look)
+    if not slow_from_start.is_void(slow, state, look.obs):
+        slow = reporting_threshold.after_look(state, slow, look)
     slow = flapping.after_look(slow, look.obs.now, well=_is_well(state, slow, look))
     if flapping.is_over(slow, look.obs.now, rebalance.hold_seconds(state)):
         return _passed(state, slow, look)
@@ -194,6 +201,24 @@ def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common 
     if link is not None and not slow.id:
         state, slow = numbered(state, detected(slow, link), look.policy)
     return _climb(state, replace(slow, subject=link), look)
+
+
+def _under_other_calls(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> Step | None:
+    """Judge a slowdown without a name by the present calls; None if it began under them, or too little is known.
+
+    What it began at is the level of other calls, and says nothing now (``slow_from_start.is_void``). A new onset is a
+    slowdown of its own. Without one the peers decide: a rank stands out, or the slowdown is over.
+    """
+    if not slow_from_start.is_void(slow, state, look.obs):
+        return None
+    reopened = onset.look(without_leader(state), look).leader
+    if reopened is not None and not reopened.onset.from_start and reopened.onset.iteration > slow.onset.iteration:
+        reopened = replace(reopened, id=slow.id)
+        return Step(with_leader(state, detected(reopened, None) if slow.id else reopened))
+    found = slow_from_start.incident(state, look)
+    if found is not None and found.culprit is not None:
+        return _blame(state, replace(found, id=slow.id), found.culprit, look, shared)
+    return _passed(state, slow, look) if slow_from_start.finds_none(state, look.obs) else None
 
 
 def _climb(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:

@@ -231,7 +231,9 @@ def describe_slowdown(
 def _slowdown(slow: SlowIncident, culprit: Culprit, *, by_itself: bool) -> str:
     job = _job_factor(slow, by_itself=by_itself)
     if slow.onset.from_start:
-        reference = "its peers' compute time, since the first iteration"
+        began = slow.onset.iteration
+        first = "the first iteration" if began <= 1 else f"iteration {began}, from which on its calls are others"
+        reference = f"its peers' compute time, since {first}"
     else:
         reference = "its normal compute time"
     return f"{job}; rank {culprit.rank} takes {culprit.slowdown:.1f}x {reference}"

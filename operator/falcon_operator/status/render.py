@@ -218,11 +218,9 @@ def _slow_summary(slow: SlowIncident, recovery: RecoveryState, policy: Policy, *
     since = clock_time(slow.onset.at)
     if slow.culprit is not None:
         culprit = slow.culprit
-        reference = (
-            "its peers' compute time from the start"
-            if slow.onset.from_start
-            else f"its normal compute time since {since}"
-        )
+        whose = "its peers'" if slow.onset.from_start else "its normal"
+        from_first = slow.onset.from_start and slow.onset.iteration <= 1
+        reference = f"{whose} compute time {'from the start' if from_first else f'since {since}'}"
         # The line has room for one slow node, the first. Of the others it gives the number.
         further = len(recovery.further)
         more = f", and {further} more node{'s' * (further > 1)}" if further else ""

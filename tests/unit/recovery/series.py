@@ -65,14 +65,14 @@ class Agent:
         if len(self._first) == HEALTHY_DELAY:
             self._compute = Reference.of(np.array(self._first))
 
-    def signals(self, rank: int, iterations: int, ranks: int) -> RankSignals:
+    def signals(self, rank: int, iterations: int, ranks: int, calls: int) -> RankSignals:
         slowdown, reference = self._detector.slowdown, self._detector.reference
         excess = min(newest[3] for newest in self._newest)
         return RankSignals(
             rank=rank,
             tracking="Tracking",
             iterations=iterations,
-            period_calls=4,
+            period_calls=calls,
             iteration_ns=[newest[0] for newest in self._newest],
             compute_ns=[newest[1] for newest in self._newest],
             wait_ns=[newest[2] for newest in self._newest],
@@ -107,6 +107,7 @@ class Job:
     ``shown``: what the ranks' calls show of their work. ``load``: by iteration, how many times as much each rank has to
     do as its bytes say; the agents report computations without it.
     ``least``: by iteration, how many times as long as at first the rest of the job keeps the ranks waiting at least.
+    ``calls``: by iteration, how many calls it makes; with another number the agents learn again what is healthy.
     ``procs``: ranks of a node. ``pod_seconds``: how long a replica's new pod takes to become ready; after the switch
     its ranks are well. ``spares``: that the pool has; None: there is no pool.
     """
@@ -128,6 +129,7 @@ class Job:
         spares: int | None = None,
         procs: int = 1,
         least: Callable[[int], float] = lambda iteration: 0.0,
+        calls: Callable[[int], int] = lambda iteration: 4,
     ) -> None:
         self._work, self._transfers = work, transfers
         self._shown, self._load = shown, load
@@ -140,7 +142,7 @@ class Job:
             world_size=ranks,
             stages=stages,
         )
-        self._procs, self._least = procs, least
+        self._procs, self._least, self._calls = procs, least, calls
         self._now_ns = int(NOW * 1e9)
         self.looks: list[Look] = []
         self._state = RecoveryState()
@@ -220,6 +222,8 @@ class Job:
         self._iteration += 1
         self._made += 1
         count = len(self._agents)
+        if self._calls(self._iteration) != self._calls(self._iteration - 1):
+            self._agents = [Agent() for _ in self._agents]
         noise = np.exp(self._noise * self._random.standard_normal(count))
         noise *= math.exp(self._common_noise * self._random.standard_normal())
         work = np.broadcast_to(self._work(self._iteration), count).copy()
@@ -235,7 +239,6 @@ class Job:
 
     def observation(self) -> Observation:
         """Return what the operator sees now."""
-        count = len(self._agents)
         return Observation(
             now=self.now,
             generation=self._generation,
@@ -250,11 +253,14 @@ class Job:
                     replica=number // self._procs,
                     process="Running",
                     fresh=True,
-                    sent=replace(agent.signals(number, self._made, count), work=self._shown, load=self._loaded()),
+                    sent=replace(self._sent(number, agent), work=self._shown, load=self._loaded()),
                 )
                 for number, agent in enumerate(self._agents)
             ],
         )
+
+    def _sent(self, rank: int, agent: Agent) -> RankSignals:
+        return agent.signals(rank, self._made, len(self._agents), self._calls(self._iteration))
 
     # -- what was seen ---------------------------------------------------------------------------------------------
 

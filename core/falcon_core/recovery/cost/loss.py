@@ -8,6 +8,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis.culprit_timing import excess_ns, named_for_ns
 from falcon_core.recovery.diagnosis.shared_growth import Common
+from falcon_core.recovery.diagnosis.stragglers import gained_since
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
@@ -92,7 +93,12 @@ def _own_level(
     if slow.culprit is None or slow.onset.from_start or slow.moved is not None:
         return level_ns
     own_ns = excess_ns(slow.culprit, look, min(fresh, RECENT_ITERATIONS))
-    if own_ns is None or own_ns >= JUDGEMENT.action_share * (level_ns - well_ns):
+    if own_ns is None:
+        return level_ns
+    # Where its peers compute more than when it was named, or less, the job has changed: that is neither loss nor gain.
+    if gained_since(slow.culprit, look) != 1.0:
+        return well_ns + max(0.0, own_ns)
+    if own_ns >= JUDGEMENT.action_share * (level_ns - well_ns):
         return level_ns
     return well_ns + max(0.0, own_ns)
 

@@ -79,7 +79,7 @@ def with_newest_figures(slow: SlowIncident, current: Culprit | None, now: float)
     if not explained and now - slow.refreshed_at < REFRESH_SECONDS:
         return slow
     # Its agent has taken the slow level for healthy, so the peers stay the reference.
-    if slow.onset.iteration <= 1 and named.healthy_compute_ns is None:
+    if (slow.onset.from_start or slow.onset.iteration <= 1) and named.healthy_compute_ns is None:
         slowdown = round(current.compute_ns / current.peers_compute_ns, 2)
         current = replace(current, healthy_compute_ns=None, slowdown=slowdown)
     culprit = _refreshed(named, current)

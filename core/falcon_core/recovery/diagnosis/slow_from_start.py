@@ -1,10 +1,12 @@
-"""Name ranks that have computed longer than their peers since the first iteration of a generation.
+"""Name ranks that have computed longer than their peers since the first iteration with the present calls.
 
-Such a slowdown has no onset, and the first generation has no earlier one to compare it with
+These are a generation's first calls, or those since a change: more micro-batches, longer sequences, another phase of
+the job. The agents learn the healthy level of other calls again, and take a slow rank for healthy that became slow
+before, or soon after. Such a slowdown has no onset, and there is no earlier level of the same work to compare it with
 (``signals.changepoint.generation_level``). Only the peers are left: the ranks of a pipeline stage whose iterations have
 the same number of calls. All of these conditions have to hold, because there is no other evidence:
 
-- **Longer.** The mean over the generation's iterations (what its agent takes for its healthy computation) is
+- **Longer.** The mean over the iterations with these calls (what its agent takes for its healthy computation) is
   ``lasting_factor`` times the median of the others', and its newest iterations are longer by half of that at least.
 - **Apart.** The excess is ``apart_factor`` times the distance within which ``apart_share`` of the other ranks lie
   around the median of their group. Where the ranks' work differs by nature, hardly any rank stands apart.
@@ -16,7 +18,8 @@ the same number of calls. All of these conditions have to hold, because there is
   iterations.
 
 Hysteresis: no rank is added later than ``SETTLED_ITERATIONS`` after the first look, and a rank that no longer stands
-out is not added again. So a generation has at most one such incident. Slowness that begins later is found by its onset.
+out is not added again. So there is at most one such incident for each change of the calls. Slowness that begins later
+is found by its onset.
 """
 
 from __future__ import annotations
@@ -45,7 +48,12 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import SinceStart
-from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
+from falcon_core.signals.changepoint.generation_level import (
+    SETTLED_ITERATIONS,
+    Level,
+    same_bytes,
+    slowdown_since_earlier,
+)
 from falcon_core.signals.changepoint.reference import MEAN_SAMPLES
 from falcon_core.signals.job.culprits import median_of_others
 from falcon_core.stats.medians import Floats, median, medians
@@ -60,20 +68,21 @@ replace = msgspec.structs.replace
 
 
 def look(state: RecoveryState, look: Look) -> RecoveryState:
-    """Return the state with the ranks that have stood out at every look at this generation so far."""
-    before = state.suspicions.since_start
-    if before is not None and before.generation != look.obs.generation:
-        before = None
+    """Return the state with the ranks that have stood out at every look at the present calls so far."""
+    before = _of_present_calls(state, look.obs)
+    if before is not None and before != state.suspicions.since_start:
+        state = _with_since_start(state, before)
     if not _is_open(before, look.obs) or not _is_quiet(state, look.obs):
         return state
     groups = settled_groups(look)
     known = {rank.rank: rank for rank in chain.from_iterable(groups)}
-    if before is None:
-        patient = look.obs.iterations < PATIENCE_ITERATIONS
+    if before is None or before.settles:
+        patient = look.obs.iterations < (before.began if before is not None else 0) + PATIENCE_ITERATIONS
         # Ranks settle at different times. After this long, more than half of them have to be enough.
         if len(known) < len(look.obs.ranks) and (patient or 2 * len(known) <= len(look.obs.ranks)):
             return state
-        before = SinceStart(generation=look.obs.generation, iteration=look.obs.iterations)
+        first = SinceStart(generation=look.obs.generation) if before is None else replace(before, settles=False)
+        before = replace(first, iteration=look.obs.iterations)
     if not known.keys() >= set(before.ranks):
         return state  # of a rank that did not report nothing is known now
     ranks = _remaining(before, groups, look)
@@ -85,13 +94,32 @@ def _with_since_start(state: RecoveryState, since_start: SinceStart | None) -> R
     return replace(state, suspicions=replace(state.suspicions, since_start=since_start))
 
 
+def is_void(slow: SlowIncident, state: RecoveryState, obs: Observation) -> bool:
+    """Check whether the agents have learned the level of other calls since the onset: the old level says nothing now.
+
+    Where their levels do not settle in time, the slowdown is held against the old level nevertheless.
+    """
+    since = state.suspicions.since_start
+    if since is None or since.generation != obs.generation or slow.onset.generation != obs.generation:
+        return False
+    settled = not since.settles or obs.iterations < since.began + PATIENCE_ITERATIONS
+    return settled and slow.onset.iteration < since.began
+
+
+def finds_none(state: RecoveryState, obs: Observation) -> bool:
+    """Check whether the ranks were compared since the levels of the present calls settled, and none stands out."""
+    since = state.suspicions.since_start
+    compared = since is not None and not since.settles and since.generation == obs.generation
+    return compared and since is not None and not _is_open(since, obs)
+
+
 def asked(state: RecoveryState, obs: Observation) -> list[int]:
     """Return the ranks whose detail is needed before they can be named, in ascending order."""
     return sorted(_confirmed(state, obs))
 
 
 def named(state: RecoveryState, look: Look) -> Culprit | None:
-    """Return the slowest of the ranks that have been slow since the first iteration; None while this is not certain."""
+    """Return the slowest of the ranks that have been slow since these calls began; None while this is not certain."""
     ranks = _confirmed(state, look.obs)
     if not ranks or not _is_quiet(state, look.obs):
         return None
@@ -104,27 +132,31 @@ def named(state: RecoveryState, look: Look) -> Culprit | None:
 
 
 def incident(state: RecoveryState, look: Look) -> SlowIncident | None:
-    """Return an incident without an id that counts from the generation's first iteration; None if no rank is named."""
-    culprit = named(state, look)
+    """Return an incident without an id that counts from the first iteration with these calls; None if none is named."""
+    culprit, since = named(state, look), state.suspicions.since_start
     slow_ns = look.obs.iteration_ns(RECENT_ITERATIONS, fresh=True)
-    if culprit is None or slow_ns is None:
+    if culprit is None or since is None or slow_ns is None:
         return None
     groups = settled_groups(look)
     share = _gained_share(groups, _confirmed(state, look.obs))
-    slow = slowdown(look.obs, healthy_ns=round(slow_ns * (1 - share)), slow_ns=int(slow_ns))
+    slow = slowdown(look.obs, healthy_ns=round(slow_ns * (1 - share)), slow_ns=int(slow_ns), began=since.began)
     return replace(slow, onset=replace(slow.onset, from_start=True), subject=culprit)
 
 
-def slowdown(obs: Observation, *, healthy_ns: int, slow_ns: int) -> SlowIncident:
-    """Return a suspicion without a name that counts from the generation's first iteration."""
+def slowdown(obs: Observation, *, healthy_ns: int, slow_ns: int, began: int = 1) -> SlowIncident:
+    """Return a suspicion without a name that counts from the iteration ``began`` of the generation."""
+    lasted_seconds = (obs.iterations - began + 1) * slow_ns / 1e9
     return SlowIncident(
         id="",
         phase="Suspected",
         onset=SlowdownOnset(
-            at=resumed_at(obs), generation=obs.generation, iteration=1, reported_iteration=obs.iterations
+            at=resumed_at(obs) if began <= 1 else obs.now - lasted_seconds,
+            generation=obs.generation,
+            iteration=began,
+            reported_iteration=obs.iterations,
         ),
         times=IterationTimes(healthy_ns=healthy_ns, slow_ns=slow_ns),
-        loss=Loss(generation=obs.generation),
+        loss=Loss(generation=obs.generation, counted_iterations=began - 1),
     )
 
 
@@ -145,10 +177,11 @@ def present(slow: SlowIncident, look: Look) -> Culprit | None:
 
 
 def forget(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
-    """Return the state after a slowdown that passed: no rank is slow since this generation's first iteration."""
+    """Return the state after a slowdown that passed: no rank is slow since the present calls began."""
     if not slow.onset.from_start:
         return state
-    return _with_since_start(state, SinceStart(generation=obs.generation))
+    since = _of_present_calls(state, obs) or SinceStart(generation=obs.generation)
+    return _with_since_start(state, replace(since, settles=False, iteration=0, ranks=[], reports=0))
 
 
 # -- the job's own earlier generations ---------------------------------------------------------------------------------
@@ -192,11 +225,30 @@ def against_earlier(state: RecoveryState, look: Look, tracked: list[RankSeen]) -
 # -- what is remembered ------------------------------------------------------------------------------------------------
 
 
+def _of_present_calls(state: RecoveryState, obs: Observation) -> SinceStart | None:
+    """Return what is known of the present calls; None while the generation's first calls are not known."""
+    since = state.suspicions.since_start
+    if since is not None and since.generation != obs.generation:
+        since = None
+    calls = sum(rank.sent.period_calls or 0 for rank in obs.ranks)
+    # While a rank's agent searches for the calls of its iterations, it is not known which of them are the present ones.
+    if not calls or not all(rank.sent.period_calls for rank in obs.ranks):
+        return since
+    sizes = int(median([-1 if rank.sent.size_class is None else rank.sent.size_class for rank in obs.ranks]))
+    if since is None:
+        return SinceStart(generation=obs.generation, calls=calls, size_class=sizes, settles=True)
+    if since.calls and (calls != since.calls or not same_bytes(sizes, since.size_class)):
+        began = obs.iterations + 1
+        return SinceStart(generation=obs.generation, began=began, calls=calls, size_class=sizes, settles=True)
+    return replace(since, calls=calls, size_class=sizes) if not since.calls else since
+
+
 def _is_open(before: SinceStart | None, obs: Observation) -> bool:
-    """Check whether a rank is, or may still become, a suspect in this generation."""
-    if before is None:
+    """Check whether a rank is, or may still become, a suspect in iterations with these calls."""
+    if before is None or before.settles:
+        begun = before.began - 1 if before is not None else 0
         # Later than that, a healthy computation is the mean of the newest iterations alone.
-        return SETTLED_ITERATIONS <= obs.iterations <= MEAN_SAMPLES
+        return SETTLED_ITERATIONS <= obs.iterations - begun <= MEAN_SAMPLES
     return bool(before.ranks) or _may_join(before, obs)
 
 

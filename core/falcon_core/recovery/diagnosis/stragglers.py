@@ -348,6 +348,9 @@ def _has_recovered(slow: SlowIncident, named: Culprit, tracked: list[RankSeen], 
         return True
     if slow.onset.from_start or slow.onset.unreported or slow.moved is not None or look.obs.shared_unevenly:
         return False
+    # Where its peers compute more or less than then, the job has another iteration time without any relief.
+    if gained_since(named, look) != 1.0:
+        return False
     # Its own times say that it is slow: the job's have to lie at their level, not just below what an onset needs.
     return culprit.sent.onset is None and _is_healthy(look, slow, look.policy.verify / 2, fresh=False)
 
@@ -357,10 +360,10 @@ def reference_ns(named: Culprit, look: Look) -> float:
 
     Times what its peers have gained or lost since it was named.
     """
-    return (named.healthy_compute_ns or named.peers_compute_ns) * _gained_since(named, look)
+    return (named.healthy_compute_ns or named.peers_compute_ns) * gained_since(named, look)
 
 
-def _gained_since(named: Culprit, look: Look) -> float:
+def gained_since(named: Culprit, look: Look) -> float:
     """Return the computation of the culprit's peers now ÷ then; 1 where the difference is noise, or not known.
 
     Each peer is compared with itself, because peers may differ by nature. Three quarters of them have to have gained,

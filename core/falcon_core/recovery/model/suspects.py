@@ -9,9 +9,13 @@ from falcon_core.recovery.model.stored import Stored
 
 
 class SinceStart(Stored, frozen=True, kw_only=True):
-    """The ranks that are slower than their peers since a generation's levels settled (``slow_from_start``)."""
+    """The ranks that are slower than their peers since the levels of some calls settled (``slow_from_start``)."""
 
     generation: int
+    began: int = 1  # iteration from which iterations have had these calls
+    calls: int = 0  # number of calls of an iteration, of all ranks together; 0: not known yet
+    size_class: int = -1  # class of their bytes (``wire.reporting.messages``); -1: not known, or bytes vary
+    settles: bool = False  # the ranks' levels of these calls have not settled yet
     iteration: int = 0  # iteration at the first look; 0: no rank is added any more
     ranks: list[int] = []  # at most ``slow_from_start.MOST_SUSPECTS``
     reports: int = 0  # number of reports in which all of these ranks were slow

@@ -53,9 +53,14 @@ def same_work(level: Level, other: Level) -> bool:
     """Check whether iterations of the two levels do the same work, as far as their calls and bytes show it."""
     if level.world_size != other.world_size or level.period_calls != other.period_calls:
         return False
-    if level.size_class < 0 or other.size_class < 0:
-        return level.size_class == other.size_class
-    apart = abs(level.size_class - other.size_class)
+    return same_bytes(level.size_class, other.size_class)
+
+
+def same_bytes(size_class: int, other: int) -> bool:
+    """Check whether iterations of these two classes of bytes (``Level.size_class``) have as many bytes."""
+    if size_class < 0 or other < 0:
+        return size_class == other
+    apart = abs(size_class - other)
     return min(apart, SIZE_CLASSES - apart) <= 1
 
 

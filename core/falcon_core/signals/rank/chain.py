@@ -322,6 +322,11 @@ class RankChain:
         slow = self._detector.slowdown is not None and slow_ns is not None and bool(computes)
         return slow and statistics.median(computes) > (slow_ns or 0)
 
+    @property
+    def learns_compute(self) -> bool:
+        """Return whether the rank's cycle is known, and its healthy computation is not."""
+        return self._tracker.cycle_calls is not None and self._healthy_compute.level_ns is None
+
     def _slow_compute_ns(self) -> float | None:
         """Return the computation [ns] that is slow; None while the healthy level is learned."""
         healthy_ns = self._healthy_compute.level_ns

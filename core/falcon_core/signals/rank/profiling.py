@@ -8,6 +8,10 @@ each other see both within a few iterations. So each agent decides by itself, an
 A profile lasts as long as what is compared: all windows of C cycles, and one for cycles that are under way. For pulses
 it is longer, by the window of their means. While the slowdown lasts it is repeated in one cycle of ``_APART``, so that
 the job's newest state is known.
+
+A rank is profiled, too, until its healthy computation is known: in a generation, and again after a change of its calls,
+whose healthy level is learned again. At one cycle in 20 that takes hundreds of iterations, in which a rank that becomes
+slow has nothing to be compared with. The first iterations may still warm up, and teach nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +20,11 @@ from typing import Final
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.signals.changepoint.detector import Slowdown
+from falcon_core.signals.changepoint.expected_time import LEAST_SAMPLES
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 
 SAMPLE_EVERY: Final = 20  # cycles, of which the device times one
+_LEARNING: Final = 4 * LEAST_SAMPLES  # cycles, at most, until the healthy computation is known
 _APART: Final = 10  # lengths of a profile, from the begin of a profile to the begin of the next
 
 
@@ -27,20 +34,32 @@ class Profile:
     def __init__(self) -> None:
         self._onset: int | None = None  # iteration at whose end the newest onset was certain
         self._begun_at: int | None = None  # iteration, of the newest profile
+        self._learns_from: int | None = None  # iteration since which the healthy computation is being learned
 
-    def is_on(self, slowdown: Slowdown | None, iterations: int, consecutive: int) -> bool:
+    def is_on(self, slowdown: Slowdown | None, iterations: int, consecutive: int, *, learns: bool = False) -> bool:
         """Check whether every cycle is to be timed now.
 
-        ``iterations``: the rank's, which begin again with another period; ``consecutive``: C.
+        ``iterations``: the rank's, which may begin again with another period; ``consecutive``: C; ``learns``: the
+        rank's cycle is known, and its healthy computation is not.
         """
+        is_learning = self._is_learning(iterations, learns=learns)
         onset = None if slowdown is None else slowdown.reported_iteration
         has_changed = onset != self._onset
         self._onset = onset
         if has_changed or (self._begun_at is not None and iterations < self._begun_at):
             self._begun_at = iterations
-        if self._begun_at is None:
-            return False
+        if self._begun_at is None or is_learning:
+            return is_learning
         since, length = iterations - self._begun_at, (JUDGEMENT.lasting_windows + 1) * consecutive
         if slowdown is not None:
             length += slowdown.window
         return (since if slowdown is None else since % (_APART * length)) < length
+
+    def _is_learning(self, iterations: int, *, learns: bool) -> bool:
+        """Check whether every cycle is to be timed so that the healthy computation is learned."""
+        if not learns:
+            self._learns_from = None
+            return False
+        if self._learns_from is None or iterations < self._learns_from:
+            self._learns_from = iterations
+        return 0 <= iterations - self._learns_from - SETTLED_ITERATIONS < _LEARNING

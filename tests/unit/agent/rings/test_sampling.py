@@ -53,9 +53,9 @@ def test_every_cycle_is_timed_for_a_while_once_an_enqueuing_rank_is_slow(
 ) -> None:
     """Check it reading by reading: sampled while the rank is well, each cycle from the onset on, and sampled again."""
     script = Script(jitter=0.02)
-    script.cycle(ddp(5), times=60)
+    script.cycle(ddp(5), times=45)  # earlier than the computation is learned
     well = len(script.records)
-    script.cycle(ddp(5), times=60, slowdown=2.0)
+    script.cycle(ddp(5), times=120, slowdown=2.0)
     records = script.records
     records["kind"] = kind
     (tmp_path / RINGS_DIR).mkdir(parents=True)

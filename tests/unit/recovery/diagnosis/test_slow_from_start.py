@@ -202,7 +202,7 @@ def test_the_same_report_counts_once() -> None:
     for _ in range(20):
         state = mitigation_ladder.step(state, Look(obs, played.policy)).state
     assert state.suspicions.since_start == SinceStart(
-        generation=1, iteration=100, ranks=[5], reports=1, counted_iteration=100
+        generation=1, calls=4 * RANKS, iteration=100, ranks=[5], reports=1, counted_iteration=100
     ), "twenty looks at one report"
     assert state.leader is None
 
@@ -221,7 +221,7 @@ def test_a_job_whose_start_is_slow_against_an_earlier_generation_is_explained_by
 
 def test_each_generation_is_looked_at_for_itself() -> None:
     played = job(lambda iteration: only(5, 1.4, RANKS)).run(100)
-    earlier = RecoveryState(suspicions=Suspicions(since_start=SinceStart(generation=1)))
+    earlier = RecoveryState(suspicions=Suspicions(since_start=SinceStart(generation=1, calls=4 * RANKS)))
     second = replace(played.observation(), generation=2)
     state = slow_from_start.look(earlier, Look(second, played.policy))
     assert state.suspicions.since_start is not None
@@ -234,4 +234,5 @@ def test_the_first_look_waits_for_every_rank() -> None:
     obs = played.observation()
     late = replace(obs.ranks[5], sent=replace(obs.ranks[5].sent, iterations=0, healthy_compute_ns=None))
     missing = replace(obs, ranks=[late if rank.rank == 5 else rank for rank in obs.ranks])
-    assert slow_from_start.look(RecoveryState(), Look(missing, played.policy)).suspicions.since_start is None
+    since_start = slow_from_start.look(RecoveryState(), Look(missing, played.policy)).suspicions.since_start
+    assert since_start == SinceStart(generation=1, calls=4 * RANKS, settles=True)

@@ -6,6 +6,7 @@ import msgspec
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.signals.changepoint.detector import Slowdown
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_core.signals.rank.profiling import Profile
 
 C = 5
@@ -21,6 +22,22 @@ def profiled(slowdowns: list[Slowdown | None], first: int = 1) -> list[int]:
 
 def test_a_rank_that_is_well_is_never_profiled() -> None:
     assert profiled([None] * 1000) == []
+
+
+def learning(learns: list[bool], first: int = 1) -> list[int]:
+    """Return the iterations of which every cycle is timed while no slowdown is open."""
+    profile = Profile()
+    return [at for at, unknown in enumerate(learns, first) if profile.is_on(None, at, C, learns=unknown)]
+
+
+def test_a_rank_is_profiled_until_its_healthy_computation_is_known() -> None:
+    begins = 1 + SETTLED_ITERATIONS
+    assert learning([True] * 70 + [False] * 500) == [*range(begins, 71)]
+    assert learning([True] * 70 + [False] * 100 + [True] * 70, 400)[-1] == 639, "again under other calls"
+
+
+def test_a_rank_whose_device_times_do_not_come_is_not_profiled_for_ever() -> None:
+    assert len(learning([True] * 5_000)) == 64
 
 
 def test_an_onset_and_its_relief_are_profiled_for_as_long_as_what_is_compared() -> None:
