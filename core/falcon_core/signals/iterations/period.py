@@ -20,7 +20,10 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). These rules decide w
   most MOST_MICRO_BATCHES of them, that call is a part of the iteration.)
 - *One token only.* Equal tokens show nothing; the gaps between them may: several equal gradient buckets come in a burst
   after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the long
-  gaps make up a good part of the time; otherwise each call is an iteration.
+  long gaps make up a good part of the time; otherwise each call is an iteration. Lags at which gaps recur only because
+  many gaps in a row are alike (layers) come before the first lag at which they do not, and do not count.
+- *One micro-batch only.* The last stage of a pipeline without other calls receives and sends, over and over. The time
+  from micro-batch to micro-batch is treated likewise: it is longer where an iteration begins.
 - *Sizes that vary.* Where no run is long enough because of sizes that depend on the data, these are ignored
   (``variable_sizes``).
 - *Other sizes.* A run that came at least twice before in other sizes, about as long, was broken each time: layers of an
@@ -64,6 +67,7 @@ _FEW_GAPS = 48
 _UNEVEN_GAPS = 2.5  # ratio of the 90th to the 10th percentile
 _LONG_GAP = 1.5  # a gap that stands out, against the shortest
 _LONG_GAPS_TIME = 0.3  # share of the cycle's time in gaps that stand out
+_LONG_MICRO_BATCHES_TIME = 0.03  # the same for micro-batches: few make an iteration by themselves
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -138,7 +142,19 @@ def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
         return None
     if _came_in_other_sizes(calls, lag, run):
         return None
-    return _iterations_and_extras(calls, lag, first) or Period(lag, first)
+    by_time = _of_micro_batches(calls, lag, first) if _like_a_micro_batch(calls, lag) else None
+    return by_time or _iterations_and_extras(calls, lag, first) or Period(lag, first)
+
+
+def _of_micro_batches(calls: Calls, lag: int, first: int) -> Period | None:
+    """Find the iterations of a run of micro-batches of ``lag`` calls, by the time from one to the next."""
+    starts = calls.starts_ns[first:]
+    whole = starts[: (len(starts) - 1) // lag * lag + 1 : lag]
+    count = gap_period(np.maximum(whole[1:] - whole[:-1], 1), least_time=_LONG_MICRO_BATCHES_TIME)
+    if count is None or count == 1:
+        return None
+    gaps = np.maximum(starts[1:] - starts[:-1], 1)
+    return Period(lag * count, first + 1 + longest_gap_phase(gaps, lag * count), by_gaps=True)
 
 
 def _noisy(calls: Calls) -> Period | None:
@@ -335,8 +351,11 @@ def _one_token(calls: Calls, first: int) -> Period | None:
     return Period(1, first) if lag == 1 else Period(lag, first + 1 + longest_gap_phase(gaps, lag), by_gaps=True)
 
 
-def gap_period(gaps_ns: Ints) -> int | None:
-    """Find the lag at which gaps between equal calls recur: 1 where none stands out, None if there are too few."""
+def gap_period(gaps_ns: Ints, least_time: float = _LONG_GAPS_TIME) -> int | None:
+    """Find the lag at which gaps between equal calls recur: 1 where none stands out, None if there are too few.
+
+    ``least_time``: the least share of the time in gaps that stand out.
+    """
     count = gaps_ns.shape[0]
     if count < EVIDENCE_CALLS_ONE_TOKEN - 1:
         return None
@@ -362,18 +381,39 @@ def gap_period(gaps_ns: Ints) -> int | None:
     # Random gaps correlate by chance, the more so the fewer pairs a lag has.
     by_chance = _CHANCE_DEVIATIONS / np.sqrt(count - lags)
     recurrence[recurrence < np.maximum(by_chance, _GAP_RECURRENCE)] = 0.0
+    # Where neighbouring gaps are alike, those a few places apart are, too.
+    recurrence[1 : 1 + _first(recurrence[1:] == 0.0)] = 0.0
     best = float(recurrence[2:].max())
     if best == 0.0:
         return plain
-    # Multiples of the period recur as well as the period itself: take the first lag that is nearly as good as the best.
-    lag = 2 + int(np.argmax(recurrence[2:] >= _GAP_BEST_SHARE * best))
+    lag = _nearly_best(recurrence, best)
+    if lag is None:
+        return None
     # The lag found may be a multiple of the true one.
     parts = [part for part in range(2, lag // REPETITIONS + 1) if lag % part == 0]
     half = lag // 2
     if lag % 2 == 0 and half > 1 and not _halves_differ(logs, lag):
         parts.append(half)
     lag = next((part for part in parts if recurrence[part] >= _GAP_PART_SHARE * best), lag)
-    return lag if _computes_in_long_gaps(gaps_ns, lag) else plain
+    return lag if _computes_in_long_gaps(gaps_ns, lag, least_time) else plain
+
+
+def _nearly_best(recurrence: Floats, best: float) -> int | None:
+    """Return the first lag that recurs nearly as well as the ``best``, since multiples of the period recur as well.
+
+    None where gaps recur better and better up to the longest lag that can be seen yet: [lags].
+    """
+    near = recurrence >= _GAP_BEST_SHARE * best
+    lag = 2 + int(near[2:].argmax())
+    # Where neighbouring gaps are alike, so are the lags around the period: the best of these lags is the period.
+    alike = _first(~near[lag:])
+    lag += int(recurrence[lag : lag + alike].argmax())
+    return None if alike > 1 and lag == len(recurrence) - 1 else lag
+
+
+def _first(flags: Flags) -> int:
+    """Return the index of the first that is set, or the number of flags where none is."""
+    return int(flags.argmax()) if flags.any() else flags.shape[0]
 
 
 def _halves_differ(logs: Floats, lag: int) -> bool:
@@ -398,11 +438,11 @@ def _phases(gaps_ns: Ints, lag: int) -> Floats:
     return medians
 
 
-def _computes_in_long_gaps(gaps_ns: Ints, lag: int) -> bool:
+def _computes_in_long_gaps(gaps_ns: Ints, lag: int, least_time: float) -> bool:
     """Check that some gaps stand out, and take enough of the time to be computation and not a stall."""
     phases = _phases(gaps_ns, lag)
     long = phases > _LONG_GAP * phases.min()
-    return bool(phases[long].sum() >= _LONG_GAPS_TIME * phases.sum())
+    return bool(phases[long].sum() >= least_time * phases.sum())
 
 
 def longest_gap_phase(gaps_ns: Ints, lag: int) -> int:

@@ -129,6 +129,27 @@ def _gaps(cycle: list[float], times: int, noise: float, seed: int) -> npt.NDArra
     return (np.tile(cycle, times) * scatter * MS).astype(np.int64)
 
 
+@pytest.mark.parametrize(("forward_ms", "backward_ms"), [(2, 4), (5, 10), (20, 40)])
+def test_layers_of_equal_calls_are_one_iteration(forward_ms: int, backward_ms: int) -> None:
+    """Check 32 layers of a tensor-parallel model: neighbouring gaps are alike, and recur at the whole iteration."""
+    layers = [Call(Op.ALL_REDUCE, 1 << 20, each * MS) for each in (forward_ms, backward_ms) for _ in range(64)]
+    script = Script(seed=1, jitter=0.02)
+    script.cycle([Call(Op.ALL_REDUCE, 1 << 20, 10 * forward_ms * MS), *layers[1:]], times=40)
+    said = _shown(script.calls)
+    assert said[-1] == len(layers)
+    assert set(said[-35 * len(layers) // 23 :]) == {len(layers)}
+
+
+@pytest.mark.parametrize("micro_batches", [4, 8, 16])
+def test_the_last_stage_of_a_pipeline_has_iterations_of_all_its_micro_batches(micro_batches: int) -> None:
+    """Check a stage that receives and sends and makes no other call: the first micro-batch comes late."""
+    pair = [Call(Op.RECV, 1 << 16, 1 * MS, 5 * MS), Call(Op.SEND, 1 << 16, 30 * MS, 1 * MS)]
+    first = [Call(Op.RECV, 1 << 16, 40 * MS, 40 * MS), pair[1]]
+    script = Script(seed=1, jitter=0.02)
+    script.cycle([*first, *(pair * (micro_batches - 1))], times=80)
+    assert set(_shown(script.calls)) == {None, 2 * micro_batches}
+
+
 @pytest.mark.parametrize("times", [24, 40, 60])
 def test_noise_hardly_ever_makes_a_cycle_of_two(times: int) -> None:
     """Check equal calls after one long gap: by chance alone, twice the cycle may recur better than the cycle.
