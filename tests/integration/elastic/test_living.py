@@ -136,6 +136,14 @@ def test_a_job_goes_on_with_fewer_ranks_to_the_last(tmp_path: Path) -> None:
     assert trained.sizes() == [5, 4, 2, 1]
 
 
+def test_ranks_are_lost_while_a_new_group_is_made(tmp_path: Path) -> None:
+    """Rank 2 in the group that leaves rank 1 behind, and rank 0 while it gives a newcomer the state."""
+    lost = [{"rank": 1, "step": 10, "done": 1}, {"rank": 2, "step": 10, "change": 1}, {"rank": 0, "broadcast": 1}]
+    trained = train(tmp_path, 4, lost, replace=True)
+    assert trained.codes == [-signal.SIGKILL] * 3 + [0] * 4, trained.errors
+    assert_whole(trained, 4)
+
+
 def test_a_fault_of_the_network_costs_no_rank_and_no_micro_batch(tmp_path: Path) -> None:
     """A rank loses the result of the first call, of a segment, of the last one: the others are a step ahead then."""
     faults = [{"rank": 1 + sums % 2, "step": 10 + 10 * sums, "sums": sums} for sums in range(4)]

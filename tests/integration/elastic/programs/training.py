@@ -3,11 +3,12 @@
     training.py SPEC
 
 SPEC is JSON: ``folder`` of the logs, ``ranks``, ``steps``, ``micro_batches``, ``losses`` (where a rank is lost: its
-number, a step, and ``done``: micro-batches that it has done, ``sums``: calls of the exchange that are done, or
-``after``: 1, the exchange is over), ``signal`` that it gets there, ``faults`` (in which call of an exchange a rank
-loses the result, as where a connection breaks at its end), ``replace`` (whether lost ranks are replaced), ``plain``
-(no launcher: the group is that of the environment), ``timeout`` of calls and ``patience`` [s]. Each rank writes its own
-log of JSON lines. Prints the exit codes of all ranks, and the parameters that one process computes without a group.
+number, a step, and ``done``: micro-batches that it has done, ``sums``: calls of the exchange that are done, ``after``:
+1, the exchange is over, ``change``: 1, a new group is made; or, in any step, ``broadcast``: 1), ``signal`` that it gets
+there, ``faults`` (in which call of an exchange a rank loses the result, as where a connection breaks at its end),
+``replace`` (whether lost ranks are replaced), ``plain`` (no launcher: the group is that of the environment),
+``timeout`` of calls and ``patience`` [s]. Each rank writes its own log of JSON lines. Prints the exit codes of all
+ranks, and the parameters that one process computes without a group.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ import torch
 import torch._dynamo
 import torch.distributed as dist
 
-from falcon_torch.elastic import gradients
+from falcon_torch.elastic import gradients, process_group
 from falcon_torch.elastic.group import MEETING_KEY, Group
 from falcon_torch.elastic.meeting import Meeting
 from falcon_torch.elastic.process_group import BrokenError, ProcessGroup
 
 SEGMENT_BYTES = 256  # three segments
 STOPPED_SECONDS = 8.0
+RECONFIGURE_SECONDS = 3.0  # in which a member of a new group is found to be lost
 
 
 class Log:
@@ -79,7 +81,7 @@ def loss_of(model: torch.nn.Module, step: int, number: int) -> torch.Tensor:
 
 def train(spec: dict[str, Any]) -> None:
     log = Log(Path(spec["folder"]))
-    gradients.SEGMENT_BYTES = SEGMENT_BYTES
+    gradients.SEGMENT_BYTES, process_group.RECONFIGURE_SECONDS = SEGMENT_BYTES, RECONFIGURE_SECONDS
     torch.manual_seed(int(os.environ["RANK"]) + 10 * int(os.environ["REPLACES"]))  # the group has to make states alike
     model, optimizer = network()
     group = Group(model, optimizer, micro_batches=spec["micro_batches"], timeout_seconds=spec["timeout"])
@@ -96,7 +98,17 @@ def train(spec: dict[str, Any]) -> None:
             raise BrokenError("the test's")
         sums += 1
 
-    ProcessGroup.sum = counted
+    change, broadcast = ProcessGroup.change, ProcessGroup.broadcast
+
+    def changed(own: ProcessGroup, *new: Any) -> None:
+        lose(spec, log, step=group.step, change=1)
+        change(own, *new)
+
+    def sent(own: ProcessGroup, *what: Any) -> None:
+        lose(spec, log, broadcast=1)
+        broadcast(own, *what)
+
+    ProcessGroup.sum, ProcessGroup.change, ProcessGroup.broadcast = counted, changed, sent
     for step in group.steps(spec["steps"]):
         sums = 0
         for done, number in enumerate(group.micro_batches(), 1):
