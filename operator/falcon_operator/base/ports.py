@@ -115,8 +115,11 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     name: str
-    role: str = ""  # of our own: "trainer" | "burn-in"
-    owner: str = ""  # kind of its controller: "DaemonSet", "ReplicaSet", "Node" (a mirror pod)…
+    role: str = ""  # "trainer", by its label alone; "burn-in": of our own, in the operator's namespace
+    # Kind of its controller: "DaemonSet" that exists, "ReplicaSet", "Node" (a mirror pod)…; "" where it is not true.
+    owner: str = ""
+    owner_name: str = ""
+    owner_uid: str = ""
     requests: bool = True  # it asks for some of the node's resources
 
 

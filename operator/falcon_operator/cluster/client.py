@@ -68,6 +68,7 @@ class KubeClient:
         self._clock = clock
         self._breaker = breaker
         self._instance = instance
+        self._namespace = namespace
         self._namespaces = tuple(watch_namespaces) or ("",)
         # The operator's own namespace is always watched: its burn-in pods and the gateways are there.
         served = tuple(dict.fromkeys((*watch_namespaces, namespace))) if watch_namespaces else ()
@@ -76,6 +77,7 @@ class KubeClient:
         self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
         self._occupants: ReadCache[str, list[Occupant]] = ReadCache(clock, OCCUPIED_SECONDS)
+        self._daemon_sets: ReadCache[tuple[str, str, str], bool] = ReadCache(clock, KEPT_SECONDS)
         self._rules: ReadCache[str, NamespaceRules] = ReadCache(clock, RULES_SECONDS)
         self._secrets = JobSecrets(transport)
         self._tainting = asyncio.Lock()
@@ -199,9 +201,25 @@ class KubeClient:
             fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
             # resourceVersion 0: from the server's memory; without it an older server reads all pods of the cluster
             query = {"fieldSelector": fields, "resourceVersion": "0"}
-            return pods.occupants(await self._http.call("GET", path_of("v1", "pods"), query=query))
+            found = pods.occupants(await self._http.call("GET", path_of("v1", "pods"), query=query), self._namespace)
+            return list(await asyncio.gather(*map(self._with_true_owner, found)))
 
         return await self._occupants.get(node, read)
+
+    async def _with_true_owner(self, pod: Occupant) -> Occupant:
+        """Return the pod, without its owner if that is a DaemonSet that does not exist: anybody can name one."""
+        if pod.owner != "DaemonSet" or await self.daemon_set_exists(pod.namespace, pod.owner_name, pod.owner_uid):
+            return pod
+        return msgspec.structs.replace(pod, owner="")
+
+    async def daemon_set_exists(self, namespace: str, name: str, uid: str) -> bool:
+        """Check whether there is a DaemonSet of this uid. The answer is some minutes old at most."""
+
+        async def read() -> bool:
+            data = await self._find(path_of("apps/v1", "daemonsets", namespace, name))
+            return data is not None and views.uid(data) == uid
+
+        return await self._daemon_sets.get((namespace, name, uid), read)
 
     async def create_pod(self, manifest: Manifest) -> PodView:
         meta = manifest["metadata"]

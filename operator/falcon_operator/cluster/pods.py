@@ -17,10 +17,12 @@ from falcon_operator.api.common import GROUP, LABEL_JOB_UID, LABEL_POOL, LABEL_R
 from falcon_operator.base.ports import ContainerView, Occupant, PodView
 from falcon_operator.cluster.cache.mirror import Item, Mirror, Name, nothing
 from falcon_operator.cluster.cache.views import Condition, Fields, unix
+from falcon_operator.manifests.burn_in import ROLE_BURN_IN
 
 SELECTOR = f"{LABEL_ROLE} in (trainer,burn-in)"
 TEXT_LENGTH = 512  # of the scheduler's and the kubelet's reasons; the status shows less
 EXIT_MESSAGE_LENGTH = 4096  # the kubelet's own limit; a burn-in's result stands in it
+_MIRROR = "kubernetes.io/config.mirror"
 _INDEXED = (LABEL_JOB_UID, LABEL_POOL)
 _OURS = f"{GROUP}/"
 _SHARED = 8192  # strings and containers' states that many pods have in common
@@ -100,6 +102,7 @@ class _OccupantMetadata(Fields, frozen=True, kw_only=True):
     name: str
     namespace: str
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
     owner_references: list[_OwnerReference] | None = None
 
 
@@ -239,19 +242,29 @@ def _ended_unix(container: _ContainerStatus, state: _State) -> float:
     return max([again, *(unix(end.finished_at) for end in ends)])
 
 
-def occupants(data: bytes) -> list[Occupant]:
-    """Decode a list of pods into a node's occupants."""
-    return [_occupant(pod) for pod in _occupants.decode(data).items]
+def occupants(data: bytes, own_namespace: str) -> list[Occupant]:
+    """Decode a list of pods into a node's occupants. Of a DaemonSet it is not known yet whether it exists.
+
+    ``own_namespace``: the operator's, where only Falcon's administrators make pods. Elsewhere labels and owners are
+    what a pod's maker has written, so none of them hides a pod.
+    """
+    return [_occupant(pod, own_namespace) for pod in _occupants.decode(data).items]
 
 
-def _occupant(pod: _Occupant) -> Occupant:
+def _occupant(pod: _Occupant, own_namespace: str) -> Occupant:
     meta, spec = pod.metadata, pod.spec
+    role = (meta.labels or {}).get(LABEL_ROLE, "")
+    owner = next((owner for owner in meta.owner_references or [] if owner.controller), _OwnerReference())
+    # A kubelet removes a pod that is marked as a mirror and mirrors nothing.
+    is_fake = owner.kind == "Node" and _MIRROR not in (meta.annotations or {})
     parts = [spec, *(spec.containers or []), *(spec.init_containers or [])]
     return Occupant(
         namespace=meta.namespace,
         name=meta.name,
-        role=(meta.labels or {}).get(LABEL_ROLE, ""),
-        owner=next((owner.kind for owner in meta.owner_references or [] if owner.controller), ""),
+        role="" if role == ROLE_BURN_IN and meta.namespace != own_namespace else role,
+        owner="" if is_fake else owner.kind,
+        owner_name=owner.name,
+        owner_uid=owner.uid,
         requests=any(part.resources is not None and part.resources.requests for part in parts),
     )
 

@@ -360,15 +360,23 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
         pod("elsewhere", "other"),
     ):
         installation.apply(manifest)
-    daemon = pod("daemon", "occupied")
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
-    daemon["metadata"]["ownerReferences"] = [owner]
-    installation.apply(daemon)
+    labels = {"matchLabels": {"a": "b"}}, {"metadata": {"labels": {"a": "b"}}, "spec": pod("x", "")["spec"]}
+    del labels[1]["spec"]["nodeName"]
+    spec = dict(zip(("selector", "template"), labels, strict=True))
+    metadata = {"name": "d", "namespace": installation.namespace}
+    installation.apply({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec})
+    true_uid = installation.get("daemonset", "d")["metadata"]["uid"]
+    for name, uid in (("daemon", true_uid), ("fake", "u")):
+        daemon = pod(name, "occupied")
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": uid, "controller": True}
+        daemon["metadata"]["ownerReferences"] = [owner]
+        installation.apply(daemon)
     installation.patch_status("pod", "over", {"phase": "Succeeded"})
     await until_async(lambda: {"occupied"} == kube.list_trainers().keys())
     found = sorted(await kube.list_occupants("occupied"), key=lambda occupant: occupant.name)
     assert [(occupant.name, occupant.role, occupant.owner, occupant.requests) for occupant in found] == [
         ("daemon", "", "DaemonSet", False),
+        ("fake", "", "", False),
         ("tenant", "", "", True),
         ("trainer", "trainer", "", False),
     ]

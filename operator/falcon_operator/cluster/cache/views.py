@@ -75,6 +75,11 @@ def page(data: bytes) -> Page:
     return _page.decode(data)
 
 
+def uid(data: bytes) -> str:
+    """Return an object's uid."""
+    return _any.decode(data).metadata.uid
+
+
 def custom(data: bytes | msgspec.Raw, type_: type[Custom]) -> Custom:
     """Decode a TrainingJob or WarmPool. Raises :class:`Unreadable` when this version cannot decode it."""
     try:

@@ -235,3 +235,28 @@ def test_when_a_pod_got_its_node_and_when_it_began() -> None:
     )
     assert (waits.started_unix, waits.scheduled_unix) == (0.0, seen.scheduled_unix)
     assert [each.init for each in waits.containers.values()] == [True, False, False]
+
+
+def test_no_pod_hides_behind_a_label_or_an_owner_that_its_maker_has_written() -> None:
+    def pod(
+        name: str, namespace: str, annotations: dict[str, str] | None = None, owner: str = "Node"
+    ) -> dict[str, Any]:
+        owners = [{"kind": owner, "name": "n1", "uid": "u", "controller": True}]
+        labels = {LABEL_ROLE: "burn-in"}
+        meta = {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": owners}
+        return {"metadata": {**meta, "annotations": annotations}}
+
+    mirror = {"kubernetes.io/config.mirror": "abc"}
+    items = [
+        pod("ours", "falcon-system", owner="WarmPool"),
+        pod("burner", "team", owner="ReplicaSet"),
+        pod("fake", "team"),
+        pod("etcd", "kube-system", mirror),
+    ]
+    found = pods.occupants(json.dumps({"items": items}).encode(), "falcon-system")
+    assert [(each.name, each.role, each.owner) for each in found] == [
+        ("ours", "burn-in", "WarmPool"),
+        ("burner", "", "ReplicaSet"),
+        ("fake", "", ""),
+        ("etcd", "", "Node"),
+    ]
