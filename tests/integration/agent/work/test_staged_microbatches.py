@@ -12,7 +12,11 @@ from tests.integration.agent.work.test_microbatches import compute_ms, in_step, 
 
 EVEN, MOVED = [6, 6, 6, 6], [8, 4, 8, 4]  # ranks 1 and 3 are a replica
 MICRO_MS = 20
-pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]  # ratios of times
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.alone,  # ratios of times
+    pytest.mark.slow,  # e2e/campaigns/test_layout_campaign moves them between pipelines on the cluster
+]
 
 
 @pytest.fixture
