@@ -261,8 +261,8 @@ def _blame(
     """Name the culprit and further slow nodes, and apply the ladder."""
     state, slow = concurrent_link.put_beside(state, slow, culprit)
     slow = loss.of_named(slow, culprit)
-    moved, nodes = node_fault.is_handed_over(state, slow, look), len(look.obs.members)
-    slow = flapping.resume(state, slow, culprit, look.obs.now, look.policy, nodes=nodes, handed_over=moved)
+    moved = node_fault.is_handed_over(state, slow, look)
+    slow = flapping.resume(state, slow, culprit, look.obs.now, look.policy, handed_over=moved)
     if not slow.id:
         state, slow = numbered(state, slow, look.policy)
     slow = replace(located(slow, culprit), refreshed_at=look.obs.now)

@@ -174,8 +174,8 @@ def _opened(state: RecoveryState, current: Culprit, look: Look, *, at_once: bool
         refreshed_at=look.obs.now,
     )
     slow = _counted(located(slow, current), first, look)
-    moved, nodes = node_fault.is_handed_over(state, slow, look), len(look.obs.members)
-    slow = flapping.resume(state, slow, current, look.obs.now, look.policy, nodes=nodes, handed_over=moved)
+    moved = node_fault.is_handed_over(state, slow, look)
+    slow = flapping.resume(state, slow, current, look.obs.now, look.policy, handed_over=moved)
     slow = node_fault.judged(state, slow, current, look)
     if not slow.id:
         state, slow = numbered(state, slow, look.policy)

@@ -6,15 +6,14 @@ same incident and not another diagnosis. If a slowdown named no rank, its loss i
 stood out in it (``diagnosis.intermittent``).
 
 **Work that moves** (a hot expert) makes different nodes slow in turn. So the remembered loss counts from the third time
-on. If the slowness began where that of another node ended (``node_fault.is_handed_over``), only its excess over the
-remembered loss of all other nodes counts: most of it has to stay with the node. Otherwise its excess over that of a
-typical other node of the job counts: the median, with 0 for a node that was not slow.
+on. If the work is handed over (``node_fault.is_handed_over``), only its excess over the remembered loss of all other
+nodes counts: most of it has to stay with the node. Spells with quiet times between them excuse no other node, however
+many nodes have them.
 
-**The bound**, for nodes that flap, alone or in turn with quiet times between them, while less than half of the others
-do. Take any stretch of time in
-which one of them was quiet for no more than a window altogether. Each second lost on it still counts at least half at
-the end, so the node is acted on before its loss in such a stretch reaches twice the price (ski-rental without pieces:
-once the price).
+**The bound**, for nodes that flap, any number of them, alone or in turn with quiet times between them. Take any stretch
+of time in which one of them was quiet for no more than a window altogether. Each second lost on it still counts at
+least half at the end, so the node is acted on before its loss in such a stretch reaches twice the price (ski-rental
+without pieces: once the price).
 
 A preparation has hysteresis: it goes on when its culprit recovers, and is given back only if the culprit stays well for
 ``HOLD_SECONDS``. No pod takes over meanwhile, and after that the next preparation waits as after a failure.
@@ -83,12 +82,11 @@ def resume(
     now: float,
     policy: Policy,
     *,
-    nodes: int,
     handed_over: bool,
 ) -> SlowIncident:
     """Add what is remembered of the culprit's node to an incident that has just found its culprit.
 
-    ``nodes``: how many nodes the job has. ``handed_over``: the slowness began where that of another node ended.
+    ``handed_over``: the slowness is passed from node to node (``node_fault.is_handed_over``).
     """
     known = _of(state, culprit.node)
     if known is None:
@@ -97,9 +95,9 @@ def resume(
     # Work that moves makes many nodes slow once or twice. Only a node that is slow again and again carries its loss
     # on.
     if known.times >= LEAST_TIMES:
-        # Spells on other nodes speak for work that moves, and so against this node's guilt.
-        others = [_decayed_seconds(relieved, now, policy) for relieved in _others(state, culprit.node)]
-        against = sum(others) if handed_over else _typical_seconds(others, nodes - 1)
+        # Work that moves made the other nodes slow as well, so that it has to stay mostly with this one.
+        others = _others(state, culprit.node) if handed_over else []
+        against = sum(_decayed_seconds(relieved, now, policy) for relieved in others)
         carried = max(0.0, _decayed_seconds(known, now, policy) - against)
         loss = replace(slow.loss, seconds=slow.loss.seconds + carried)
         slow = replace(slow, loss=loss, carried_seconds=carried)
@@ -124,12 +122,6 @@ def _of(state: RecoveryState, node: str) -> Relieved | None:
 
 def _others(state: RecoveryState, node: str) -> list[Relieved]:
     return [relieved for relieved in state.habits.relieved if relieved.node != node]
-
-
-def _typical_seconds(others: list[float], nodes: int) -> float:
-    """Return the median loss of so many other nodes [s]: of those that are not remembered it is 0."""
-    losses = sorted([0.0] * max(0, nodes - len(others)) + others)
-    return losses[(len(losses) - 1) // 2] if losses else 0.0
 
 
 def _decayed_seconds(relieved: Relieved, now: float, policy: Policy) -> float:

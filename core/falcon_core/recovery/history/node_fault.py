@@ -223,8 +223,8 @@ def _handed_over(stays: Sequence[Stay], slow: SlowIncident, look: Look) -> list[
 
 
 def is_handed_over(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
-    """Check whether the slowness began where that of another node ended."""
-    return bool(_handed_over(_remembered(state.habits.stays, look.obs.now), slow, look))
+    """Check whether the slowness is passed from node to node: ``LEAST_STAYS`` stays in a row led to this one."""
+    return len(_handed_over(_remembered(state.habits.stays, look.obs.now), slow, look)) >= LEAST_STAYS
 
 
 def _needed_iterations(stays: Sequence[Stay], culprit: Culprit) -> int:
