@@ -47,6 +47,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     apart_factor: float = 3.0
     apart_share: float = 0.95
 
+    # Chance with which normal noise puts any rank of a job beyond what a single look calls noise. A look tells of a few
+    # seconds, and noise that lasts repeats itself in the next ones: one false name in about a week of slowdowns.
+    noise_chance: float = 1e-5
+
     # Share of the job's nodes on which ranks may be slow from the first iteration. A role that recurs on many nodes,
     # such as each node's first rank, is how the job shares out its work.
     few_share: float = 0.25

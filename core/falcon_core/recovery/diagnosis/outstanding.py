@@ -1,15 +1,25 @@
-"""Keep the ranks that stand far apart from their peers, and sit on few nodes."""
+"""Keep the ranks that stand far apart from their peers, and sit on few nodes.
+
+Of many healthy ranks, the slowest lies far out by noise alone, and the farther, the more ranks there are: the largest
+of n normal deviations grows as √(2 ln n). Noise that lasts for many iterations keeps it there for a whole report. So
+the distance that is no noise grows with the number of ranks (``noise_distance``), and the number of false names does
+not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.stats.medians import Floats
+from falcon_core.stats.order import quantile_of
 
+LEAST_SCATTERED = 16  # ranks whose scatter is measured: of fewer, the slowest hardly lies outside, and little is known
+_NORMAL = NormalDist()
 Rises = Mapping[int, tuple[float, RankSeen]]
 """By rank: the logarithm of its excess over its peers, and the rank."""
 
@@ -28,3 +38,16 @@ def outstanding(rises: Rises, distances: Sequence[Floats], obs: Observation) -> 
     if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in obs.members})):
         return []
     return sorted(found, key=lambda number: -found[number][0])
+
+
+def noise_distance(distances: Floats) -> float:
+    """Return the distance from the median beyond which noise puts hardly one of these ranks and those to be judged.
+
+    ``distances``: of healthy ranks from their median: [n]. 0 for fewer than ``LEAST_SCATTERED``. Ranks whose noise has
+    a heavier tail than the normal one lie beyond it more often.
+    """
+    if len(distances) < LEAST_SCATTERED:
+        return 0.0
+    usual = quantile_of(np.sort(distances), JUDGEMENT.apart_share)
+    share = 1 - JUDGEMENT.noise_chance / len(distances)
+    return usual * _NORMAL.inv_cdf(share) / _NORMAL.inv_cdf((1 + JUDGEMENT.apart_share) / 2)

@@ -4,6 +4,9 @@ While an upload or a cold cache slows all ranks, it slows them unequally, and on
 named then if its growth lies outside the scatter of the other pods' growth (as in ``slow_from_start``). Otherwise it is
 named when the other ranks have recovered. The slowest pod is compared with all others, then the next one with those
 that are left. If a pod lies within the scatter, no faster pod lies outside.
+
+Of many ranks, noise that lasts raises some at any time. So a rank is named only if it lies beyond the noise of the
+others as well, whatever the job has gained (``outstanding.noise_distance``).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery.diagnosis.outstanding import noise_distance
 from falcon_core.recovery.model.observation import RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import MOST_NODES
@@ -43,6 +47,8 @@ class OwnExcess(msgspec.Struct, frozen=True):
         common = medians_of(self.growth, axis=1) > 1 + policy.verify / 2
         if slow.any() and common.any():
             slow = self._apart(slow, own[common] / self.healthy_ns, self.growth[common])
+        if slow.any():
+            slow = self._beyond_noise(slow, own / self.healthy_ns)
         return {self.ranks[place] for place in np.flatnonzero(slow).tolist()}
 
     def _apart(self, slow: Flags, own: Floats, growth: Floats) -> Flags:
@@ -61,17 +67,30 @@ class OwnExcess(msgspec.Struct, frozen=True):
             others = without
         return slow & ~others
 
+    def _beyond_noise(self, slow: Flags, own: Floats) -> Flags:
+        """Return which of the slow ranks noise does not explain: [ranks]. ``own``: [windows, ranks]."""
+        others = ~slow
+        distances = [self._distances(window, others) for window in self.growth]
+        noise = np.array([noise_distance(window) for window in distances])
+        return np.asarray(slow & np.all(own >= noise[:, np.newaxis], axis=0))
+
     def _scatter(self, growth: Floats, others: Flags) -> float:
         """Return the distance within which most of these ranks' growth lies around that of the ranks like them."""
         if not others.any():
             return 0.0
+        return quantile_of(np.sort(self._distances(growth, others)), JUDGEMENT.apart_share)
+
+    def _distances(self, growth: Floats, others: Flags) -> Floats:
+        """Return how far these ranks' growth lies from that of the ranks like them: [others]."""
+        if not others.any():
+            return np.empty(0)
         typical = np.zeros(len(growth))
         typical[others] = median_of_others(growth[others])
         for rows in self.rows:
             alike = rows[others[rows]]
             if len(rows) > 2 and len(alike) > 1:  # as in ``own_excess_ns``
                 typical[alike] = median_of_others(growth[alike])
-        return quantile_of(np.sort(np.abs(growth - typical)[others]), JUDGEMENT.apart_share)
+        return np.asarray(np.abs(growth - typical)[others])
 
 
 def measured(groups: list[list[RankSeen]], windows: int, policy: Policy) -> OwnExcess:

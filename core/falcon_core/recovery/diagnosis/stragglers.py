@@ -11,6 +11,7 @@ import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
+from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, noise_distance
 from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.workload_check import Straggler, grown, waited_for
@@ -174,7 +175,10 @@ def _by_node(found: list[Straggler], obs: Observation) -> dict[str, list[Straggl
 
 
 def _beyond_the_median(group: list[RankSeen], policy: Policy) -> list[Outlier]:
-    """Apply the median rule to a group. A brief has no newest iterations, only a level: it is matched with any."""
+    """Apply the median rule to a group, and leave out what noise explains.
+
+    A brief has no newest iterations, only a level: it is matched with any.
+    """
     series = [
         Series(
             rank=rank.rank,
@@ -183,7 +187,23 @@ def _beyond_the_median(group: list[RankSeen], policy: Policy) -> list[Outlier]:
         )
         for rank in group
     ]
-    return outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)
+    found = outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)
+    least = _noise(group, {out.rank for out in found}, policy) if found else 0.0
+    return [out for out in found if out.ratio >= 1 + least]
+
+
+def _noise(group: list[RankSeen], slow_ranks: Collection[int], policy: Policy) -> float:
+    """Return how far noise raises the slowest of so many ranks, as a share of its computation; 0 where unknown.
+
+    By the growth of those that are not slow, because ranks may differ by nature.
+    """
+    known = [rank for rank in group if rank.rank not in slow_ranks and rank.sent.healthy_compute_ns]
+    known = [rank for rank in known if len(rank.sent.compute_ns) >= policy.consecutive]
+    if len(known) < LEAST_SCATTERED:
+        return 0.0
+    healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in known], dtype=np.float64)
+    growth = medians([rank.sent.compute_ns for rank in known], policy.consecutive) / healthy_ns
+    return noise_distance(np.abs(growth / median_of(growth) - 1))
 
 
 def _by_own_excess(
