@@ -15,8 +15,9 @@ and micro-batches may be moved again.
   since that is what the moved micro-batches are for).
 
 Less work may make a rank fast: within its CPU quota it is no longer throttled. Its micro-batches come back, and it is
-slow again. Where that happens within ``APART_SECONDS``, or within the iterations that a new onset takes, the culprit
-has to stay well for a while, twice as long each time (``hold_seconds``).
+slow again. Where that happens within ``_apart_seconds``, the culprit has to stay well for a while, twice as long each
+time (``hold_seconds``). A device that stays well for longer with the even split costs at most one iteration in ten:
+what a new onset takes, for each ``APART_WINDOWS``.
 
 It needs no named rank (``UnnamedRebalance``): the plan takes the replicas' measured times, and stays as it is where
 they are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is
@@ -56,7 +57,7 @@ from falcon_core.signals.changepoint.sudden_jump import NEWEST
 
 AGAIN_SECONDS: Final = 60.0
 APART_SECONDS: Final = 300.0  # a device that is well with less work may take minutes to heat up
-APART_WINDOWS: Final = 4  # of C iterations: to take over the even split, to be slow, and to be found
+APART_WINDOWS: Final = 40  # of C iterations, where it takes four to be slow, to be found, and to be relieved
 REPORT_SECONDS: Final = 2.0  # of an order and a report, together
 TAKE_BACK_ITERATIONS: Final = 3  # until an order holds on all ranks
 HOLD_SECONDS: Final = 30.0
@@ -72,13 +73,27 @@ def hold_seconds(state: RecoveryState) -> float:
     if sharing is None or sharing.is_even:
         return 0.0
     if sharing.moves >= 2:
-        iteration_seconds = 0.0 if slow is None else slow.times.well_ns / 1e9
-        first = max(HOLD_SECONDS, HOLD_ITERATIONS * iteration_seconds)
-        return first * 2.0 ** min(sharing.moves - 2, MOST_DOUBLINGS)
+        return _held_seconds(sharing.moves, 0.0 if slow is None else slow.times.well_ns / 1e9)
     if slow is None or slow.culprit is not None or slow.moved is None:
         return 0.0
     # Without a name it is judged by what the even split would take, and a single look may err in that.
     return TAKE_BACK_ITERATIONS * slow.times.slow_ns / 1e9
+
+
+def _held_seconds(moves: int, iteration_seconds: float) -> float:
+    """Return for how long the culprit has to stay well after so many moves, at least two [s]."""
+    first = max(HOLD_SECONDS, HOLD_ITERATIONS * iteration_seconds)
+    return first * 2.0 ** min(moves - 2, MOST_DOUBLINGS)
+
+
+def _apart_seconds(before: Sharing, slow: SlowIncident, policy: Policy) -> float:
+    """Return for how long the even split has to last before a slowdown is another one, and not the same again [s].
+
+    At least as long as the culprit had to stay well before that, or the count would begin from one in each round.
+    """
+    iteration_seconds = slow.times.well_ns / 1e9
+    held = _held_seconds(before.moves, iteration_seconds) if before.moves >= 2 else 0.0
+    return max(APART_SECONDS, APART_WINDOWS * policy.consecutive * iteration_seconds, held)
 
 
 def order(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[RecoveryState, SlowIncident]:
@@ -89,8 +104,8 @@ def order(state: RecoveryState, slow: SlowIncident, look: Look) -> tuple[Recover
         return state, slow
     before = state.sharing if state.sharing is not None and state.sharing.generation == look.obs.generation else None
     moves = 1 if before is None else before.moves + before.is_even
-    apart = max(APART_SECONDS, APART_WINDOWS * look.policy.consecutive * level / 1e9)
-    if before is not None and before.is_even and look.obs.now - before.at > apart:
+    lasted = 0.0 if before is None else look.obs.now - before.at
+    if before is not None and before.is_even and lasted > _apart_seconds(before, slow, look.policy):
         moves = 1  # another slowdown, and not the same again
     sharing = Sharing(
         generation=look.obs.generation, shares=plan.shares, per_rank=plan.per_rank, at=look.obs.now, moves=moves

@@ -32,8 +32,8 @@ class Heating:
         self.onset: Onset | None = None
         self.changes, self.slow = 0, 0
 
-    def run(self) -> None:
-        for iteration in range(201, 201 + ITERATIONS):
+    def run(self, iterations: int = ITERATIONS) -> None:
+        for iteration in range(201, 201 + iterations):
             self._train(iteration)
 
     def _train(self, iteration: int) -> None:
@@ -85,3 +85,13 @@ def test_micro_batches_go_back_and_forth_ever_less_often(iteration_seconds: floa
     job.run()
     assert job.changes <= 14
     assert job.slow <= ITERATIONS / 4
+
+
+@pytest.mark.parametrize(("iteration_seconds", "heats_seconds"), [(10.0, 400.0), (20.0, 600.0), (20.0, 2000.0)])
+def test_a_device_that_takes_minutes_to_heat_up_is_no_other_slowdown_each_time(
+    iteration_seconds: float, heats_seconds: float
+) -> None:
+    job = Heating(iteration_seconds, heats_seconds)
+    job.run(900)
+    assert job.changes <= 19, "nine rounds, of which each is held for twice as long as the last"
+    assert job.slow <= 900 / 10
