@@ -83,6 +83,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     queue_depth: int
     fenced_nodes: int
     bus: BusState = BusState()
+    certificates: Mapping[str, float] = {}  # when each expires, unix seconds, by its Secret
     anomaly_service: tuple[bool, int] | None = None  # whether it answers, and questions without an answer; None: none
 
 
@@ -301,6 +302,12 @@ class Metrics:
 
 
 def _of_readings(now: Readings) -> Iterator[Metric]:
+    expiries = GaugeMetricFamily(
+        "falcon_certificate_expires_timestamp_seconds", "When a certificate expires, unix time.", labels=["secret"]
+    )
+    for secret, at in sorted(now.certificates.items()):
+        expiries.add_metric([secret], at)
+    yield expiries
     yield GaugeMetricFamily(
         "falcon_etcd_session_healthy", "1 while heartbeats come back through the watch.", value=float(now.etcd_healthy)
     )

@@ -101,6 +101,11 @@ def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[s
     return "it is time to renew it" if now >= renew_at(pair.cert) else ""
 
 
+def expires_unix(cert: bytes) -> float:
+    """Return when the certificate expires, unix seconds. Raises ValueError when ``cert`` is no certificate."""
+    return x509.load_pem_x509_certificate(cert).not_valid_after_utc.timestamp()
+
+
 def renew_at(cert: bytes) -> dt.datetime:
     """Return when to make a new certificate: when a third of this one's life is left.
 

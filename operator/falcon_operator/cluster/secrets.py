@@ -63,6 +63,11 @@ class CertificateStore:
         self._anomaly_name = f"{gateway_prefix}-anomalies-tls"
         self._anomaly_names = anomaly_names
 
+    @property
+    def expiries(self) -> dict[str, float]:
+        """Return when the certificates in the operator's own Secrets expire, unix seconds, by the Secret's name."""
+        return self._pairs.expiries
+
     async def ensure(
         self, server_names: tuple[str, ...], gateway_names: tuple[str, ...], now: dt.datetime
     ) -> BusCertificates:

@@ -296,6 +296,7 @@ class Leader:
             gateways=len(bus.gateways),
             gateways_known=len(bus.awaited_gateways),
             gateway_streams=len(bus.streams),
+            certificates=self._store.expiries,
             anomaly_service=None if verdicts is None else (verdicts.answers, verdicts.failures),
         )
 

@@ -41,6 +41,7 @@ class StoredPairs:
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._http = transport
         self._namespace = namespace
+        self.expiries: dict[str, float] = {}  # by the Secret's name: when its certificate expires, unix seconds
 
     async def authority(self, name: str, common_name: str, now: dt.datetime) -> Pair:
         """Return the authority in a Secret (ca.crt, ca.key); make it where there is none, or in time a new one."""
@@ -49,10 +50,10 @@ class StoredPairs:
             pair = Pair(data.get("ca.crt", b""), data.get("ca.key", b""))
             why = certs.problem(pair, pair.cert, now)
             if not why:
-                return pair
+                return self._noted(name, pair)
             fresh = certs.new_authority(now, common_name)
             if await self._put(name, version, {"ca.crt": fresh.cert, "ca.key": fresh.key}, why):
-                return fresh
+                return self._noted(name, fresh)
         raise Conflict(f"Secret {self._namespace}/{name} keeps changing: another client writes it")
 
     async def leaf(self, leaf: Leaf, others: dict[str, bytes], now: dt.datetime) -> Pair:
@@ -62,13 +63,17 @@ class StoredPairs:
             pair = Pair(data.get("tls.crt", b""), data.get("tls.key", b""))
             why = certs.problem(pair, others["ca.crt"], now, names=leaf.names)
             if not why and others.items() <= data.items():
-                return pair
+                return self._noted(leaf.name, pair)
             # A good certificate stays where only one of the authorities in the Secret has changed.
             fresh = leaf.make() if why else pair
             wanted = {**others, "tls.crt": fresh.cert, "tls.key": fresh.key}
             if await self._put(leaf.name, version, wanted, why or "an authority changed"):
-                return fresh
+                return self._noted(leaf.name, fresh)
         raise Conflict(f"Secret {self._namespace}/{leaf.name} keeps changing: another client writes it")
+
+    def _noted(self, name: str, pair: Pair) -> Pair:
+        self.expiries[name] = certs.expires_unix(pair.cert)
+        return pair
 
     async def get(self, name: str) -> tuple[str, dict[str, bytes]]:
         """Return the Secret's resourceVersion ("" if the Secret does not exist) and its decoded data."""

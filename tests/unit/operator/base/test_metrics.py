@@ -107,8 +107,10 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
         queue_depth=5,
         fenced_nodes=6,
         bus=bus,
+        certificates={"falcon-etcd-ca": 2e9},
     )
     found = samples(metrics)
+    assert found['falcon_certificate_expires_timestamp_seconds{secret="falcon-etcd-ca"}'] == 2e9
     assert found['falcon_pool_ready_spares{pool="spares"}'] == 1.0
     assert found['falcon_pool_size{pool="spares"}'] == 2.0
     assert found['falcon_reconcile_seconds_count{kind="TrainingJob"}'] == 2.0

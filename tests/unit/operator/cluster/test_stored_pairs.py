@@ -1,0 +1,60 @@
+"""Certificates in Secrets: they are made once, renewed in time, and it is known when each expires."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+
+from falcon_operator.base.ports import NotFound
+from falcon_operator.bus import certs
+from falcon_operator.cluster.certificates.stored_pairs import Leaf, StoredPairs
+
+NOW = dt.datetime(2026, 11, 30, tzinfo=dt.UTC)
+DAY = dt.timedelta(days=1)
+
+
+class Secrets:
+    """The API server's Secrets, by path."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Any] = {}
+        self.writes = 0
+
+    async def call(self, method: str, path: str, *, body: Any = None) -> bytes:
+        if method == "GET":
+            if path not in self.stored:
+                raise NotFound(path)
+            return json.dumps(self.stored[path]).encode()
+        self.writes += 1
+        target = f"{path}/{body['metadata']['name']}" if method == "POST" else path
+        self.stored[target] = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.writes)}}
+        return b"{}"
+
+
+async def _ensure(pairs: StoredPairs, now: dt.datetime) -> certs.Pair:
+    authority = await pairs.authority("ca", certs.WEBHOOK, now)
+    leaf = Leaf("tls", ("a.svc",), lambda: certs.issue_server(authority, ("a.svc",), now))
+    return await pairs.leaf(leaf, {"ca.crt": authority.cert}, now)
+
+
+async def test_when_each_certificate_expires_is_known_from_its_making_and_from_its_reading() -> None:
+    secrets: Any = Secrets()
+    maker, reader = StoredPairs(secrets, "n"), StoredPairs(secrets, "n")
+    made = await _ensure(maker, NOW)
+    assert await _ensure(reader, NOW) == made
+    assert secrets.writes == 2
+    days = {"ca": certs.AUTHORITY_DAYS, "tls": certs.LEAF_DAYS}
+    assert maker.expiries == {name: pytest.approx((NOW + count * DAY).timestamp()) for name, count in days.items()}
+    assert reader.expiries == maker.expiries
+
+
+async def test_a_renewal_moves_the_expiry() -> None:
+    secrets: Any = Secrets()
+    pairs = StoredPairs(secrets, "n")
+    first = await _ensure(pairs, NOW)
+    later = NOW + (certs.LEAF_DAYS - 1) * DAY
+    assert await _ensure(pairs, later) != first
+    assert pairs.expiries["tls"] == pytest.approx((later + certs.LEAF_DAYS * DAY).timestamp())
