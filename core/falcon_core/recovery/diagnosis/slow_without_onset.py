@@ -53,7 +53,7 @@ replace = msgspec.structs.replace
 def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with the ranks that have been slow at every look since they were found."""
     before = state.suspicions.grown
-    if before is not None and before.generation != look.obs.generation:
+    if before is not None and _is_void(before, state, look.obs):
         before, state = None, forgotten(state)
     # Most looks end here: no rank shows growth that would be worth a comparison.
     if not _is_watched(state, look.obs) or (before is None and not any(map(_comes_forward, look.obs.ranks))):
@@ -66,6 +66,13 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     if not known.keys() >= before.compute_ns.keys():
         return state  # of a rank that did not report nothing is known now
     return _with_grown(state, _followed(before, groups, known, look))
+
+
+def _is_void(before: Grown, state: RecoveryState, obs: Observation) -> bool:
+    """Check whether the ranks were found in another generation, or under other calls: those levels say nothing now."""
+    since = state.suspicions.since_start
+    changed = since is not None and since.generation == obs.generation and since.began > before.iteration
+    return before.generation != obs.generation or changed
 
 
 def _found(joining: list[int], known: Mapping[int, RankSeen], obs: Observation) -> Grown:

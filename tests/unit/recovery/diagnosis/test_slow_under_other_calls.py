@@ -9,8 +9,11 @@ import math
 
 import pytest
 
+from falcon_core.recovery.diagnosis import slow_without_onset
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import SlowIncident
-from tests.unit.recovery.seen import MS
+from falcon_core.recovery.model.suspects import Grown
+from tests.unit.recovery.seen import MS, replace
 from tests.unit.recovery.series import Job, Times, only
 
 RANKS, CHANGE, SLOW_RANK = 8, 160, 5
@@ -75,3 +78,11 @@ def test_a_slowdown_without_a_name_ends_where_the_peers_show_nothing_under_the_n
     played = Job(work, transfers, ranks=RANKS, price_seconds=NEVER, seed=seed, calls=calls).run(CHANGE + 250)
     assert played.named == []
     assert played.state.slowdowns == []
+
+
+def test_a_rank_that_was_watched_under_other_calls_is_not_held_against_their_level() -> None:
+    played = job(CHANGE).run(CHANGE + 20)
+    grown = Grown(generation=1, iteration=CHANGE - 4, healthy_ns=250 * MS, compute_ns={SLOW_RANK: 200 * MS})
+    before = replace(played.state, suspicions=replace(played.state.suspicions, grown=grown))
+    after = slow_without_onset.look(before, Look(played.observation(), played.policy))
+    assert after.suspicions.grown is None
