@@ -22,7 +22,7 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). These rules decide w
   after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the long
   long gaps make up a good part of the time; otherwise each call is an iteration. Lags at which gaps recur only because
   many gaps in a row are alike (layers) come before the first lag at which they do not, and do not count.
-- *One micro-batch only.* The last stage of a pipeline without other calls receives and sends, over and over. The time
+- *Micro-batches only.* The last stage of a pipeline without other calls receives and sends, over and over. The time
   from micro-batch to micro-batch is treated likewise: it is longer where an iteration begins.
 - *Sizes that vary.* Where no run is long enough because of sizes that depend on the data, these are ignored
   (``variable_sizes``).
@@ -137,7 +137,8 @@ def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
     count = len(calls)
     first = count - run - lag
     if lag == 1:
-        return _one_token(calls, first)
+        found = _one_token(calls, first)
+        return None if found is not None and found.calls == 1 and _are_in_layers(calls, first) else found
     if not _is_evident(calls.cut(first, count), lag, calls.cut(0, first)) or _is_fragment(calls, lag, run):
         return None
     if _came_in_other_sizes(calls, lag, run):
@@ -269,10 +270,45 @@ def _iterations_and_extras(calls: Calls, lag: int, first: int) -> Period | None:
     """Find the shorter cycle that a cycle of ``lag`` calls, which recurs from ``first`` on, mostly consists of."""
     run = calls.cut(first, len(calls))
     for part in sorted(_parts(run.tokens, lag)):
+        if part == 1 and _are_layers(run, lag):
+            continue
         begin = _iterations_begin(run, lag, part)
         if begin is not None:
             return Period(part, first + begin)
     return None
+
+
+def _are_layers(run: Calls, lag: int) -> bool:
+    """Check whether the equal calls of a cycle are parts of an iteration: their gaps depend on the place in the cycle.
+
+    Were each of them an iteration, only noise would tell the gaps apart, or a stall that takes little of the time.
+    """
+    count = min((len(run) - 1) // lag, _NEWEST_CYCLES)
+    first = len(run) - 1 - count * lag
+    tokens = run.tokens[first : first + lag]
+    # A call next to an extra one may come early or late for that reason.
+    kinds, counts = np.unique(tokens, return_counts=True)
+    equal = tokens == kinds[counts.argmax()]
+    equal &= np.roll(equal, 1) & np.roll(equal, -1)
+    if count < REPETITIONS or np.count_nonzero(equal) < EVIDENCE_CALLS_ONE_TOKEN:
+        return False
+    gaps = np.maximum(np.diff(run.starts_ns[first:]), 1).reshape(count, lag)[:, equal]
+    logs = np.log(gaps)
+    between, within = count * float(logs.mean(axis=0).var()), float(logs.var(axis=0, ddof=1).mean())
+    medians: Floats = np.median(gaps, axis=0)
+    return between > _HALVES_RATIO * within and _are_long(medians, _LONG_GAPS_TIME)
+
+
+def _are_in_layers(calls: Calls, first: int) -> bool:
+    """Check whether equal calls, as come from ``first`` on, came before in runs of one length that were layers."""
+    begins, ends = _runs(calls.tokens[: first + 1], 1)
+    if not len(ends):
+        return False
+    ends = ends[ends - begins >= _FRAGMENT_SHARE * (ends - begins).max()][-REPETITIONS - 1 :]
+    apart = np.diff(ends)
+    if len(apart) < REPETITIONS or (apart != apart[0]).any():
+        return False
+    return _are_layers(calls.cut(0, int(ends[-1])), int(apart[0]))
 
 
 def _parts(tokens: Ints, lag: int) -> set[int]:
@@ -440,7 +476,11 @@ def _phases(gaps_ns: Ints, lag: int) -> Floats:
 
 def _computes_in_long_gaps(gaps_ns: Ints, lag: int, least_time: float) -> bool:
     """Check that some gaps stand out, and take enough of the time to be computation and not a stall."""
-    phases = _phases(gaps_ns, lag)
+    return _are_long(_phases(gaps_ns, lag), least_time)
+
+
+def _are_long(phases: Floats, least_time: float) -> bool:
+    """Check that the gaps that stand out among these, ns, take that share of the time or more."""
     long = phases > _LONG_GAP * phases.min()
     return bool(phases[long].sum() >= least_time * phases.sum())
 

@@ -140,6 +140,24 @@ def test_layers_of_equal_calls_are_one_iteration(forward_ms: int, backward_ms: i
     assert set(said[-35 * len(layers) // 23 :]) == {len(layers)}
 
 
+def test_layers_of_equal_calls_before_a_small_sum_are_one_iteration() -> None:
+    layers = [Call(Op.ALL_REDUCE, 1 << 20, each * MS) for each in (20, 40) for _ in range(64)]
+    script = Script(seed=1, jitter=0.02)
+    script.cycle([*layers, Call(Op.ALL_REDUCE, 4, 1 * MS)], times=40)
+    assert _shown(script.calls)[-1] == len(layers) + 1
+
+
+@pytest.mark.parametrize("every", [3, 10, 30])
+def test_iterations_of_one_call_between_logged_losses_stay_iterations(every: int) -> None:
+    script = Script(seed=1, jitter=0.1)
+    for _ in range(800 // every):
+        script.cycle([Call(Op.ALL_REDUCE, 1 << 20, 200 * MS)], times=every)
+        script.call(Call(Op.ALL_REDUCE, 4, 5 * MS))
+    tracker = IterationTracker()
+    tracker.feed(script.calls)
+    assert tracker.cycle_calls == (1 if every > 9 else every + 1)
+
+
 @pytest.mark.parametrize("micro_batches", [4, 8, 16])
 def test_the_last_stage_of_a_pipeline_has_iterations_of_all_its_micro_batches(micro_batches: int) -> None:
     """Check a stage that receives and sends and makes no other call: the first micro-batch comes late."""
