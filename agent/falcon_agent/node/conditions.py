@@ -19,6 +19,7 @@ from falcon_core.text import clip
 
 HEARTBEAT_SECONDS = 300.0  # as the kubelet's own conditions
 LOOK_SECONDS = 60.0  # while a condition holds
+BUSY_SECONDS = 30.0  # between two changes of who uses the CPUs: pods that start and stop change it each few seconds
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 2.0, 120.0
 _MOST_SHOWN = 300
 _log = structlog.get_logger()
@@ -44,6 +45,7 @@ class Keeper:
         self._kinds = TYPES if busy is None else (*TYPES, CPU_BUSY_CONDITION)
         self._written: dict[str, Condition] | None = None  # None: nothing was read yet
         self._heartbeat = 0.0  # when it was last written
+        self._busy_at = float("-inf")  # when the condition of the CPUs was last written
         self._looked = 0.0
         self._retry_at = 0.0
         self._retry_seconds = FIRST_RETRY_SECONDS
@@ -70,7 +72,9 @@ class Keeper:
     def _changed(self, now: float) -> list[str]:
         written = self._written or {}
         wanted = self._wanted(now)
-        return [kind for kind in self._kinds if wanted[kind].differs(written.get(kind))]
+        rests = now - self._busy_at < BUSY_SECONDS
+        kinds = (kind for kind in self._kinds if not (rests and kind == CPU_BUSY_CONDITION))
+        return [kind for kind in kinds if wanted[kind].differs(written.get(kind))]
 
     def _wanted(self, now: float) -> dict[str, Condition]:
         found = self._problems.conditions(now)
@@ -112,6 +116,8 @@ class Keeper:
                 _log.info("condition", type=kind, status=after.holds, reason=after.reason, message=after.message)
         self._api.write(bodies)
         self._written = {**there, **{kind: wanted[kind] for kind in kinds}}
+        if CPU_BUSY_CONDITION in kinds:
+            self._busy_at = now
         if len(kinds) == len(self._kinds):
             self._heartbeat = now
 
