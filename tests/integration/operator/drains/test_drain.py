@@ -12,8 +12,10 @@ import pytest
 
 from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.common import TAINT_SPARE
+from falcon_operator.base.background_loop import Aside
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.cluster.certificates.webhook import WebhookCertificates
+from falcon_operator.cluster.transport import Transport
 from falcon_operator.runtime.evictions import Evictions
 from falcon_operator.runtime.webhook import Webhook
 from tests.integration.api.apiserver import ApiServer
@@ -96,18 +98,25 @@ async def webhook(installation: Installation, played: Played, tmp_path: Path) ->
     """Serve the webhook of an operator that leads, and register it."""
     port = free_port()
     register(installation, port)
-    clock, http = SystemClock(), played.http
-    answers = Evictions(http, lambda: True, (NOTICE,), platform_judge(""), clock, lambda _: None)
-    certificates = WebhookCertificates(http, installation.namespace, "falcon", ("localhost",), CONFIGURATION)
-    served = asyncio.create_task(Webhook(port, certificates, answers, lambda: True, clock, tmp_path).run())
-    try:
+
+    async def serve() -> None:
+        clock, http = SystemClock(), Transport(configuration, lambda: None)
+        answers = Evictions(http, lambda: True, (NOTICE,), platform_judge(""), clock, lambda _: None)
+        certificates = WebhookCertificates(http, installation.namespace, "falcon", ("localhost",), CONFIGURATION)
+        try:
+            await Webhook(port, certificates, answers, lambda: True, clock, tmp_path).run()
+        finally:
+            await http.close()
+
+    configuration = played.http._configuration
+    # In a loop of its own, as in the operator: this one stands still while kubectl runs.
+    async with Aside("evictions") as judging:
+        served = asyncio.create_task(judging.run(serve()))
         found = ("validatingwebhookconfiguration", CONFIGURATION)
         await until_async(lambda: "caBundle" in installation.get(*found)["webhooks"][0]["clientConfig"])
         yield
-    finally:
         served.cancel()
-        await asyncio.wait({served})
-        installation.api.run("kubectl", "delete", *found)
+    installation.api.run("kubectl", "delete", *found)
 
 
 @pytest.mark.slow  # tests/e2e/platform/test_drain shows it on the cluster
