@@ -46,12 +46,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if (dig "evictionWebhook" "enabled" true .Values.operator) }}true{{ end -}}
 {{- end -}}
 
-{{- /* Who reaches the webhook; `helm upgrade --reuse-values` as above. */ -}}
-{{- define "falcon.webhook.askers" -}}
-{{- $all := list (dict "ipBlock" (dict "cidr" "0.0.0.0/0")) (dict "ipBlock" (dict "cidr" "::/0")) -}}
-{{- toYaml (default $all .Values.networkPolicy.evictionsFrom) -}}
-{{- end -}}
-
 {{- define "falcon.webhook.fullname" -}}
 {{- include "falcon.fullname" . }}-webhook
 {{- end -}}

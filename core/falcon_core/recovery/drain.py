@@ -73,10 +73,16 @@ def due_at(state: RecoveryState, entry: LeavingNode) -> float:
 
 
 def leaving_entry(state: RecoveryState, pod_name: str, node: str) -> LeavingNode | None:
-    """Return the move of this pod away from this node, until its restart is over; None where there is none."""
+    """Return the move of this pod away from this node, until its restart is over; None where there is none.
+
+    Where more nodes are to be left than a job leaves at a time, the oldest move stands for those that come later.
+    """
     moving = state.move.leaving if state.move is not None else []
     entries = (*state.leaving, *moving)
-    return next((entry for entry in entries if (entry.pod_name, entry.node) == (pod_name, node)), None)
+    own = next((entry for entry in entries if (entry.pod_name, entry.node) == (pod_name, node)), None)
+    if own is None and len(state.leaving) >= MOST_LEAVING:
+        return min(state.leaving, key=lambda entry: entry.since)
+    return own
 
 
 def gives_way(entry: LeavingNode, now: float) -> bool:

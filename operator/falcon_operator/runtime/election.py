@@ -217,6 +217,8 @@ class Election:
                 return
             try:
                 empty = msgspec.structs.replace(held, identity="", renewed=_now(self._clock))
+                # Another candidate is about to take it: until this process ends, it answers that an operator lives.
+                self._seen = Seen(empty, self._clock.monotonic())
                 await _in_time(self._leases.replace(empty))
             except (Conflict, NotFound, OSError, TimeoutError) as error:
                 log.warning("lease not given back: it expires by itself", error=str(error) or type(error).__name__)

@@ -27,9 +27,18 @@ from falcon_operator.intent.observation.evictions import Hold
 
 ANSWER_SECONDS: Final = 0.8  # the API server waits for a second
 NOTED_SECONDS: Final = 30.0  # a leader that works has noted the move by then
+SAME_DRAIN_SECONDS: Final = 120.0  # one drain asks again sooner: an eviction after it belongs to another drain
 MOST_WAITING: Final = 4096  # pods whose move has not been noted
-Answer = Literal["Refused", "Admitted", "Unknown"]
+# Unknown: it could not be judged. Unanswered: too many asked at once. Both are admitted.
+Answer = Literal["Refused", "Admitted", "Unknown", "Unanswered"]
 log = structlog.get_logger(__name__)
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """When the evictions of one pod were refused without a noted move, monotonic seconds."""
+
+    first: float
+    newest: float
 
 
 class Evictions:
@@ -53,21 +62,26 @@ class Evictions:
         self._judge = judge
         self._clock = clock
         self._count = count
-        self._waiting: dict[str, float] = {}  # pod uid → when it was first refused without a noted move, monotonic
+        self._waiting: dict[str, Waiting] = {}  # by the pod's uid
 
-    async def refusal(self, namespace: str, pod: str) -> str:
+    async def refusal(self, namespace: str, pod: str, *, dry_run: bool = False) -> str:
         """Return why the pod may not be evicted now; "" if it may. Never raises, and takes a second at most."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                why = await self._refusal(namespace, pod)
-        except (OSError, TimeoutError, NotFound, views.Unreadable, msgspec.MsgspecError) as error:
-            log.warning("eviction not judged, so admitted", namespace=namespace, pod=pod, error=str(error))
+                why = await self._refusal(namespace, pod, dry_run=dry_run)
+        except Exception as error:  # noqa: BLE001 - whatever keeps an eviction from being judged must not block it
+            said = str(error) or type(error).__name__
+            log.warning("eviction not judged, so admitted", namespace=namespace, pod=pod, error=said)
             self._count("Unknown")
             return ""
         self._count("Refused" if why else "Admitted")
         return why
 
-    async def _refusal(self, namespace: str, name: str) -> str:
+    def unanswered(self) -> None:
+        """Count a question that was closed because too many were asked at once."""
+        self._count("Unanswered")
+
+    async def _refusal(self, namespace: str, name: str, *, dry_run: bool) -> str:
         if not self._operator_lives():
             return ""
         pod = pods.item(await self._get("v1", "pods", namespace, name)).view
@@ -77,18 +91,23 @@ class Evictions:
             self._job(namespace, pod), self._node(pod), self._recovery(namespace, pod)
         )
         found = evictions.hold(job, recovery(job), pod, node, self._taints, self._judge, self._clock.unix())
-        return found.why if found is not None and self._still_waits(pod.uid, found) else ""
+        return found.why if found is not None and self._still_waits(pod.uid, found, dry_run=dry_run) else ""
 
-    def _still_waits(self, uid: str, found: Hold) -> bool:
+    def _still_waits(self, uid: str, found: Hold, *, dry_run: bool) -> bool:
         """Check whether the operator has noted the move, or may still do so."""
         if found.noted:
             self._waiting.pop(uid, None)
             return True
         now = self._clock.monotonic()
-        since = self._waiting.setdefault(uid, now)
+        known = self._waiting.get(uid)
+        # A drain that was given up before, hours ago perhaps, has not waited for this one.
+        if known is None or now - known.newest > SAME_DRAIN_SECONDS:
+            known = Waiting(now, now)
+        if not dry_run:
+            self._waiting[uid] = msgspec.structs.replace(known, newest=now)
         if len(self._waiting) > MOST_WAITING:
             del self._waiting[next(iter(self._waiting))]
-        return now - since < NOTED_SECONDS
+        return now - known.first < NOTED_SECONDS
 
     # -- what is stored ----------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from falcon_core.model import CPU_BUSY_CONDITION
 from falcon_operator.api.common import GROUP
 from falcon_operator.base import logs
 from falcon_operator.base.ports import Conflict, NotFound, Rejected
@@ -23,22 +24,55 @@ from falcon_operator.cluster.transport import MERGE_PATCH, STRATEGIC_PATCH, Tran
 PAUSE_SECONDS: Final = 3.0
 QUIET_LOOKS: Final = 4  # in a row that found nothing
 MOST_LOOKS: Final = 30
-PAGE: Final = "500"
-CONDITIONS: Final = "Falcon"  # how the types of conditions begin that the node agent writes
+PAGE: Final = "200"
+CONDITIONS: Final = (CPU_BUSY_CONDITION,)  # that the node agent writes
 log = structlog.get_logger("falcon_operator")
 
 
-def left_taints(node: dict[str, Any]) -> list[dict[str, Any]] | None:
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    taints: list[dict[str, Any]] | None = None
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: list[_Condition] | None = None
+
+
+class Node(msgspec.Struct, frozen=True):
+    """What is read of a node: a page of whole ones would take more memory than the container has."""
+
+    metadata: _Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class _Page(msgspec.Struct, frozen=True):
+    items: list[Node]
+    metadata: _Metadata = _Metadata()
+
+
+_page = msgspec.json.Decoder(_Page)
+
+
+def left_taints(node: Node) -> list[dict[str, Any]] | None:
     """Return the node's taints without Falcon's; None where it has none of these."""
-    taints = node["spec"].get("taints") or []
+    taints = node.spec.taints or []
     left = [taint for taint in taints if not taint["key"].startswith(f"{GROUP}/")]
     return left if left != taints else None
 
 
-def own_conditions(node: dict[str, Any]) -> list[str]:
+def own_conditions(node: Node) -> list[str]:
     """Return the types of the node's conditions that the node agent has written."""
-    conditions = (node.get("status") or {}).get("conditions") or []
-    return [condition["type"] for condition in conditions if condition["type"].startswith(CONDITIONS)]
+    return [condition.type for condition in node.status.conditions or [] if condition.type in CONDITIONS]
 
 
 async def clean(http: Transport) -> int:
@@ -46,32 +80,32 @@ async def clean(http: Transport) -> int:
     found, token = 0, ""
     while True:
         query = {"limit": PAGE, **({"continue": token} if token else {})}
-        page = msgspec.json.decode(await http.call("GET", path_of("v1", "nodes"), query=query))
-        for node in page["items"]:
+        page = _page.decode(await http.call("GET", path_of("v1", "nodes"), query=query))
+        for node in page.items:
             found += await _clean_node(http, node)
-        token = page["metadata"].get("continue", "")
+        token = page.metadata.continue_
         if not token:
             return found
 
 
-async def _clean_node(http: Transport, node: dict[str, Any]) -> bool:
-    meta = node["metadata"]
+async def _clean_node(http: Transport, node: Node) -> bool:
+    meta = node.metadata
     taints, conditions = left_taints(node), own_conditions(node)
     try:
         if conditions:  # the next look finds the taints
             # By their types, so that what a kubelet writes meanwhile stays.
             change = [{"type": type_, "$patch": "delete"} for type_ in conditions]
-            path = path_of("v1", "nodes", name=meta["name"], subresource="status")
+            path = path_of("v1", "nodes", name=meta.name, subresource="status")
             await http.call("PATCH", path, body={"status": {"conditions": change}}, content_type=STRATEGIC_PATCH)
         elif taints is not None:
             # Taints are one list that others write too: it is written over the version that was read.
-            body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"taints": taints or None}}
-            await http.call("PATCH", path_of("v1", "nodes", name=meta["name"]), body=body, content_type=MERGE_PATCH)
+            body = {"metadata": {"resourceVersion": meta.resource_version}, "spec": {"taints": taints or None}}
+            await http.call("PATCH", path_of("v1", "nodes", name=meta.name), body=body, content_type=MERGE_PATCH)
     except (Conflict, NotFound):
         return True  # the next look reads the node again
     has_ours = bool(conditions) or taints is not None
     if has_ours:
-        log.info("node cleaned", node=meta["name"])
+        log.info("node cleaned", node=meta.name)
     return has_ours
 
 

@@ -18,15 +18,16 @@ from aiohttp import web
 
 from falcon_listen import pages
 from falcon_listen.places import Limits
-from falcon_operator.base.ports import Clock, Conflict, LeadershipLost, NotFound, Rejected
+from falcon_operator.base.ports import Clock
 from falcon_operator.bus import tls_files
 from falcon_operator.bus.certs import Pair
 from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.runtime.evictions import Evictions
 
 PATH: Final = "/evictions"
-# An API server asks from one address, once for each eviction of the cluster, and drains evict many pods at once.
-LIMITS: Final = Limits(places=128, places_of_a_source=64, opened_per_second=50, opened_at_once=200)
+# An API server asks from one address, by a connection for each eviction of the cluster. Several nodes may be drained at
+# once, with all of their pods at the same time, and each that is refused asks again after five seconds.
+LIMITS: Final = Limits(places=1024, places_of_a_source=1024, opened_per_second=500, opened_at_once=2000)
 MOST_REVIEW_BYTES: Final = 256 << 10
 LOOK_SECONDS: Final = 30.0  # between two looks at the certificate
 RETRY_SECONDS: Final = 2.0
@@ -34,10 +35,11 @@ TOO_MANY_REQUESTS: Final = 429  # as of a budget: those who drain ask again afte
 log = structlog.get_logger(__name__)
 
 
-class _Request(msgspec.Struct, frozen=True):
+class _Request(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     namespace: str = ""
     name: str = ""
+    dry_run: bool | None = None
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,7 +72,8 @@ def application(evictions: Evictions) -> web.Application:
             review = _review.decode(await request.read())
         except msgspec.MsgspecError as error:
             raise web.HTTPBadRequest(text=f"not an AdmissionReview: {error}\n") from None
-        refusal = await evictions.refusal(review.request.namespace, review.request.name)
+        asked = review.request
+        refusal = await evictions.refusal(asked.namespace, asked.name, dry_run=bool(asked.dry_run))
         response = web.json_response(answer(review, refusal))
         response.force_close()
         return response
@@ -103,15 +106,15 @@ class Webhook:
         """Serve until cancelled. Nothing that fails here ends the operator: evictions are then admitted."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         while True:
-            if await self._load(context):
-                try:
+            try:
+                if await self._load(context):
                     await self._serve(context)
-                except OSError as error:
-                    log.warning("webhook not served", error=str(error))
+            except Exception as error:  # noqa: BLE001 - without the loop, evictions are admitted until a restart
+                log.warning("webhook not served", error=str(error) or type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _serve(self, context: ssl.SSLContext) -> None:
-        async with pages.serving(application(self._evictions), self._port, _refused, context, LIMITS) as port:
+        async with pages.serving(application(self._evictions), self._port, self._refused, context, LIMITS) as port:
             log.info("webhook served", port=port)
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
@@ -121,14 +124,14 @@ class Webhook:
         """Bring the certificate up to date, for connections that begin from now on. Return whether there is one."""
         try:
             pair = await self._pair()
-        except (OSError, NotFound, Conflict, Rejected, LeadershipLost) as error:
-            log.warning("no certificate for the webhook", error=str(error))
+            if pair is None:
+                return False
+            files = tls_files.write(self._folder, pair.cert, pair)
+            assert files.cert is not None
+            context.load_cert_chain(files.cert, files.key)
+        except Exception as error:  # noqa: BLE001 - a person may have put anything into the Secrets; what is loaded stays
+            log.warning("no certificate for the webhook", error=str(error) or type(error).__name__)
             return False
-        if pair is None:
-            return False
-        files = tls_files.write(self._folder, pair.cert, pair)
-        assert files.cert is not None
-        context.load_cert_chain(files.cert, files.key)
         return True
 
     async def _pair(self) -> Pair | None:
@@ -136,6 +139,7 @@ class Webhook:
             return await self._certificates.read()
         return await self._certificates.ensure(dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC))
 
-
-def _refused(reason: str) -> None:
-    log.debug("connection to the webhook closed unanswered", reason=reason)
+    def _refused(self, reason: str) -> None:
+        """Count a connection that was closed unanswered: the API server then admits the eviction."""
+        self._evictions.unanswered()
+        log.debug("connection to the webhook closed unanswered", reason=reason)

@@ -193,7 +193,9 @@ def test_who_may_reach_whom() -> None:
         "operator": ["operator"],
         "http": READERS,
     }
-    assert _allowed(chart("NetworkPolicy", "falcon")) == {"http": READERS, "webhook": ["0.0.0.0/0", "::/0"]}
+    assert _allowed(chart("NetworkPolicy", "falcon")) == {"http": READERS, "webhook": None}
+    named = Rendered("--set-json", 'networkPolicy.evictionsFrom=[{"ipBlock":{"cidr":"10.2.0.0/16"}}]')
+    assert _allowed(named("NetworkPolicy", "falcon"))["webhook"] == ["10.2.0.0/16"]
     assert "NetworkPolicy" not in Rendered("--set", "networkPolicy.enabled=false").kinds()
 
 
@@ -207,7 +209,9 @@ def test_every_port_of_every_component_has_a_policy(flags: tuple[str, ...]) -> N
     for template in templates:
         rules = _rules_of(chart, template["metadata"]["labels"])
         assert {port["port"] for rule in rules for port in rule["ports"]} == set(_port_names(template))
-        assert all(rule["from"] for rule in rules)
+        # No policy can name the API server, which asks about evictions.
+        open_to_all = {port["port"] for rule in rules if not rule.get("from") for port in rule["ports"]}
+        assert open_to_all <= {"webhook"}
 
 
 def _rules_of(chart: Rendered, labels: dict[str, str]) -> list[Manifest]:

@@ -14,7 +14,7 @@ from falcon_operator.runtime.uninstall import uninstall
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.chart.charts import NAMESPACE, Rendered
 
-OTHERS = "app.kubernetes.io/name=falcon,app.kubernetes.io/instance!=falcon"
+OTHERS = "app.kubernetes.io/name=falcon,app.kubernetes.io/instance!=falcon,app.kubernetes.io/component!=uninstall"
 FOREIGN = {"key": "maintenance", "effect": "NoSchedule"}
 PRESSURE = {"type": "DiskPressure", "status": "False"}
 
@@ -84,3 +84,12 @@ async def test_nodes_that_another_release_looks_after_stay_as_they_are(cluster: 
     with patch.dict(os.environ, {"KUBECONFIG": str(cluster.kubeconfig)}):
         assert await uninstall(OTHERS, pause_seconds=0.0)
     assert nodes(cluster) == before
+
+
+async def test_a_hook_of_another_release_is_no_release(cluster: ApiServer) -> None:
+    """Two releases that are uninstalled at once would else leave the nodes to each other."""
+    manifest = Rendered(release="other")("ClusterRole", "other-falcon-uninstall")
+    cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(manifest))
+    with patch.dict(os.environ, {"KUBECONFIG": str(cluster.kubeconfig)}):
+        assert await uninstall(OTHERS, pause_seconds=0.0)
+    assert nodes(cluster)["spare"] == (["maintenance"], [])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery import Look, machine
-from falcon_core.recovery.drain import MOST_LEAVING, SETTLE_SECONDS, WHY_LENGTH
+from falcon_core.recovery.drain import MOST_LEAVING, SETTLE_SECONDS, WHY_LENGTH, leaving_entry
 from falcon_core.recovery.model.actions import Abandon, Prepare, Switch
 from falcon_core.recovery.model.observation import Notice, Observation, PreparedSeen, Spares
+from falcon_core.recovery.model.planned_move import LeavingNode
 from falcon_core.recovery.model.state import RecoveryState
 from tests.unit.recovery.seen import NOW, POLICY, member, seen
 
@@ -74,3 +75,14 @@ def test_a_cluster_that_is_cordoned_as_a_whole_does_not_make_the_memory_large() 
     assert len(state.leaving) == MOST_LEAVING
     assert len(taken.in_order()) == 10
     assert all(len(entry.why) <= WHY_LENGTH for entry in state.leaving)
+
+
+def test_beyond_as_many_nodes_as_a_job_leaves_at_a_time_the_oldest_move_stands_for_the_others() -> None:
+    moves = [
+        LeavingNode(replica=at, pod_name=f"pod-{at}", node=f"node-{at}", why="cordoned", since=NOW - at)
+        for at in range(MOST_LEAVING)
+    ]
+    full = RecoveryState(leaving=moves)
+    assert leaving_entry(full, "pod-3", "node-3") == moves[3]
+    assert leaving_entry(full, "pod-99", "node-99") == moves[-1]
+    assert leaving_entry(RecoveryState(leaving=moves[:-1]), "pod-99", "node-99") is None

@@ -57,4 +57,4 @@ def _when(entry: LeavingNode, recovery: RecoveryState, now: float) -> str:
     if drain.gives_way(entry, now):
         return f"waits: {entry.blocked}; evictions are no longer held off"
     until = clock_time(entry.since + drain.GIVE_WAY_SECONDS)
-    return f"waits: {entry.blocked}; evictions are held off until {until}"
+    return f"waits: {entry.blocked}; evictions are held off until {until} UTC"

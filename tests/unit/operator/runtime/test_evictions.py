@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from falcon_core.errors.judge import platform_judge
-from falcon_operator.base.ports import NotFound, Unavailable
+from falcon_operator.base.ports import NotFound, Rejected, Unavailable
 from falcon_operator.runtime import evictions
-from falcon_operator.runtime.evictions import NOTED_SECONDS, Evictions
+from falcon_operator.runtime.evictions import NOTED_SECONDS, SAME_DRAIN_SECONDS, Evictions
 from falcon_operator.runtime.webhook import _review, answer
 from tests.unit.operator.fake_clock import FakeClock
 
@@ -83,6 +83,22 @@ async def test_a_move_that_no_operator_has_noted_in_time_holds_up_nothing() -> N
     assert bench.counted == ["Refused", "Refused", "Admitted"]
 
 
+async def test_a_drain_that_was_given_up_leaves_the_next_one_its_time() -> None:
+    bench = Bench()
+    assert await bench.refusal()
+    bench.clock.advance(SAME_DRAIN_SECONDS + 1)
+    assert await bench.refusal(), "hours later, another drain"
+    bench.clock.advance(NOTED_SECONDS + 1)
+    assert await bench.refusal() == ""
+
+
+async def test_a_dry_run_starts_no_clock() -> None:
+    bench = Bench()
+    assert await bench.judged.refusal("ml", "p", dry_run=True)
+    bench.clock.advance(NOTED_SECONDS + 1)
+    assert await bench.refusal()
+
+
 async def test_without_an_operator_nothing_is_read() -> None:
     bench = Bench()
     bench.lives, bench.stored.error = False, Unavailable("no API server")
@@ -106,12 +122,14 @@ async def test_what_moves_nobody_is_admitted(path: str, change: dict[str, Any]) 
     assert await bench.refusal() == ""
 
 
-@pytest.mark.parametrize("stalls", [True, False])
-async def test_what_cannot_be_read_is_admitted_in_time(monkeypatch: pytest.MonkeyPatch, stalls: bool) -> None:
+@pytest.mark.parametrize("error", [None, Unavailable("no API server"), Rejected("no right"), ValueError("?")])
+async def test_what_cannot_be_read_is_admitted_in_time(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
     bench = Bench()
     monkeypatch.setattr(evictions, "ANSWER_SECONDS", 0.05)
-    bench.stored.stalls = stalls
-    bench.stored.error = None if stalls else Unavailable("no API server")
+    bench.stored.stalls = error is None
+    bench.stored.error = error
     assert await bench.refusal() == ""
     assert bench.counted == ["Unknown"]
 
