@@ -21,13 +21,19 @@ class Launching(WorldState):
     """A scheduler, kubelets and launchers."""
 
     def _place(self, pod: Pod) -> None:
-        if pod.node or pod.deleting_at is not None or self.clock.seconds < pod.created + PLACE_SECONDS:
+        if pod.node or pod.gates or pod.deleting_at is not None or self.clock.seconds < pod.created + PLACE_SECONDS:
             return
         for node in self.nodes.values():
             if node.ready and not node.cordoned and self._fits(pod, node):
                 pod.node, pod.placed_at = node.name, self.clock.seconds
                 pod.stuck, pod.said = node.stuck is not None, node.stuck or pod.said
                 return
+
+    def admit(self) -> None:
+        """Let the queue remove the gates of all pods; those that are made later have none."""
+        self.gates = ()
+        for pod in self.pods.values():
+            pod.gates = ()
 
     def _fits(self, pod: Pod, node: Node) -> bool:
         spec = pod.manifest["spec"]

@@ -86,6 +86,7 @@ class Pod:
         self.labels: dict[str, str] = manifest["metadata"]["labels"]
         self.node = ""
         self.placed_at = 0.0
+        self.gates: tuple[str, ...] = ()  # a queue keeps the scheduler from looking at it
         self.stuck = False  # its node does not start it
         self.deleting_at: float | None = None
         self.disruption = ""
@@ -119,6 +120,7 @@ class WorldState:
         self.clock = Clock()
         self.nodes = {f"node-{chr(97 + index)}": Node(f"node-{chr(97 + index)}", False) for index in range(replicas)}
         self.nodes |= {f"spare-{index + 1}": Node(f"spare-{index + 1}", True) for index in range(spares)}
+        self.gates: tuple[str, ...] = ()  # of pods that are made from now on
         self.pods: dict[str, Pod] = {}
         self.made: list[str] = []  # names of every pod ever created
         self.claims = 0

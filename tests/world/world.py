@@ -82,7 +82,9 @@ class World(Launching, Reporting):
             self._report(pod)
 
     def new_pod(self, manifest: Manifest, uid: str) -> Pod:
-        return Pod(manifest, uid, self.clock.seconds)
+        made = Pod(manifest, uid, self.clock.seconds)
+        made.gates = self.gates
+        return made
 
     def mutate(self) -> None:
         """Count a mutating call; the call with the number ``crash_at`` is the operator's last."""

@@ -102,7 +102,8 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     deleting: bool = False
     created_unix: float = 0.0
-    unschedulable: str = ""  # the scheduler's message, "" once placed
+    unschedulable: str = ""  # the scheduler's message; "" once placed, and while gates keep the scheduler from looking
+    gates: tuple[str, ...] = ()  # names of its scheduling gates: a queue, mostly, admits the pod later
     disruption: str = ""  # message of a DisruptionTarget condition
     tolerations: tuple[dict[str, Any], ...] = ()  # those without an end, also what admission has added
     scheduled_unix: float = 0.0  # when it got its node; 0: not known

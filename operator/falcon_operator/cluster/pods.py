@@ -20,6 +20,7 @@ from falcon_operator.cluster.cache.views import Condition, Fields, unix
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
 
 SELECTOR = f"{LABEL_ROLE} in (trainer,burn-in)"
+MOST_GATES = 4  # of a pod: a few names say who holds it
 TEXT_LENGTH = 512  # of the scheduler's and the kubelet's reasons; the status shows less
 EXIT_MESSAGE_LENGTH = 4096  # the kubelet's own limit; a burn-in's result stands in it
 _MIRROR = "kubernetes.io/config.mirror"
@@ -77,8 +78,13 @@ class _Metadata(Fields, frozen=True, kw_only=True):
     owner_references: list[_OwnerReference] | None = None
 
 
+class _Gate(Fields, frozen=True, kw_only=True):
+    name: str
+
+
 class _Spec(Fields, frozen=True, kw_only=True):
     node_name: str | None = None
+    scheduling_gates: list[_Gate] | None = None
     tolerations: list[dict[str, Any]] | None = None
 
 
@@ -159,6 +165,7 @@ def _view(pod: _Pod) -> PodView:
     # Its text is the only place where Kubernetes says why a pod has no node.
     scheduled = conditions.get("PodScheduled")
     disruption = conditions.get("DisruptionTarget")
+    gates = tuple(_string(gate.name) for gate in (pod.spec.scheduling_gates or [])[:MOST_GATES])
     return PodView(
         namespace=_string(meta.namespace),
         name=meta.name,
@@ -174,8 +181,9 @@ def _view(pod: _Pod) -> PodView:
         created_unix=unix(meta.creation_timestamp),
         # The condition lags behind the binding: a pod with a node is scheduled, whatever it still says.
         unschedulable=_cut(scheduled.message or scheduled.reason or "not scheduled yet")
-        if scheduled is not None and scheduled.status == "False" and not pod.spec.node_name
+        if scheduled is not None and scheduled.status == "False" and not pod.spec.node_name and not gates
         else "",
+        gates=gates,
         disruption=_cut(disruption.message or disruption.reason or "disrupted")
         if disruption is not None and disruption.status == "True"
         else "",

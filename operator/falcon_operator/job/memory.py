@@ -17,6 +17,7 @@ class Memory(msgspec.Struct):
     uid: str
     phase: tuple[int, str] = (0, "")  # generation and phase as last seen, and since when
     phase_at: float = float("-inf")  # monotonic
+    gated_at: float | None = None  # when a pod with scheduling gates was last seen, monotonic
     reports_until: float = float("-inf")  # reports that came until then have been used, monotonic
     run: TrainingRun | None = None  # as last read or written
     intent: Intent | None = None  # the newest: its figures may be ahead of the run's

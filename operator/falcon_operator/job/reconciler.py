@@ -35,6 +35,7 @@ from falcon_operator.base.ports import (
     NotFound,
     Oversize,
     PodSettings,
+    PodView,
     Rejected,
     Unavailable,
 )
@@ -276,6 +277,7 @@ class JobReconciler:
             now=self._clock.unix(),
             nonce=secrets.token_hex(16),
             monotonic=self._clock.monotonic(),
+            gated_at=self._gated_at(pods, memory),
             phase_seen_at=self._phase_seen_at(intent, memory),
         )
         # Only excluded nodes are tested, so other jobs cost no further request.
@@ -315,6 +317,11 @@ class JobReconciler:
         if phase != memory.phase:
             memory.phase, memory.phase_at = phase, self._clock.monotonic()
         return memory.phase_at
+
+    def _gated_at(self, pods: list[PodView], memory: Memory) -> float | None:
+        if any(pod.gates and not pod.node for pod in pods):
+            memory.gated_at = self._clock.monotonic()
+        return memory.gated_at
 
     async def _prepare(self, snap: Snapshot, memory: Memory) -> Snapshot:
         """Ask the API server whether it accepts the job's pods, and take the job's names, before the first pod is made.

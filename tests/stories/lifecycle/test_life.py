@@ -6,7 +6,7 @@ import msgspec
 
 from falcon_operator.api.common import TAINT_FENCED
 from falcon_operator.api.trainingjob import WarmPoolRef
-from tests.world.running import condition, operator, run, state, trained
+from tests.world.running import condition, idle, operator, run, state, trained
 from tests.world.world import World
 
 replace = msgspec.structs.replace
@@ -83,6 +83,22 @@ async def test_a_gang_that_finds_no_nodes_is_released_whole_and_tried_again() ->
     world.nodes["node-c"].ready = True
     await run(world, operator, state("Running"))
     assert len(world.made) == 6
+
+
+async def test_a_gang_that_a_queue_holds_keeps_its_pods_and_has_its_deadline_afterwards() -> None:
+    world = World(spec={"schedulingDeadlineSeconds": 20})
+    world.gates = ("kueue.x-k8s.io/admission",)
+    await run(world, operator, lambda w: "3 of 3 pods are held: scheduling gates hold pod" in w.status.summary)
+    assert "(kueue.x-k8s.io/admission)" in world.status.summary
+    await idle(world, operator, 60)
+    assert len(world.made) == 3, "no pod loses its place in the queue"
+    world.nodes["node-c"].ready = False
+    world.admit()
+    await idle(world, operator, 10)
+    assert len(world.made) == 3
+    world.nodes["node-c"].ready = True
+    await run(world, operator, state("Running"))
+    assert len(world.made) == 3
 
 
 async def test_a_gang_whose_pause_is_longer_than_its_deadline_has_that_deadline_again() -> None:

@@ -56,6 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     now: float  # unix seconds
     nonce: str = ""  # 32 random hexadecimal digits, new in each snapshot, so that no peer can guess them
     monotonic: float  # seconds, the clock of ``reports``
+    gated_at: float | None = None  # when this process last saw a pod of the job with scheduling gates, ``monotonic``
     phase_seen_at: float | None = None  # when this process first saw the intent's generation and phase, ``monotonic``
 
     @cached_property

@@ -23,6 +23,8 @@ _MOST_CHARACTERS: Final = 300
 
 def waiting_for(pod: PodView) -> str:
     """Return why a pod does not run yet, in the words of the scheduler or the kubelet; empty where they say nothing."""
+    if pod.gates:
+        return f"scheduling gates hold pod {pod.name} ({', '.join(pod.gates)}) until their controller removes them"
     if pod.unschedulable:
         return pod.unschedulable
     for container in pod.containers.values():

@@ -81,6 +81,10 @@ def is_out_of_the_way(snap: Snapshot, membership: Membership, pod: PodView) -> b
 def _unplaced(snap: Snapshot, intent: Intent, unplaced: list[Member]) -> str:
     membership, member = intent.membership, unplaced[0]
     pod = snap.pod(member.pod_name)
+    # The scheduler does not look at them: they wait for no node.
+    held = [each for each in (snap.pod(waiting.pod_name) for waiting in unplaced) if each is not None and each.gates]
+    if held:
+        return f"{len(held)} of {len(membership.members)} pods are held: {pod_starts.waiting_for(held[0])}"
     count = f"{len(unplaced)} of {len(membership.members)} pods wait for a node"
     if pod is not None:
         reason = "; ".join(part for part in (pod_starts.waiting_for(pod), _fences(snap)) if part)
@@ -176,7 +180,9 @@ def _gathered_seconds(snap: Snapshot, intent: Intent) -> float:
     """Return for how long the gang has been gathered, from the newest move of a pod that did not start."""
     # A pod that was moved looks for its new node from then on, not from the gang's begin.
     moved = [snap.now - attempt.at for attempt in intent.recovery.attempts if attempt.kind == "Moved"]
-    return min([snap.phase_seconds, *moved])
+    # A queue may hold pods for hours: released, they would lose their place in it.
+    ungated = [] if snap.gated_at is None else [snap.monotonic - snap.gated_at]
+    return min([snap.phase_seconds, *moved, *ungated])
 
 
 def _jitter(job: TrainingJob, releases: int) -> float:

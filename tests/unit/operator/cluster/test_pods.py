@@ -80,6 +80,10 @@ def test_a_pod_with_its_sidecar() -> None:
 def test_a_pod_that_waits_for_a_node_says_why() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
     assert view(with_status(conditions=[condition])).unschedulable == "0/4 nodes"
+    body = json.loads(with_status(conditions=[{**condition, "reason": "SchedulingGated"}]))
+    body["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    gated = view(json.dumps(body).encode())
+    assert (gated.unschedulable, gated.gates) == ("", ("kueue.x-k8s.io/admission",))
     assert view(with_status(conditions=[{**condition, "status": "True"}])).unschedulable == ""
 
 
