@@ -119,8 +119,10 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ""  # "trainer", by its label alone; "burn-in": of our own, in the operator's namespace
     # Kind of its controller: "DaemonSet" that exists, "ReplicaSet", "Node" (a mirror pod)…; "" where it is not true.
     owner: str = ""
+    owner_api: str = ""  # "apps/v1"
     owner_name: str = ""
     owner_uid: str = ""
+    ends_soon: bool = False  # it is being deleted, with a grace period of some minutes at most
     requests: bool = True  # it asks for some of the node's resources
 
 

@@ -29,6 +29,7 @@ from falcon_operator.cluster.cache import views
 from falcon_operator.cluster.cache.mirror import Item
 from falcon_operator.cluster.cache.read_cache import ReadCache
 from falcon_operator.cluster.cache.reflector import Interruption, uncounted
+from falcon_operator.cluster.daemon_sets import DaemonSets
 from falcon_operator.cluster.inventory import Inventory, Unsynced
 from falcon_operator.cluster.job_secrets import JobSecrets
 from falcon_operator.cluster.namespace_rules import read_rules
@@ -77,7 +78,7 @@ class KubeClient:
         self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
         self._occupants: ReadCache[str, list[Occupant]] = ReadCache(clock, OCCUPIED_SECONDS)
-        self._daemon_sets: ReadCache[tuple[str, str, str], bool] = ReadCache(clock, KEPT_SECONDS)
+        self._daemon_sets = DaemonSets(transport, clock)
         self._rules: ReadCache[str, NamespaceRules] = ReadCache(clock, RULES_SECONDS)
         self._secrets = JobSecrets(transport)
         self._tainting = asyncio.Lock()
@@ -202,24 +203,9 @@ class KubeClient:
             # resourceVersion 0: from the server's memory; without it an older server reads all pods of the cluster
             query = {"fieldSelector": fields, "resourceVersion": "0"}
             found = pods.occupants(await self._http.call("GET", path_of("v1", "pods"), query=query), self._namespace)
-            return list(await asyncio.gather(*map(self._with_true_owner, found)))
+            return list(await asyncio.gather(*map(self._daemon_sets.with_true_owner, found)))
 
         return await self._occupants.get(node, read)
-
-    async def _with_true_owner(self, pod: Occupant) -> Occupant:
-        """Return the pod, without its owner if that is a DaemonSet that does not exist: anybody can name one."""
-        if pod.owner != "DaemonSet" or await self.daemon_set_exists(pod.namespace, pod.owner_name, pod.owner_uid):
-            return pod
-        return msgspec.structs.replace(pod, owner="")
-
-    async def daemon_set_exists(self, namespace: str, name: str, uid: str) -> bool:
-        """Check whether there is a DaemonSet of this uid. The answer is some minutes old at most."""
-
-        async def read() -> bool:
-            data = await self._find(path_of("apps/v1", "daemonsets", namespace, name))
-            return data is not None and views.uid(data) == uid
-
-        return await self._daemon_sets.get((namespace, name, uid), read)
 
     async def create_pod(self, manifest: Manifest) -> PodView:
         meta = manifest["metadata"]

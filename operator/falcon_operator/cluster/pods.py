@@ -24,6 +24,8 @@ MOST_GATES = 4  # of a pod: a few names say who holds it
 TEXT_LENGTH = 512  # of the scheduler's and the kubelet's reasons; the status shows less
 EXIT_MESSAGE_LENGTH = 4096  # the kubelet's own limit; a burn-in's result stands in it
 _MIRROR = "kubernetes.io/config.mirror"
+# A pod that is being deleted ends within its grace period, which its maker chooses: up to this one [s] it ends soon.
+_SOON_SECONDS = 600
 _INDEXED = (LABEL_JOB_UID, LABEL_POOL)
 _OURS = f"{GROUP}/"
 _SHARED = 8192  # strings and containers' states that many pods have in common
@@ -61,6 +63,7 @@ class _ContainerStatus(Fields, frozen=True, kw_only=True):
 
 
 class _OwnerReference(Fields, frozen=True, kw_only=True):
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -107,6 +110,7 @@ class _Pod(Fields, frozen=True, kw_only=True):
 class _OccupantMetadata(Fields, frozen=True, kw_only=True):
     name: str
     namespace: str
+    deletion_grace_period_seconds: int | None = None  # only of a pod that is being deleted
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[_OwnerReference] | None = None
@@ -265,14 +269,17 @@ def _occupant(pod: _Occupant, own_namespace: str) -> Occupant:
     owner = next((owner for owner in meta.owner_references or [] if owner.controller), _OwnerReference())
     # A kubelet removes a pod that is marked as a mirror and mirrors nothing.
     is_fake = owner.kind == "Node" and _MIRROR not in (meta.annotations or {})
+    grace = meta.deletion_grace_period_seconds
     parts = [spec, *(spec.containers or []), *(spec.init_containers or [])]
     return Occupant(
         namespace=meta.namespace,
         name=meta.name,
         role="" if role == ROLE_BURN_IN and meta.namespace != own_namespace else role,
         owner="" if is_fake else owner.kind,
+        owner_api=owner.api_version,
         owner_name=owner.name,
         owner_uid=owner.uid,
+        ends_soon=grace is not None and grace <= _SOON_SECONDS,
         requests=any(part.resources is not None and part.resources.requests for part in parts),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE, Condition
+from falcon_operator.api.common import API_VERSION, TAINT_FENCED, TAINT_SPARE, Condition
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.ports import Conflict, LeadershipLost, NodeView, NotFound, Rejected
@@ -339,6 +340,21 @@ async def test_an_api_server_that_does_not_answer_is_a_fault_of_the_connection(
         await transport.close()
 
 
+async def served(api: ApiServer, group: str, kind: str) -> None:
+    """Define the kind in the group's version v1, and wait until the API server has it."""
+    names = {"kind": kind, "plural": "kinds", "singular": "kind"}
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"kinds.{group}"},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+    api.ok("kubectl", "apply", "-f", "-", stdin=json.dumps(definition))
+    await until_async(lambda: kind in api.run("kubectl", "get", "--raw", f"/apis/{group}/v1").stdout)
+
+
 async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     api: ApiServer, kube: KubeClient, installation: Installation
 ) -> None:
@@ -366,9 +382,11 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     metadata = {"name": "d", "namespace": installation.namespace}
     installation.apply({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec})
     true_uid = installation.get("daemonset", "d")["metadata"]["uid"]
-    for name, uid in (("daemon", true_uid), ("fake", "u")):
+    await served(api, "daemons.example", "DaemonSet")
+    others = ("kruise", "u", "daemons.example/v1"), ("other", "u", API_VERSION), ("unknown", "u", "invented.example/v1")
+    for name, uid, group in (("daemon", true_uid, "apps/v1"), ("fake", "u", "apps/v1"), *others):
         daemon = pod(name, "occupied")
-        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": uid, "controller": True}
+        owner = {"apiVersion": group, "kind": "DaemonSet", "name": "d", "uid": uid, "controller": True}
         daemon["metadata"]["ownerReferences"] = [owner]
         installation.apply(daemon)
     installation.patch_status("pod", "over", {"phase": "Succeeded"})
@@ -377,8 +395,11 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     assert [(occupant.name, occupant.role, occupant.owner, occupant.requests) for occupant in found] == [
         ("daemon", "", "DaemonSet", False),
         ("fake", "", "", False),
+        ("kruise", "", "DaemonSet", False),
+        ("other", "", "", False),
         ("tenant", "", "", True),
         ("trainer", "trainer", "", False),
+        ("unknown", "", "", False),
     ]
     installation.apply(pod("newcomer", "occupied"))
     assert len(await kube.list_occupants("occupied")) == len(found), "kept for some seconds"
