@@ -160,11 +160,11 @@ class Checkpoint:
         return freeze(self._share.cut(frozen))
 
     def wanted(self) -> bool:
-        """Check whether Falcon wants a checkpoint of this step: it is going to restart the job, as planned.
+        """Check whether Falcon wants a checkpoint of this step: it plans a restart, or a process soon reaches a limit.
 
         All ranks call it once in each step, after the step and before ``save``, and get the same answer. The ``save``
-        that follows waits until the folder has the checkpoint, and then for the restart, for ten seconds at most: what
-        a rank would train meanwhile would be done again. Without Falcon the answer is False.
+        that follows waits until the folder has the checkpoint, and before a restart then for the restart, for ten
+        seconds at most: what a rank would train meanwhile would be done again. Without Falcon the answer is False.
         """
         if self._demand is None:
             self._demand = Demand(AgentFile.of_this_pod(FILE), place())

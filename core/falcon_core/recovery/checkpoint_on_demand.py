@@ -63,8 +63,8 @@ def wait(
     # Each restart asks again. An older answer would be of another plan, and its step may be far behind.
     is_old = state.generation != generation or now - state.asked_at > AGAIN_SECONDS
     # What was saved because of a forecast is older than this restart. What is still awaited serves both.
-    answers_forecast = state.ahead and not ahead and bool(state.saved or state.given_up)
-    if is_old or answers_forecast:
+    for_restart = state.ahead and not ahead
+    if is_old or (for_restart and bool(state.saved or state.given_up)):
         newest = newest_of_all(held, ranks)
         if newest is None or not can_answer(held, ranks):
             return state, False
@@ -72,6 +72,8 @@ def wait(
         return asked, True
     if state.saved or state.given_up:
         return state, False
+    if for_restart:
+        state = replace(state, ahead=False, asked_at=now)  # the restart has its own time to wait
     # The checkpoint counts when every rank holds it where it outlives the restart.
     safe = newest_of_all([each for each in held if each.in_folder], ranks)
     if safe is not None and safe.step > state.before:
@@ -95,5 +97,9 @@ def can_answer(held: Sequence[Held], ranks: int) -> bool:
 
 
 def wanted(state: Demand, generation: int) -> int:
-    """Return the number of the checkpoint that the generation's ranks are to save; 0: none."""
-    return 0 if state.generation != generation or state.given_up else state.number
+    """Return the number of the checkpoint that the generation's ranks are to save; 0: none.
+
+    Ranks that have saved stand still for a restart for as long as they are asked. A forecast has none.
+    """
+    over = state.given_up or (state.ahead and bool(state.saved))
+    return 0 if state.generation != generation or over else state.number

@@ -39,6 +39,7 @@ from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of
 from falcon_core.recovery.failslow import concurrent_link, incidents
 from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold
 from falcon_core.recovery.mitigation import onset, rebalance, replacement, strategy_ladder
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, detected, located, was_applied
 from falcon_core.recovery.model.state import RecoveryState, numbered, with_concurrent_link, with_leader, without_leader
@@ -207,9 +208,10 @@ def _under_other_calls(state: RecoveryState, slow: SlowIncident, look: Look, sha
     """Judge a slowdown without a name by the present calls; None if it began under them, or too little is known.
 
     What it began at is the level of other calls, and says nothing now (``slow_from_start.is_void``). A new onset is a
-    slowdown of its own. Without one the peers decide: a rank stands out, or the slowdown is over.
+    slowdown of its own. Without one the peers decide: a rank stands out, or the slowdown is over. Comparing the ranks'
+    computation says nothing of a link: one that is named stays, until iterations are short again.
     """
-    if not slow_from_start.is_void(slow, state, look.obs):
+    if slow.link is not None or not slow_from_start.is_void(slow, state, look.obs):
         return None
     reopened = onset.look(without_leader(state), look).leader
     if reopened is not None and not reopened.onset.from_start and reopened.onset.iteration > slow.onset.iteration:
@@ -218,7 +220,17 @@ def _under_other_calls(state: RecoveryState, slow: SlowIncident, look: Look, sha
     found = slow_from_start.incident(state, look)
     if found is not None and found.culprit is not None:
         return _blame(state, replace(found, id=slow.id), found.culprit, look, shared)
-    return _passed(state, slow, look) if slow_from_start.finds_none(state, look.obs) else None
+    return _unmeasured(state, slow, look) if slow_from_start.finds_none(state, look.obs) else None
+
+
+def _unmeasured(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
+    """Close a slowdown that can no longer be measured. It teaches nothing, since nothing shows that it ended."""
+    if not slow.id:
+        return Step(without_leader(state))
+    level = look.obs.iteration_ns(JUDGEMENT.lasting_windows * look.policy.consecutive)
+    closed = SlowClosed(incident=slow, outcome="OtherCalls", iteration_ns=None if level is None else int(level))
+    taken = Step(state, events=[closed]).then(incidents.close(state, [incidents.first_of(state)]))
+    return replace(taken, state=rebalance.kept(taken.state, slow, look))
 
 
 def _climb(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:

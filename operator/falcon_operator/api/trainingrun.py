@@ -93,6 +93,7 @@ class ClosedIncident(ApiStruct, frozen=True, kw_only=True):
         "Restarted",
         "Suspended",
         "Ended",
+        "OtherCalls",  # the program's calls changed, and no rank stands out under the new ones
         "Resized",  # the job has another number of replicas: its speed is judged from the start
     ]
     slow: SlowIncident | None = None

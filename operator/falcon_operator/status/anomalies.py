@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from falcon_core.model import Cause
-from falcon_core.recovery import Look, Member
+from falcon_core.recovery import Look, Member, checkpoint_on_demand
 from falcon_core.recovery.views import not_finite
 from falcon_core.text import clean
 from falcon_core.times import BLIND_SECONDS
@@ -195,7 +195,7 @@ def _forecast_note(view: View, same: Sequence[_Found], known: DiagnosisStatus | 
     anomaly, now = chosen.anomaly, view.snap.now
     left = max(0.0, anomaly.left - chosen.age)
     known = known if _is_shown(chosen, known) else None
-    then = _next_of_forecast(view, anomaly.kind)
+    then = _next_of_forecast(view, anomaly.kind, left)
     if known is not None and _holds(known.forecast, now, left):
         return msgspec.structs.replace(known, next=then)
     resource = _RESOURCES[anomaly.kind]
@@ -231,13 +231,23 @@ def _forecast_note(view: View, same: Sequence[_Found], known: DiagnosisStatus | 
     )
 
 
-def _next_of_forecast(view: View, kind: str) -> str:
-    """Say whether the ranks save because of a forecast, and what is left to a person."""
+def _next_of_forecast(view: View, kind: str, left: float) -> str:
+    """Say whether the ranks save because of a forecast, and what is left to a person.
+
+    ``left``: seconds until the limit is reached.
+    """
     demand = view.intent.demand
-    if kind not in ENDS or not demand.ahead or demand.generation != view.intent.membership.generation:
+    is_present = (
+        demand.ahead
+        and demand.generation == view.intent.membership.generation
+        and view.snap.now - demand.asked_at <= checkpoint_on_demand.AGAIN_SECONDS
+    )
+    if kind not in ENDS or left > checkpoint_on_demand.AHEAD_SECONDS or not is_present:
         return f"Falcon repairs nothing because of a forecast; save a checkpoint before then, and {_FIND}"
     if demand.saved:
         return f"all ranks saved step {demand.saved} because of it; {_FIND}"
+    if demand.given_up:
+        return f"not all ranks saved a checkpoint in time: save one before then, and {_FIND}"
     return f"all ranks are asked to save a checkpoint; {_FIND}"
 
 

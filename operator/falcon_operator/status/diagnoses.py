@@ -174,6 +174,9 @@ def _result(closed: ClosedIncident) -> str:
         "Relieved": f"the slowdown ended by itself: {iteration} at {at}",
         "Helped": f"{iteration} at {at}{cost}",
         "NotHelped": f"did not help: {iteration} at {at}, healthy {healthy}{cost}",
+        "OtherCalls": (
+            f"the job's calls had changed by {at}: the slowdown can no longer be measured, and no rank stands out"
+        ),
         "Resized": f"the job has another size since {at}, and its speed is judged from the start",
         "Superseded": f"its node was evicted from the job at {at} for another reason",
         "Resumed": f"training again {lasted} after the {'restart began' if closed.move else 'failure'}{began}",
@@ -232,7 +235,7 @@ def _slowdown(slow: SlowIncident, culprit: Culprit, *, by_itself: bool) -> str:
     job = _job_factor(slow, by_itself=by_itself)
     if slow.onset.from_start:
         began = slow.onset.iteration
-        first = "the first iteration" if began <= 1 else f"iteration {began}, from which on its calls are others"
+        first = "the first iteration" if began <= 1 else f"iteration {began}, when the job's calls had changed"
         reference = f"its peers' compute time, since {first}"
     else:
         reference = "its normal compute time"

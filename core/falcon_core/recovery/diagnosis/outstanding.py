@@ -16,7 +16,7 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.stats.medians import Floats
-from falcon_core.stats.order import quantile_of
+from falcon_core.stats.order import median_of
 
 LEAST_SCATTERED = 16  # ranks whose scatter is measured: of fewer, the slowest hardly lies outside, and little is known
 _NORMAL = NormalDist()
@@ -43,11 +43,12 @@ def outstanding(rises: Rises, distances: Sequence[Floats], obs: Observation) -> 
 def noise_distance(distances: Floats) -> float:
     """Return the distance from the median beyond which noise puts hardly one of these ranks and those to be judged.
 
-    ``distances``: of healthy ranks from their median: [n]. 0 for fewer than ``LEAST_SCATTERED``. Ranks whose noise has
-    a heavier tail than the normal one lie beyond it more often.
+    ``distances``: of ranks from their median: [n], slow ones among them too where they are less than half. The typical
+    distance measures the noise, since a few nodes that are slow by less than the one to be judged would stretch the
+    outer ones. 0 for fewer than ``LEAST_SCATTERED``. Ranks whose noise has a heavier tail than the normal one lie
+    beyond it more often.
     """
     if len(distances) < LEAST_SCATTERED:
         return 0.0
-    usual = quantile_of(np.sort(distances), JUDGEMENT.apart_share)
     share = 1 - JUDGEMENT.noise_chance / len(distances)
-    return usual * _NORMAL.inv_cdf(share) / _NORMAL.inv_cdf((1 + JUDGEMENT.apart_share) / 2)
+    return median_of(distances) * _NORMAL.inv_cdf(share) / _NORMAL.inv_cdf(0.75)

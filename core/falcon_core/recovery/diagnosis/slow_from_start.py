@@ -103,7 +103,9 @@ def is_void(slow: SlowIncident, state: RecoveryState, obs: Observation) -> bool:
     if since is None or since.generation != obs.generation or slow.onset.generation != obs.generation:
         return False
     settled = not since.settles or obs.iterations < since.began + PATIENCE_ITERATIONS
-    return settled and slow.onset.iteration < since.began
+    # What was opened under the present calls was held against a level of like calls, as that of earlier generations is.
+    opened_before = slow.onset.reported_iteration < since.began
+    return settled and opened_before and slow.onset.iteration < since.began
 
 
 def finds_none(state: RecoveryState, obs: Observation) -> bool:
@@ -237,7 +239,11 @@ def _of_present_calls(state: RecoveryState, obs: Observation) -> SinceStart | No
     sizes = int(median([-1 if rank.sent.size_class is None else rank.sent.size_class for rank in obs.ranks]))
     if since is None:
         return SinceStart(generation=obs.generation, calls=calls, size_class=sizes, settles=True)
-    if since.calls and (calls != since.calls or not same_bytes(sizes, since.size_class)):
+    changed = calls != since.calls or not same_bytes(sizes, since.size_class)
+    # At the beginning agents correct what they took for an iteration: the calls are the same, and so are the levels.
+    if since.calls and changed and obs.iterations < SETTLED_ITERATIONS and since.began == 1:
+        return replace(since, calls=calls, size_class=sizes)
+    if since.calls and changed:
         began = obs.iterations + 1
         return SinceStart(generation=obs.generation, began=began, calls=calls, size_class=sizes, settles=True)
     return replace(since, calls=calls, size_class=sizes) if not since.calls else since

@@ -10,7 +10,8 @@ on. If the work is handed over (``node_fault.is_handed_over``), only its excess 
 nodes counts: most of it has to stay with the node. Spells with quiet times between them excuse no other node, however
 many nodes have them.
 
-**The bound**, for nodes that flap, any number of them, alone or in turn with quiet times between them. Take any stretch
+**The bound**, for nodes that flap, any number of them, alone or in turn with quiet times between them that are longer
+than a hand-over. Take any stretch
 of time in which one of them was quiet for no more than a window altogether. Each second lost on it still counts at
 least half at the end, so the node is acted on before its loss in such a stretch reaches twice the price (ski-rental
 without pieces: once the price).
@@ -67,6 +68,7 @@ def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Polic
         times=known.times + 1 if known is not None and before else 1,
         # What earlier spells had carried into this one is in ``before`` already: it must not count twice.
         loss_seconds=before + slow.loss.seconds - slow.carried_seconds,
+        failures=slow.restart.failures,
         retry_at=now + RETRY_SECONDS if slow.phase == "Mitigating" else max(slow.retry_at, (known or slow).retry_at),
     )
     kept = _others(state, node)
@@ -91,7 +93,8 @@ def resume(
     known = _of(state, culprit.node)
     if known is None:
         return slow
-    slow = replace(slow, retry_at=max(slow.retry_at, known.retry_at))
+    restart = replace(slow.restart, failures=max(slow.restart.failures, known.failures))
+    slow = replace(slow, retry_at=max(slow.retry_at, known.retry_at), restart=restart)
     # Work that moves makes many nodes slow once or twice. Only a node that is slow again and again carries its loss
     # on.
     if known.times >= LEAST_TIMES:

@@ -15,7 +15,7 @@ class SlowClosed(msgspec.Struct, frozen=True, kw_only=True):
     """A slowdown is over."""
 
     incident: SlowIncident
-    outcome: Literal["Relieved", "Helped", "NotHelped", "Superseded"]
+    outcome: Literal["Relieved", "Helped", "NotHelped", "Superseded", "OtherCalls"]
     iteration_ns: int | None = None
     cost_seconds: float | None = None
 

@@ -220,6 +220,7 @@ class Relieved(Stored, frozen=True, kw_only=True):
     at: float
     times: int = 1  # number of times that it was slow, until all of it was forgotten
     loss_seconds: float  # loss of all these times, decayed until ``at``
+    failures: int = 0  # preparations of a replacement that failed in these times
     retry_at: float = 0.0  # earliest time of the next preparation
 
 

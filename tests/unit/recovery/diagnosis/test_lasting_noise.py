@@ -67,3 +67,11 @@ def test_noise_of_many_ranks_reaches_a_little_farther_than_that_of_few() -> None
     few, many = (noise_distance(np.abs(np.random.default_rng(1).normal(0, 1, ranks))) for ranks in (1000, 10_000))
     assert 5 < few < many < 6.5
     assert noise_distance(np.ones(LEAST_SCATTERED - 1)) == 0.0
+
+
+@pytest.mark.parametrize("ranks", [64, 128])
+def test_a_weakly_slow_node_does_not_hide_a_strongly_slow_one(ranks: int) -> None:
+    """Eight ranks of a node are 1.25 times as slow: of 128 they are more than a twentieth, and stretch the tail."""
+    factors = noise(np.random.default_rng(44), ranks, 0.03, 0.5)
+    factors[16:24] *= 1.25
+    assert SLOW_RANK in found(reported(factors, 1.6))

@@ -9,10 +9,13 @@ import math
 
 import pytest
 
+from falcon_core.recovery import mitigation_ladder
 from falcon_core.recovery.diagnosis import slow_without_onset
+from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look
-from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
 from falcon_core.recovery.model.suspects import Grown
+from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, replace
 from tests.unit.recovery.series import Job, Times, only
 
@@ -86,3 +89,18 @@ def test_a_rank_that_was_watched_under_other_calls_is_not_held_against_their_lev
     before = replace(played.state, suspicions=replace(played.state.suspicions, grown=grown))
     after = slow_without_onset.look(before, Look(played.observation(), played.policy))
     assert after.suspicions.grown is None
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_named_link_outlasts_a_change_of_calls(named: bool) -> None:
+    """Comparing the ranks' computation says nothing of a link; what names nothing can no longer be measured."""
+    calls = lambda iteration: 4 if iteration < CHANGE else 8  # noqa: E731
+    played = Job(lambda _: 1.0, ranks=RANKS, price_seconds=NEVER, calls=calls).run(CHANGE + 250)
+    link = SlowLink(ranks=[], members=RANKS, comm="", excess_ns=100 * MS, compute_growth=1.0)
+    slow = located(id="gpt2-1", phase="Detected", subject=link if named else None, applied=[])
+    slow = replace(slow, times=replace(slow.times, healthy_ns=100 * MS, slow_ns=250 * MS))
+    slow = replace(slow, onset=replace(slow.onset, generation=1, iteration=CHANGE - 20, reported_iteration=CHANGE - 10))
+    before = replace(played.state, slowdowns=[slow])
+    taken = mitigation_ladder.step(before, Look(played.observation(), played.policy))
+    outcomes = [event.outcome for event in taken.events if isinstance(event, SlowClosed)]
+    assert outcomes == ([] if named else ["OtherCalls"])
