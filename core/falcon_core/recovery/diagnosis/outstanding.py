@@ -44,7 +44,7 @@ def noise_distance(distances: Floats) -> float:
     """Return the distance from the median beyond which noise puts hardly one of these ranks and those to be judged.
 
     ``distances``: of ranks from their median: [n], slow ones among them too where they are less than half. The typical
-    distance measures the noise, since a few nodes that are slow by less than the one to be judged would stretch the
+    distance measures the noise, since a few nodes that are slow by less than the rank to be judged would stretch the
     outer ones. 0 for fewer than ``LEAST_SCATTERED``. Ranks whose noise has a heavier tail than the normal one lie
     beyond it more often.
     """
