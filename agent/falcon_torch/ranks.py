@@ -35,6 +35,11 @@ def place() -> Place:
     return Place(rank, world, None if local is None else int(local), _env("FALCON_GENERATION", 0))
 
 
+def is_elastic() -> bool:
+    """Check whether a launcher has started this process that lets the others go on without it."""
+    return dist.is_available() and os.environ.get("FALCON_ELASTIC") == "1"
+
+
 def gather(value: Any) -> List[Any]:
     """Return every rank's value; this rank's alone where there is no process group. All ranks must call it.
 

@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Tuple
 from falcon_torch.agent_file import AgentFile
 from falcon_torch.guard import Guard
 from falcon_torch.interruption import of_a_handler
-from falcon_torch.ranks import Place, gather, place
+from falcon_torch.ranks import Place, gather, is_elastic, place
 from falcon_torch.requests import FILE, Demand, loads_before_ns
 from falcon_torch.store.buffers import Buffer, BufferUnusableError, Store
 from falcon_torch.store.format import FROM_FOLDER, FROM_MEMORY, FROM_REPLICA, NOTHING, CheckpointError, Commit
@@ -114,9 +114,11 @@ class Checkpoint:
             False for a checkpoint that was left out, since the last but one was still being written.
 
         Raises:
-            CheckpointError: the state cannot be pickled, or fits nowhere; or it is said to be replicated, and is not.
+            CheckpointError: the state cannot be pickled, or fits nowhere; or it is said to be replicated, and is not;
+                or the launcher is that of ``falcon_torch.elastic``.
             OSError: it does not fit into memory, and the folder cannot be written.
         """
+        _refuse_changing_group()
         began = time.perf_counter()
         frozen = self._frozen(state)
         buffer = self._next_buffer()
@@ -166,6 +168,7 @@ class Checkpoint:
         that follows waits until the folder has the checkpoint, and before a restart then for the restart, for ten
         seconds at most: what a rank would train meanwhile would be done again. Without Falcon the answer is False.
         """
+        _refuse_changing_group()
         if self._demand is None:
             self._demand = Demand(AgentFile.of_this_pod(FILE), place())
             for buffer in self._store.buffers if self._store is not None and self._demand.listens else []:
@@ -288,8 +291,10 @@ class Checkpoint:
         left out, and removed when all ranks have loaded an older step. Where there is none, nothing is left out.
 
         Raises:
-            CheckpointError: the state is whole and cannot be unpickled.
+            CheckpointError: the state is whole and cannot be unpickled; or the launcher is that of
+                ``falcon_torch.elastic``.
         """
+        _refuse_changing_group()
         began, here = time.perf_counter(), place()
         found = self._sources(here)
         before_ns = loads_before_ns(here.generation)
@@ -405,6 +410,15 @@ class Checkpoint:
         if self._share is not None:
             return [each for each in found if each.commit.rank % self._share.of == self._share.number]
         return [each for each in found if (each.commit.rank, each.commit.world_size) == (here.rank, here.world_size)]
+
+
+def _refuse_changing_group() -> None:
+    """Raise CheckpointError where ranks come and go: each would have its own part of a step, and calls would break."""
+    if is_elastic():
+        raise CheckpointError(
+            "falcon_torch.Checkpoint needs ranks that stay the same, and those of falcon_torch.elastic change: "
+            "let one rank save by torch.save between two steps, in less time than the launcher's --patience"
+        )
 
 
 def _give_way() -> None:

@@ -72,6 +72,7 @@ IN_FILES = {
     "a_damaged_file_falls_back_to_the_one_before": "not loaded: chunk 1 of 1 of rank 0's checkpoint of step 30",
     "nothing_is_there": "",
     "neither_store_nor_folder": "",
+    "ranks_that_come_and_go_are_refused": "",
 }
 
 

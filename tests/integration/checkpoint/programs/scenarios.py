@@ -245,5 +245,13 @@ def neither_store_nor_folder(folder):
     assert refused(ValueError, "spec.checkpoint.memory", Checkpoint)
 
 
+def ranks_that_come_and_go_are_refused(folder):
+    checkpoint = Checkpoint(folder)
+    os.environ["FALCON_ELASTIC"] = "1"
+    assert refused(CheckpointError, "torch.save", checkpoint.save, numbers(1), 1)
+    assert refused(CheckpointError, "torch.save", checkpoint.load)
+    assert refused(CheckpointError, "torch.save", checkpoint.wanted)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](sys.argv[2])
