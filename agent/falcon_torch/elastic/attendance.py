@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
+import time
 from typing import Any, Callable, Dict, List, NamedTuple
 
 from falcon_torch.elastic.meeting import keep_alive
 from falcon_torch.elastic.roster import EXCLUDED
+
+ENDING_SECONDS = 30.0  # that a process without a place has to end by itself; then it is in its replacement's way
 
 
 class RefusedError(RuntimeError):
@@ -44,21 +48,22 @@ class Attendance:
         self._group: NewGroup | None = None
         self._refused = ""
         self._renewed = 0
-        self._send({"enter": rank})
+        self._ended = False
+        self._send({"enter": rank, "process": os.getpid()})
         threading.Thread(target=self._listen, daemon=True, name="falcon-elastic").start()
 
     def is_over(self, number: int) -> bool:
         """Check whether the group of this number is to be renewed, or this process has lost its place."""
         return self._renewed >= number or bool(self._refused)
 
-    def arrive(self, number: int, handle: str, progress: List[Any]) -> NewGroup:
-        """Wait for the next group and return it. ``number``: of the present one; 0: none.
+    def arrive(self, number: int, handle: str, progress: List[Any], has_state: bool) -> NewGroup:
+        """Wait for the next group and return it. ``number``: of the present one; 0: none. The rest is an ``Arrival``.
 
         Raises RefusedError.
         """
         with self._changed:
             self._group = None
-        self._send({"arrive": number, "handle": handle, "progress": progress})
+        self._send({"arrive": number, "handle": handle, "progress": progress, "has_state": has_state})
         with self._changed:
             self._changed.wait_for(lambda: self._group is not None or self._refused)
             if self._group is None:
@@ -67,6 +72,7 @@ class Attendance:
 
     def end(self) -> None:
         """Say that the last step is done."""
+        self._ended = True
         self._send({"end": True})
 
     def _send(self, message: Dict[str, Any]) -> None:
@@ -86,6 +92,11 @@ class Attendance:
             self._refused = self._refused or EXCLUDED
             self._changed.notify_all()
         self._on_news()
+        # A long evaluation, a call that PyTorch cannot give up: the main thread may not see the refusal for long. After
+        # the last step the connection ends since the first pod does, and the script may still save.
+        time.sleep(ENDING_SECONDS)
+        if not self._ended:
+            os._exit(1)
 
     def _hear(self, message: Dict[str, Any]) -> None:
         with self._changed:

@@ -23,12 +23,13 @@ class Progress(NamedTuple):
     own: Tuple[int, ...] = ()  # micro-batches that it has still to compute
     finished: Tuple[int, ...] = ()  # those in its sums
     reduced: int = 0  # segments of this step's gradient that are reduced, from the first on
+    first: int = 0  # step in which it would begin the training, by its own script
 
     @classmethod
     def read(cls, fields: Sequence[Any]) -> Progress:
         """Return what ``list(progress)`` became in JSON."""
-        step, over, own, finished, reduced = fields
-        return cls(int(step), bool(over), tuple(own), tuple(finished), int(reduced))
+        step, over, own, finished, reduced, first = fields
+        return cls(int(step), bool(over), tuple(own), tuple(finished), int(reduced), int(first))
 
 
 class Resumption(NamedTuple):
@@ -47,12 +48,27 @@ class Resumption(NamedTuple):
         """Count the micro-batches that are dealt in this step."""
         return sum(map(len, self.own))
 
+    def keeps_copies(self, member: int) -> bool:
+        """Check whether a member stores the copied segments. Where members are late, the others have had them."""
+        return not self.late or member in self.late or member in self.newcomers
+
 
 def even(total: int, size: int, index: int) -> List[int]:
     """Return a member's micro-batches in a step that begins: consecutive, the first members one more if need be."""
     each, more = divmod(total, size)
     first = index * each + min(index, more)
     return list(range(first, first + each + (index < more)))
+
+
+def begin(members: Sequence[Progress]) -> List[Progress]:
+    """Return the members with their steps, in the first group too.
+
+    There the first member's state is that of all, as in DistributedDataParallel, and so is its step: a rank that has
+    loaded another checkpoint, or none, does not go on in a step of its own.
+    """
+    if any(member.step != NO_STEP for member in members):
+        return list(members)
+    return [members[0]._replace(step=members[0].first), *members[1:]]
 
 
 def resume(members: Sequence[Progress], total: int, segments: int) -> Resumption:

@@ -24,16 +24,19 @@ import os
 from typing import Any, Iterator, List, Tuple
 
 import torch
-import torch.distributed as dist
 
 from falcon_torch.elastic.attendance import Attendance, NewGroup, RefusedError
-from falcon_torch.elastic.dealing import NO_STEP, Progress, Resumption, even, resume
+from falcon_torch.elastic.dealing import NO_STEP, Progress, Resumption, begin, even, resume
 from falcon_torch.elastic.gradients import Gradients
 from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup
 from falcon_torch.elastic.roster import ENDED, STATE_LOST
+from falcon_torch.ranks import is_elastic
+from falcon_torch.store.state import raw
 
 MEETING_KEY = "falcon-elastic-meeting"  # in the store at MASTER_ADDR: the port of the meeting
 STATE_LOST_EXIT = 76  # exit code of a newcomer that no process can give the state
+ENDED_EXIT = 77  # exit code of a newcomer to a training that is over: the failure that it replaces is not mended
+PIECE_BYTES = 32 << 20  # of a state that is broadcast
 MOST_ATTEMPTS = 8  # new groups one after the other in which not one call succeeds
 _log = logging.getLogger("falcon_torch")
 
@@ -45,7 +48,7 @@ class Group:
         model: on the CPU, not wrapped: the group exchanges its gradients.
         others: whatever else has ``state_dict`` and ``load_state_dict`` and must be alike on all ranks.
         micro_batches: of a step, of all ranks together.
-        step: the first to be computed, where the script has loaded a checkpoint.
+        step: the first to be computed, where the script has loaded a checkpoint. That of the first rank counts.
         timeout_seconds: after which a collective call fails though no process is known to be lost.
     """
 
@@ -65,7 +68,7 @@ class Group:
         self._parts: Tuple[Any, ...] = (model, *others)
         self._total, self._timeout = micro_batches, timeout_seconds
         self._gradients = Gradients(model)
-        self.step = NO_STEP
+        self.step, self._first = NO_STEP, step
         self._over = False
         self._own: List[int] = []
         self._finished: List[int] = []
@@ -78,9 +81,9 @@ class Group:
         self._attendance: Attendance | None = None
         self._group: ProcessGroup | FixedProcessGroup
         if is_elastic():
-            self._meet_first(step)
+            self._meet_first()
         else:
-            self._begin_fixed(step)
+            self._begin_fixed()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -154,34 +157,36 @@ class Group:
 
     # -- a new group -------------------------------------------------------------------------------------------------
 
-    def _meet_first(self, step: int) -> None:
+    def _meet_first(self) -> None:
         rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
         group = self._group = ProcessGroup(rank, int(os.environ["WORLD_SIZE"]), self._timeout)
         attendance = Attendance(address, int(group.store.get(MEETING_KEY)), rank, group.wake)
         group.listen(lambda: attendance.is_over(self.number))
         self._attendance = attendance
         try:
-            self._meet(None, step)
+            self._meet(None)
         except RefusedError as error:
             if error.why == ENDED:
                 _log.warning("the training is over: nothing is left to do for this process")
-                raise SystemExit(0) from None
+                raise SystemExit(ENDED_EXIT) from None
             if error.why == STATE_LOST:
                 _log.error("no process is left that has the training's state")
                 raise SystemExit(STATE_LOST_EXIT) from None
             raise
 
-    def _begin_fixed(self, step: int) -> None:
+    def _begin_fixed(self) -> None:
         group = self._group = FixedProcessGroup()
         self.size, self.index = group.size, group.index
-        members = [Progress(NO_STEP if index else step) for index in range(group.size)]
-        self._take_over(NewGroup(0, group.index, [], []), members)
+        first = torch.tensor([self._first])
+        group.broadcast(first, 0)
+        members = [Progress(NO_STEP, first=int(first.item()))] * group.size
+        self._take_over(NewGroup(0, group.index, [], []), begin(members))
 
     def _meet_if_wanted(self) -> None:
         if self._attendance is not None and self._attendance.is_over(self.number):
             self._meet(None)
 
-    def _meet(self, error: BrokenError | None, first: int = NO_STEP) -> None:
+    def _meet(self, error: BrokenError | None) -> None:
         """Go on in the next group; ``error``: what ended the present one.
 
         Raises RefusedError where this process has no place in it, and BrokenError where groups fail one after another.
@@ -193,11 +198,12 @@ class Group:
             self._attempts += 1
             if error is not None and self._attempts > MOST_ATTEMPTS:
                 raise error
-            new = attendance.arrive(self.number, group.handle(), list(self._progress()))
+            has_state = self.step != NO_STEP
+            new = attendance.arrive(self.number, group.handle(), list(self._progress()), has_state)
             self.number = new.number
             try:
                 group.change(new.number, new.handles)
-                self._take_over(new, self._members(new, first))
+                self._take_over(new, begin([Progress.read(each) for each in new.progress]))
             except BrokenError as broken:
                 error = broken
                 continue
@@ -206,26 +212,18 @@ class Group:
             return
 
     def _progress(self) -> Progress:
-        return Progress(self.step, self._over, tuple(self._own), tuple(self._finished), self._reduced)
-
-    def _members(self, new: NewGroup, first: int) -> List[Progress]:
-        """Return how far the members are; ``first``: the step in which a training begins."""
-        members = [Progress.read(each) for each in new.progress]
-        if all(member.step == NO_STEP for member in members):
-            # The first group: the first member's state is that of all, as in DistributedDataParallel.
-            members[0] = members[0]._replace(step=first)
-            self.step = first if new.position == 0 else self.step
-        return members
+        return Progress(self.step, self._over, tuple(self._own), tuple(self._finished), self._reduced, self._first)
 
     def _take_over(self, new: NewGroup, members: List[Progress]) -> None:
         """Get what this member lacks, and its micro-batches. Nothing of it changes before all of it is there."""
         plan = resume(members, self._total, len(self._gradients))
+        # The first group's source has the state before it has given it to any other.
+        self.step = members[new.position].step
         copies = [self._copied(plan, new, segment) for segment in range(plan.first, plan.reduced)]
         if plan.newcomers:
             self._take_state(plan, new)
         is_late = new.position in plan.late
-        # Where members are late, what is copied is of the step before: the others have it already.
-        if not plan.late or is_late:
+        if plan.keeps_copies(new.position):
             self._gradients.reduced[plan.first : plan.reduced] = copies
         dealt = list(plan.own[new.position]), 0 if plan.late else plan.reduced
         if is_late:
@@ -243,24 +241,24 @@ class Group:
         return values
 
     def _take_state(self, plan: Resumption, new: NewGroup) -> None:
-        """Give the newcomers the state of a member, or get it."""
-        content = b""
-        if new.position == plan.source:
-            buffer = io.BytesIO()
-            torch.save([part.state_dict() for part in self._parts], buffer)
-            content = buffer.getvalue()
-        size = torch.tensor([len(content)])
+        """Give the newcomers the state of a member, or get it. It goes in pieces: not all members have its memory."""
+        is_source, is_newcomer = new.position == plan.source, new.position in plan.newcomers
+        content = io.BytesIO()
+        if is_source:
+            torch.save([part.state_dict() for part in self._parts], content)
+        size = torch.tensor([content.tell()])
         self._group.broadcast(size, plan.source)
-        values = torch.zeros(int(size.item()), dtype=torch.uint8)
-        if content:
-            values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        self._group.broadcast(values, plan.source)
-        if new.position in plan.newcomers:
-            states = torch.load(io.BytesIO(values.numpy().tobytes()), weights_only=False)
-            for part, state in zip(self._parts, states):
+        content.seek(0)
+        for first in range(0, int(size.item()), PIECE_BYTES):
+            # A tensor of its own for each call: one that is given up may still write into it.
+            piece = torch.zeros(min(PIECE_BYTES, int(size.item()) - first), dtype=torch.uint8)
+            if is_source:
+                content.readinto(raw(piece))
+            self._group.broadcast(piece, plan.source)
+            if is_newcomer:
+                content.write(raw(piece))
+        if is_newcomer:
+            content.seek(0)
+            # Any process that reaches the meeting can be the source: it must not get its code to run here.
+            for part, state in zip(self._parts, torch.load(content, weights_only=True)):
                 part.load_state_dict(state)
-
-
-def is_elastic() -> bool:
-    """Check whether a launcher has started this process that lets the others go on without it."""
-    return dist.is_available() and os.environ.get("FALCON_ELASTIC") == "1"

@@ -14,7 +14,7 @@ import socket
 import socketserver
 import threading
 import time
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Tuple
 
 from falcon_torch.elastic.roster import Arrival, Roster
 
@@ -35,8 +35,15 @@ def keep_alive(connection: socket.socket) -> None:
 class Meeting:
     """The server, in threads of this process."""
 
-    def __init__(self, size: int, patience_seconds: float) -> None:
-        """Begin to listen on a port of the kernel's choice. The arguments are those of ``Roster``."""
+    def __init__(
+        self, size: int, patience_seconds: float, on_refused: Callable[[int, int], None] = lambda rank, process: None
+    ) -> None:
+        """Begin to listen on a port of the kernel's choice. The other arguments are those of ``Roster``.
+
+        ``on_refused`` is called with the rank and the process number of a process that has lost its place.
+        """
+        self._on_refused = on_refused
+        self._processes: Dict[int, Tuple[int, int]] = {}  # rank and process number, by seat
         self._roster = Roster(size, patience_seconds)
         self._connections: Dict[int, socket.socket] = {}
         self._lock = threading.Lock()
@@ -51,6 +58,13 @@ class Meeting:
         class _Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
             request_queue_size = 1024
+            # MASTER_ADDR may have an IPv6 address alone.
+            address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+            def server_bind(self) -> None:
+                if self.address_family == socket.AF_INET6:
+                    self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                super().server_bind()
 
         self._server = _Server(("", 0), _Connection)
         self.port: int = self._server.server_address[1]
@@ -91,14 +105,16 @@ class Meeting:
         finally:
             with self._lock:
                 self._connections.pop(seat, None)
+                self._processes.pop(seat, None)
                 self._roster.leave(seat)
                 self._look()
 
     def _hear(self, seat: int, message: Dict[str, Any]) -> None:
         if "enter" in message:
+            self._processes[seat] = int(message["enter"]), int(message["process"])
             self._roster.enter(seat, int(message["enter"]))
         elif "arrive" in message:
-            arrival = Arrival(str(message["handle"]), list(message["progress"]))
+            arrival = Arrival(str(message["handle"]), list(message["progress"]), bool(message["has_state"]))
             self._roster.arrive(seat, int(message["arrive"]), arrival)
         elif "end" in message:
             self._roster.end(seat)
@@ -117,6 +133,8 @@ class Meeting:
             connection = self._connections.pop(seat, None)
             if connection is not None:
                 _end(connection)
+            if seat in self._processes:
+                self._on_refused(*self._processes[seat])
 
 
 def _end(connection: socket.socket) -> None:

@@ -8,7 +8,7 @@ lost its seat, and the group that it knows has another number.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 EXCLUDED = "Excluded"  # the group goes on without this process
 STATE_LOST = "StateLost"  # no process that has the training's state is left
@@ -20,6 +20,7 @@ class Arrival(NamedTuple):
 
     handle: str  # of its process group, as PyTorch gives it
     progress: List[Any]
+    has_state: bool = True  # it has computed, or taken over, the training's state
 
 
 class Orders(NamedTuple):
@@ -42,14 +43,15 @@ class Roster:
     def __init__(self, size: int, patience_seconds: float) -> None:
         """Begin without a group.
 
-        ``size``: ranks of the first one. ``patience_seconds``: how long others wait for a member that does not arrive.
+        ``size``: ranks of the first one. ``patience_seconds``: how long a member that has arrived waits for another.
         """
         self._size, self._patience = size, patience_seconds
         self._seats: Dict[int, _Seat] = {}
         self._members: Tuple[int, ...] = ()
-        self._broken_at: float | None = None  # since when the group is to be renewed
+        self._waiting_since: float | None = None  # when the first member arrived that can hand the state on
         self._refused: Dict[int, str] = {}  # seats to be refused in the next look, and why
         self._ended = False  # a rank has done the last step
+        self._begun = False  # a process has arrived with the training's state
         self.number = 0  # of the present group; 0: none yet
 
     def enter(self, seat: int, rank: int) -> None:
@@ -67,6 +69,7 @@ class Roster:
             self._refuse(seat, EXCLUDED)
             return
         self._seats[seat].arrival = arrival
+        self._begun = self._begun or arrival.has_state
 
     def end(self, seat: int) -> None:
         """Note that a process has done the last step."""
@@ -85,7 +88,7 @@ class Roster:
         if not self.number:
             if len(arrived) >= self._size:
                 messages = self._form(arrived)
-        elif not any(member in self._seats for member in self._members):
+        elif not self._can_hand_on(self._members):
             for seat in arrived:
                 self._refuse(seat, ENDED if self._ended else STATE_LOST)
         elif arrived or any(member not in self._seats for member in self._members):
@@ -94,24 +97,38 @@ class Roster:
         return Orders([*messages, *((seat, {"refused": why}) for seat, why in refused.items())], list(refused))
 
     def _renew(self, arrived: List[int], now: float) -> List[Tuple[int, Dict[str, Any]]]:
-        self._broken_at = now if self._broken_at is None else self._broken_at
         late = [member for member in self._members if member in self._seats and member not in arrived]
+        can_go_on = self._can_hand_on([member for member in self._members if member in arrived])
         # A member that hangs holds the others up no longer than this.
-        if late and now - self._broken_at > self._patience:
+        if self._patience_is_over(can_go_on, now):
             for member in late:
                 self._refuse(member, EXCLUDED)
             late = []
-        if not late and any(member in arrived for member in self._members):
+        if not late and can_go_on:
             return self._form(arrived)
         told = [member for member in late if not self._seats[member].knows]
         for member in told:
             self._seats[member].knows = True
         return [(member, {"renew": self.number}) for member in told]
 
+    def _patience_is_over(self, can_go_on: bool, now: float) -> bool:
+        """Check whether members have waited long enough. ``can_go_on``: one that has arrived has the state."""
+        # While all evaluate or save, no member waits for another. And without the state the others cannot go on.
+        if not can_go_on:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
+        return self._waiting_since is not None and now - self._waiting_since > self._patience
+
+    def _can_hand_on(self, members: Sequence[int]) -> bool:
+        """Check whether one of these members is there that has the training's state, or may have it."""
+        there = [self._seats[member].arrival for member in members if member in self._seats]
+        return any(arrival is None or arrival.has_state or not self._begun for arrival in there)
+
     def _form(self, arrived: List[int]) -> List[Tuple[int, Dict[str, Any]]]:
         # In the order of their ranks, so that a group that is whole again has the order of the first.
         self._members = tuple(sorted(arrived, key=lambda seat: self._seats[seat].rank))
-        self.number, self._broken_at = self.number + 1, None
+        self.number, self._waiting_since = self.number + 1, None
         arrivals = [self._seats[seat].arrival or Arrival("", []) for seat in self._members]
         for seat in self._members:
             self._seats[seat].arrival, self._seats[seat].knows = None, False

@@ -67,6 +67,7 @@ def train(folder: Path, ranks: int, losses: list[dict[str, int]], **more: Any) -
         "signal": signal.SIGKILL,
         "faults": [],
         "replace": False,
+        "foreign": "",
         "plain": False,
         "timeout": 120,
         "patience": 60,
@@ -164,6 +165,15 @@ def test_a_rank_that_was_cut_off_and_runs_again_has_no_place(tmp_path: Path) -> 
     for end in ends:
         assert end == pytest.approx(trained.reference, rel=1e-9)
     assert trained.sizes() == [3, 2]
+
+
+def test_a_state_runs_no_code_in_the_process_that_gets_it(tmp_path: Path) -> None:
+    folder = tmp_path / "foreign"
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    trained = train(logs, 2, [], foreign=str(folder))
+    assert trained.codes == [0, 1], "rank 0 goes on alone"
+    assert not folder.exists()
 
 
 def test_without_the_launcher_the_group_is_that_of_the_environment(tmp_path: Path) -> None:

@@ -94,6 +94,23 @@ def test_behind_the_last_step_nothing_is_computed() -> None:
     assert (plan.step, plan.late, plan.newcomers, plan.recomputed) == (9, (1,), (2,), 0)
 
 
+def test_in_the_first_group_all_take_the_step_of_the_first_member() -> None:
+    loaded = [dealing.Progress(dealing.NO_STEP, first=step) for step in (40, 0, 30)]
+    plan = dealing.resume(dealing.begin(loaded), 6, SEGMENTS)
+    assert (plan.step, plan.source, plan.newcomers) == (40, 0, (1, 2))
+    there = [dealing.Progress(7, first=0), dealing.Progress(dealing.NO_STEP, first=40)]
+    assert dealing.begin(there) == there, "a newcomer's own checkpoint does not count"
+
+
+def test_newcomers_that_come_with_a_late_member_keep_the_gradient_that_it_lacks() -> None:
+    late, ahead = progress(4, [], [3, 4, 5], 2), progress(5, [1], [0])
+    plan = dealing.resume([NEWCOMER, late, ahead], 6, SEGMENTS)
+    assert [plan.keeps_copies(member) for member in range(3)] == [True, True, False]
+    again = dealing.resume([progress(5, [], []), late, ahead], 6, SEGMENTS)
+    assert again.source == 0, "the late one has lost the copies: the newcomer of before may be the source"
+    assert all(dealing.resume([NEWCOMER, ahead], 6, SEGMENTS).keeps_copies(member) for member in range(2))
+
+
 @pytest.mark.parametrize("steps", [[3, 5], [dealing.NO_STEP, dealing.NO_STEP]])
 def test_members_that_cannot_be_of_one_group_are_refused(steps: list[int]) -> None:
     with pytest.raises(ValueError):
@@ -103,4 +120,4 @@ def test_members_that_cannot_be_of_one_group_are_refused(steps: list[int]) -> No
 def test_progress_survives_its_way_through_json() -> None:
     drawn = random.Random(1)
     here = progress(drawn.randrange(100), [1, 2], [0], 1)
-    assert dealing.Progress.read([here.step, here.over, list(here.own), list(here.finished), here.reduced]) == here
+    assert dealing.Progress.read([here.step, here.over, list(here.own), list(here.finished), here.reduced, 0]) == here

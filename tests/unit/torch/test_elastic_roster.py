@@ -26,11 +26,11 @@ class Job:
 
     def come(self, seat: int, rank: int) -> None:
         self.roster.enter(seat, rank)
-        self.arrive(seat, 0)
+        self.arrive(seat, 0, has_state=False)
 
-    def arrive(self, seat: int, number: int | None = None) -> None:
+    def arrive(self, seat: int, number: int | None = None, has_state: bool = True) -> None:
         number = self.roster.number if number is None else number
-        self.roster.arrive(seat, number, roster.Arrival(f"handle {seat}", [seat]))
+        self.roster.arrive(seat, number, roster.Arrival(f"handle {seat}", [seat], has_state))
 
     def begin(self) -> None:
         for seat, rank in ((1, 0), (2, 1), (3, 2)):
@@ -133,6 +133,61 @@ def test_a_member_that_hangs_is_left_behind_when_patience_ends() -> None:
     assert messages[-1] == (3, {"refused": roster.EXCLUDED})
     assert members(messages[:-1]) == [1, 2]
     assert job.closed == {3}
+
+
+def test_patience_begins_when_the_first_member_has_arrived() -> None:
+    """All evaluate for long when one is lost: neither the members nor the newcomer that waits lose their place."""
+    job = Job()
+    job.begin()
+    job.roster.leave(2)
+    job.look()
+    job.come(9, 1)
+    assert job.look(10 * PATIENCE) == []
+    job.arrive(1)
+    assert job.look(PATIENCE) == []
+    assert job.look(PATIENCE) == []
+    job.arrive(3)
+    assert members(job.look()) == [1, 9, 3]
+    assert job.closed == set()
+
+
+def test_patience_begins_again_when_the_member_that_had_arrived_is_gone() -> None:
+    job = Job()
+    job.begin()
+    job.arrive(1)
+    job.look()
+    job.roster.leave(1)
+    assert job.look(2 * PATIENCE) == []
+    job.arrive(2)
+    assert job.look(PATIENCE) == []
+    job.arrive(3)
+    assert members(job.look()) == [2, 3]
+
+
+def test_a_newcomer_whose_source_is_lost_or_hangs_does_not_begin_the_training_again() -> None:
+    job = Job(2)
+    job.come(1, 0)
+    job.come(2, 1)
+    job.look()
+    job.roster.leave(2)
+    job.come(9, 1)
+    job.arrive(1)
+    assert members(job.look()) == [1, 9]
+    job.arrive(9, has_state=False)
+    job.look()
+    assert job.look(2 * PATIENCE) == [], "the others are of no use without the member that has the state"
+    job.roster.leave(1)
+    assert job.look() == [(9, {"refused": roster.STATE_LOST})]
+
+
+def test_a_first_group_that_breaks_before_any_has_the_state_is_formed_again() -> None:
+    job = Job()
+    job.begin()
+    job.roster.leave(1)
+    job.look()
+    for seat in (2, 3):
+        job.arrive(seat, has_state=False)
+    assert members(job.look()) == [2, 3]
 
 
 def test_without_any_member_the_state_is_lost_for_who_comes() -> None:

@@ -6,7 +6,8 @@ SPEC is JSON: ``folder`` of the logs, ``ranks``, ``steps``, ``micro_batches``, `
 number, a step, and ``done``: micro-batches that it has done, ``sums``: calls of the exchange that are done, ``after``:
 1, the exchange is over, ``change``: 1, a new group is made; or, in any step, ``broadcast``: 1), ``signal`` that it gets
 there, ``faults`` (in which call of an exchange a rank loses the result, as where a connection breaks at its end),
-``replace`` (whether lost ranks are replaced), ``plain`` (no launcher: the group is that of the environment),
+``replace`` (whether lost ranks are replaced), ``foreign`` (the state has an object that makes this folder when it is
+unpickled), ``plain`` (no launcher: the group is that of the environment),
 ``timeout`` of calls and ``patience`` [s]. Each rank writes its own log of JSON lines. Prints the exit codes of all
 ranks, and the parameters that one process computes without a group.
 """
@@ -47,6 +48,22 @@ class Log:
         print(json.dumps([time.monotonic(), *event]), file=self._file, flush=True)
 
 
+class Foreign:
+    """A part of the state that is no number, tensor or container of such."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self._folder,)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"foreign": self}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AssertionError(state)
+
+
 def batch(step: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 * step + number)
     inputs = torch.randn(4, 8, generator=generator, dtype=torch.double)
@@ -84,7 +101,14 @@ def train(spec: dict[str, Any]) -> None:
     gradients.SEGMENT_BYTES, process_group.RECONFIGURE_SECONDS = SEGMENT_BYTES, RECONFIGURE_SECONDS
     torch.manual_seed(int(os.environ["RANK"]) + 10 * int(os.environ["REPLACES"]))  # the group has to make states alike
     model, optimizer = network()
-    group = Group(model, optimizer, micro_batches=spec["micro_batches"], timeout_seconds=spec["timeout"])
+    others: list[Any] = [optimizer, *([Foreign(spec["foreign"])] if spec["foreign"] else [])]
+    group = Group(
+        model,
+        *others,
+        micro_batches=spec["micro_batches"],
+        step=5 * int(os.environ["RANK"]),  # the first rank's counts
+        timeout_seconds=spec["timeout"],
+    )
     log.write("joined", group.step)
     sums = 0
     exchange = ProcessGroup.sum
