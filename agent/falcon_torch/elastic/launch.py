@@ -16,16 +16,21 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Dict, List, Sequence
 
 import torch.distributed as dist
 
-from falcon_torch.elastic.group import MEETING_KEY, STATE_LOST_EXIT
+from falcon_torch.elastic import refusals
+from falcon_torch.elastic.group import ENDED_EXIT, MEETING_KEY, STATE_LOST_EXIT
 from falcon_torch.elastic.meeting import Meeting
 from falcon_torch.elastic.process_group import is_supported
 
 LOOK_SECONDS = 0.05
+SAVE_SECONDS = 30.0  # from SIGTERM to SIGKILL, for the other ranks of a pod in which one is not replaced
+KILL_SECONDS = 10.0  # after which a killed process is left to the kernel
 
 
 class Launcher:
@@ -38,7 +43,7 @@ class Launcher:
             command: of a rank.
             procs: ranks of a pod.
             replacements: of a rank that has failed, in this pod.
-            patience_seconds: how long a new group waits for a rank that is there and does not come.
+            patience_seconds: how long ranks that have arrived for a new group wait for one that does not come.
         """
         environ = os.environ
         self._command, self._procs, self._replacements = command, procs, replacements
@@ -48,9 +53,10 @@ class Launcher:
             self._store: Any = dist.TCPStore(
                 address, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
             )
-            self._meeting = Meeting(nodes * procs, patience_seconds)
+            self._meeting = Meeting(nodes * procs, patience_seconds, partial(refusals.note, self._store))
             self._store.set(MEETING_KEY, str(self._meeting.port))
             port = self._store.port
+        self._place = address, port
         self._common = {
             **environ,
             "FALCON_ELASTIC": "1",
@@ -60,62 +66,85 @@ class Launcher:
             "LOCAL_WORLD_SIZE": str(procs),
             "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
         }
-        self._ranks: Dict[int, subprocess.Popen[bytes]] = {}  # by local rank
-        self._stopped = False  # a signal has asked all to end
+        self._ranks: Dict[int, subprocess.Popen[bytes]] = {}
+        self._failed: Dict[int, int] = {}  # exit codes of ranks that were replaced
+        self._stopped = 0  # the signal that has asked all to end
+        self._refusals = refusals.Refusals(self._ranks)
+        self._refusals.watch(self._connected)
 
     def run(self) -> int:
         """Return the exit code once all ranks have ended: that of the first that failed and was not replaced."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         for local_rank in range(self._procs):
-            self._start(local_rank)
+            self._start(self._node * self._procs + local_rank)
         first = 0
         while self._ranks:
-            for local_rank, code in self._ended():
-                if code == 0:
-                    continue
-                if self._stopped:
-                    first = first or code  # the others may have something to save
-                    continue
-                if not self._can_replace(code):
-                    _say(f"rank {self._rank(local_rank)} has ended with {code}: all ranks of this pod end")
-                    self._kill()
-                    return _exit_code(code)
-                self._replacements -= 1
-                _say(f"rank {self._rank(local_rank)} has ended with {code} and is replaced")
-                self._start(local_rank)
+            for rank, code in self._ended():
+                failure = self._failure(rank, code)
+                first = first or failure
             time.sleep(LOOK_SECONDS)
         return _exit_code(first)
+
+    def _failure(self, rank: int, code: int) -> int:
+        """Replace a rank that has failed, where that helps; return the code of a failure that stays, or 0."""
+        if code == ENDED_EXIT and rank in self._failed:
+            return self._failed[rank]  # the others go on to their ends: they may have something to save
+        if code == 0 or self._stopped:
+            return code
+        if not self._can_replace(code):
+            _say(f"rank {rank} has ended with {code}: all ranks of this pod end")
+            self._end()
+            return code
+        self._replacements -= 1
+        self._failed[rank] = code
+        _say(f"rank {rank} has ended with {code} and is replaced")
+        self._start(rank)
+        return 0
 
     def _can_replace(self, code: int) -> bool:
         # Before the first group there is nothing that others could go on with.
         has_begun = self._node != 0 or self._meeting.number > 0
         return has_begun and self._replacements > 0 and code != STATE_LOST_EXIT
 
+    def _connected(self) -> Any:
+        """Return the job's store. Raises RuntimeError."""
+        if self._node == 0:
+            return self._store
+        return dist.TCPStore(*self._place, is_master=False, timeout=timedelta(seconds=60))
+
     def _ended(self) -> List[tuple[int, int]]:
-        ended = [(local_rank, rank.poll()) for local_rank, rank in self._ranks.items()]
-        for local_rank, code in ended:
+        ended = [(rank, self._code(process)) for rank, process in self._ranks.items()]
+        for rank, code in ended:
             if code is not None:
-                del self._ranks[local_rank]
-        return [(local_rank, code) for local_rank, code in ended if code is not None]
+                del self._ranks[rank]
+        return [(rank, code) for rank, code in ended if code is not None]
 
-    def _rank(self, local_rank: int) -> int:
-        return self._node * self._procs + local_rank
+    def _code(self, process: subprocess.Popen[bytes]) -> int | None:
+        """Return with what a process has ended; None: it runs."""
+        return -signal.SIGKILL if process.pid in self._refusals.abandoned else process.poll()
 
-    def _start(self, local_rank: int) -> None:
-        own = {"RANK": str(self._rank(local_rank)), "LOCAL_RANK": str(local_rank)}
-        self._ranks[local_rank] = subprocess.Popen(self._command, env={**self._common, **own})
+    def _start(self, rank: int) -> None:
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank - self._node * self._procs)}
+        self._ranks[rank] = subprocess.Popen(self._command, env={**self._common, **own})
+        # The signal may have come before this rank was among those that get it.
+        if self._stopped:
+            self._ranks[rank].send_signal(self._stopped)
 
     def _stop(self, number: int, _frame: Any) -> None:
-        self._stopped = True
-        for rank in list(self._ranks.values()):
-            rank.send_signal(number)
+        self._stopped = number
+        for process in list(self._ranks.values()):
+            process.send_signal(number)
 
-    def _kill(self) -> None:
-        for rank in self._ranks.values():
-            rank.kill()
-        for rank in self._ranks.values():
-            rank.wait()
+    def _end(self) -> None:
+        """End all ranks: each has its time to save."""
+        for number, seconds in ((signal.SIGTERM, SAVE_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+            self._stop(number, None)
+            until = time.monotonic() + seconds
+            for process in self._ranks.values():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, until - time.monotonic()))
+        self._ranks.clear()
 
 
 def _exit_code(code: int) -> int:
@@ -132,7 +161,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m falcon_torch.elastic", description=__doc__.split("\n")[0])
     parser.add_argument("--procs", type=int, default=int(os.environ.get("PET_NPROC_PER_NODE", "1")), help="ranks here")
     parser.add_argument("--replacements", type=int, default=3, help="of ranks that fail, before all of them end")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds that others wait for a rank that hangs")
+    patience = "seconds that ranks which have arrived wait for one that has not"
+    parser.add_argument("--patience", type=float, default=600.0, help=patience)
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)

@@ -16,21 +16,23 @@ from tests.integration.shim.launching import wait_for
 PROGRAM = Path(__file__).parent / "programs" / "ending.py"
 AGENT = Path(__file__).parents[3] / "agent"
 TORCH_SECONDS = 90  # an import of PyTorch on a shared core
+# The first pod alone replaces no rank before there is a group. Of this one's first pod nothing runs here.
+SECOND_POD = {"PET_NNODES": "2", "PET_NODE_RANK": "1"}
 pytestmark = pytest.mark.timeout(240)
 
-Launch = Callable[[], "subprocess.Popen[bytes]"]
+Launch = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Start the launcher with two ranks of the program, which end with the test."""
+    """Start the launcher with two ranks of the program, which end with the test; and more of its environment."""
     if not PYTHON.is_file():
         pytest.fail("PyTorch is not installed: run the tests through make test-integration")
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin() -> subprocess.Popen[bytes]:
+    def begin(**more: str) -> subprocess.Popen[bytes]:
         command = [str(PYTHON), "-m", "falcon_torch.elastic", "--procs", "2", str(PROGRAM), str(tmp_path)]
-        environment = {**os.environ, "PYTHONPATH": str(AGENT)}
+        environment = {**os.environ, "PYTHONPATH": str(AGENT), **more}
         started.append(subprocess.Popen(command, env=environment, start_new_session=True))
         return started[-1]
 
@@ -50,6 +52,15 @@ def test_a_signal_reaches_all_ranks_and_each_has_its_time_to_end(launch: Launch,
     assert (tmp_path / "saved").exists(), "rank 0 has ended a second earlier"
 
 
-def test_a_rank_that_fails_before_the_first_group_ends_all(launch: Launch, tmp_path: Path) -> None:
+def test_a_rank_that_fails_before_the_first_group_ends_all_with_time_to_save(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "failing").touch()
     assert launch().wait(timeout=TORCH_SECONDS) == 7
+    assert (tmp_path / "saved").exists(), "rank 1"
+
+
+def test_a_failure_whose_replacement_comes_when_the_training_is_over_is_no_success(
+    launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "too-late").touch()
+    assert launch(**SECOND_POD).wait(timeout=TORCH_SECONDS) == 5
+    assert (tmp_path / "saved").exists(), "rank 0 ends by itself"

@@ -1,7 +1,8 @@
 """A rank without PyTorch that says when it has begun, and what ends it: ``ending.py FOLDER``.
 
-Rank 0 ends at once when it is asked to; rank 1 has something to save first. With ``failing`` in the folder rank 0 fails
-by itself.
+Rank 0 ends at once when it is asked to; rank 1 has something to save first. Files in the folder change that:
+``failing``: rank 0 fails by itself, once rank 1 has begun; ``too-late``: rank 1 fails, and its replacement finds the
+training over, as ``Group`` does.
 """
 
 import os
@@ -10,7 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+ENDED_EXIT = 77  # falcon_torch.elastic.group.ENDED_EXIT
+folder, rank = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"])
 
 
 def save(*_: object) -> None:
@@ -19,10 +21,20 @@ def save(*_: object) -> None:
     sys.exit(0)
 
 
-if rank == "0" and (folder / "failing").exists():
-    sys.exit(7)
-if rank == "1":
+if rank == 1:
     signal.signal(signal.SIGTERM, save)
+    if (folder / "too-late").exists():
+        is_replacement = (folder / "begun-1").exists()
+        (folder / "begun-1").touch()
+        sys.exit(ENDED_EXIT if is_replacement else 5)
 (folder / f"begun-{rank}").touch()
+if rank == 0 and (folder / "failing").exists():
+    while not (folder / "begun-1").exists():
+        time.sleep(0.02)
+    sys.exit(7)
+if rank == 0 and (folder / "too-late").exists():
+    time.sleep(2)
+    (folder / "saved").touch()
+    sys.exit(0)
 while True:
     time.sleep(1)
