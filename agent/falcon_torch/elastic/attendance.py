@@ -86,6 +86,8 @@ class Attendance:
             try:
                 for line in lines:
                     self._hear(json.loads(line))
+                    if self._refused:
+                        break
             except (OSError, ValueError):
                 pass
         with self._changed:

@@ -1,16 +1,29 @@
-"""The meeting of processes: by which addresses it is reached, and whom it reports as refused."""
+"""The meeting of processes: by which addresses it is reached, and what becomes of the refused."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.unit.client_format import elastic_meeting
 
 PATIENCE = 0.1
+ROOT = Path(__file__).parents[3]
+HANGING = """
+import sys, time
+from tests.unit.client_format import elastic_attendance as module
+module.ENDING_SECONDS = 0.5
+attendance = module.Attendance("127.0.0.1", int(sys.argv[1]), 3, lambda: None)
+if sys.argv[2] == "1":
+    attendance.end()
+time.sleep(4)
+"""
 
 
 def enter(host: str, port: int, rank: int) -> socket.socket:
@@ -41,3 +54,20 @@ def test_a_process_that_is_refused_is_reported_with_its_rank_and_number() -> Non
     assert [next(iter(message)) for message in heard] == ["group", "renew", "refused"]
     assert refused == [(1, os.getpid() + 1)]
     meeting.close()
+
+
+@pytest.mark.parametrize(("is_over", "code"), [(False, 1), (True, 0)])
+def test_a_process_without_a_place_that_hangs_ends_but_not_when_it_has_done_the_last_step(
+    is_over: bool, code: int
+) -> None:
+    """The main thread sees nothing of the refusal: it evaluates for long, or saves behind the last step."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = [sys.executable, "-c", HANGING, str(server.getsockname()[1]), str(int(is_over))]
+        with subprocess.Popen(command, cwd=ROOT) as rank:
+            connection, _ = server.accept()
+            with connection:
+                lines = connection.makefile()
+                heard = [json.loads(lines.readline()) for _ in range(1 + is_over)]
+                connection.sendall(b'{"refused": "Excluded"}\n')
+            assert rank.wait(timeout=30) == code
+    assert heard[0] == {"enter": 3, "process": rank.pid}
