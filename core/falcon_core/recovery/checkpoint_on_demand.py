@@ -65,11 +65,7 @@ def wait(
     # What was saved because of a forecast is older than this restart. What is still awaited serves both.
     for_restart = state.ahead and not ahead
     if is_old or (for_restart and bool(state.saved or state.given_up)):
-        newest = newest_of_all(held, ranks)
-        if newest is None or not can_answer(held, ranks):
-            return state, False
-        asked = Demand(number=state.number + 1, generation=generation, asked_at=now, before=newest.step, ahead=ahead)
-        return asked, True
+        return _asked(state, held, ranks, generation=generation, now=now, ahead=ahead)
     if state.saved or state.given_up:
         return state, False
     if for_restart:
@@ -82,6 +78,16 @@ def wait(
     if now - state.asked_at > (URGENT_SECONDS if urgent else SAVE_SECONDS):
         return replace(state, given_up=True), False
     return state, True
+
+
+def _asked(
+    state: Demand, held: Sequence[Held], ranks: int, *, generation: int, now: float, ahead: bool
+) -> tuple[Demand, bool]:
+    """Return what ``wait`` does where it asks: no restart waits for ranks that would not answer."""
+    newest = newest_of_all(held, ranks)
+    if newest is None or not can_answer(held, ranks):
+        return state, False
+    return Demand(number=state.number + 1, generation=generation, asked_at=now, before=newest.step, ahead=ahead), True
 
 
 def can_answer(held: Sequence[Held], ranks: int) -> bool:

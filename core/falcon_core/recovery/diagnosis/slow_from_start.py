@@ -239,14 +239,15 @@ def _of_present_calls(state: RecoveryState, obs: Observation) -> SinceStart | No
     sizes = int(median([-1 if rank.sent.size_class is None else rank.sent.size_class for rank in obs.ranks]))
     if since is None:
         return SinceStart(generation=obs.generation, calls=calls, size_class=sizes, settles=True)
-    changed = calls != since.calls or not same_bytes(sizes, since.size_class)
-    # At the beginning agents correct what they took for an iteration: the calls are the same, and so are the levels.
-    if since.calls and changed and obs.iterations < SETTLED_ITERATIONS and since.began == 1:
+    if not since.calls:
         return replace(since, calls=calls, size_class=sizes)
-    if since.calls and changed:
-        began = obs.iterations + 1
-        return SinceStart(generation=obs.generation, began=began, calls=calls, size_class=sizes, settles=True)
-    return replace(since, calls=calls, size_class=sizes) if not since.calls else since
+    if calls == since.calls and same_bytes(sizes, since.size_class):
+        return since
+    # At the beginning agents correct what they took for an iteration: the calls are the same, and so are the levels.
+    if obs.iterations < SETTLED_ITERATIONS and since.began == 1:
+        return replace(since, calls=calls, size_class=sizes)
+    began = obs.iterations + 1
+    return SinceStart(generation=obs.generation, began=began, calls=calls, size_class=sizes, settles=True)
 
 
 def _is_open(before: SinceStart | None, obs: Observation) -> bool:
