@@ -91,14 +91,16 @@ class Attendance:
             except (OSError, ValueError):
                 pass
         with self._changed:
+            is_refused = bool(self._refused)
             self._refused = self._refused or EXCLUDED
             self._changed.notify_all()
         self._on_news()
-        # A long evaluation, a call that PyTorch cannot give up: the main thread may not see the refusal for long. After
-        # the last step the connection ends since the first pod does, and the script may still save.
-        time.sleep(ENDING_SECONDS)
-        if not self._ended:
-            os._exit(1)
+        # A long evaluation, a call that PyTorch cannot give up: the main thread may not see the refusal for long. A
+        # connection that only ends says no such thing: the first pod may be done, and this script may still save.
+        if is_refused and not self._ended:
+            time.sleep(ENDING_SECONDS)
+            if not self._ended:
+                os._exit(1)
 
     def _hear(self, message: Dict[str, Any]) -> None:
         with self._changed:

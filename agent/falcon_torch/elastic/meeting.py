@@ -131,10 +131,11 @@ class Meeting:
                 pass  # its own thread sees the end of the connection
         for seat in orders.refused:
             connection = self._connections.pop(seat, None)
-            if connection is not None:
-                _end(connection)
+            # The report comes first: a reader that sees the connection's end may rely on it.
             if seat in self._processes:
                 self._on_refused(*self._processes[seat])
+            if connection is not None:
+                _end(connection)
 
 
 def _end(connection: socket.socket) -> None:

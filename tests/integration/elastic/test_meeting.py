@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -37,9 +38,15 @@ def enter(host: str, port: int, rank: int) -> socket.socket:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_the_meeting_is_reached_by_both_kinds_of_addresses(host: str) -> None:
     meeting = elastic_meeting.Meeting(1, PATIENCE)
-    with enter(host, meeting.port, 0) as connection:
-        assert json.loads(connection.makefile().readline())["group"] == 1
-    meeting.close()
+    try:
+        with enter(host, meeting.port, 0) as connection:
+            assert json.loads(connection.makefile().readline())["group"] == 1
+    except OSError as error:
+        if host == "::1" and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            pytest.skip(f"this machine has no IPv6: {error}")
+        raise
+    finally:
+        meeting.close()
 
 
 def test_a_process_that_is_refused_is_reported_with_its_rank_and_number() -> None:
@@ -56,11 +63,17 @@ def test_a_process_that_is_refused_is_reported_with_its_rank_and_number() -> Non
     meeting.close()
 
 
-@pytest.mark.parametrize(("is_over", "code"), [(False, 1), (True, 0)])
-def test_a_process_without_a_place_that_hangs_ends_but_not_when_it_has_done_the_last_step(
-    is_over: bool, code: int
+REFUSAL = b'{"refused": "Excluded"}\n'
+
+
+@pytest.mark.parametrize(("says", "is_over", "code"), [(REFUSAL, False, 1), (REFUSAL, True, 0), (b"", False, 0)])
+def test_a_process_without_a_place_that_hangs_ends_but_not_when_it_may_still_save(
+    says: bytes, is_over: bool, code: int
 ) -> None:
-    """The main thread sees nothing of the refusal: it evaluates for long, or saves behind the last step."""
+    """The main thread sees nothing of the refusal: it evaluates for long, or saves behind the last step.
+
+    A connection that only ends is no refusal: the first pod is done, and this one may save after an early end.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         command = [sys.executable, "-c", HANGING, str(server.getsockname()[1]), str(int(is_over))]
         with subprocess.Popen(command, cwd=ROOT) as rank:
@@ -68,6 +81,6 @@ def test_a_process_without_a_place_that_hangs_ends_but_not_when_it_has_done_the_
             with connection:
                 lines = connection.makefile()
                 heard = [json.loads(lines.readline()) for _ in range(1 + is_over)]
-                connection.sendall(b'{"refused": "Excluded"}\n')
+                connection.sendall(says)
             assert rank.wait(timeout=30) == code
     assert heard[0] == {"enter": 3, "process": rank.pid}
