@@ -43,6 +43,7 @@ from falcon_operator.intent import on_demand
 from falcon_operator.intent.model.intent import Intent, begin
 from falcon_operator.intent.model.run import decode, encode, lasting
 from falcon_operator.intent.model.snapshot import Snapshot, is_trainer
+from falcon_operator.intent.placement import gang
 from falcon_operator.job.carry_out import REFUSED_SECONDS, EffectRunner, bus_key
 from falcon_operator.job.cluster_durations import Elsewhere
 from falcon_operator.job.decide import Decision, decide
@@ -277,7 +278,7 @@ class JobReconciler:
             now=self._clock.unix(),
             nonce=secrets.token_hex(16),
             monotonic=self._clock.monotonic(),
-            gated_at=self._gated_at(pods, memory),
+            gated_at=self._gated_at(pods, intent, memory),
             phase_seen_at=self._phase_seen_at(intent, memory),
         )
         # Only excluded nodes are tested, so other jobs cost no further request.
@@ -318,8 +319,8 @@ class JobReconciler:
             memory.phase, memory.phase_at = phase, self._clock.monotonic()
         return memory.phase_at
 
-    def _gated_at(self, pods: list[PodView], memory: Memory) -> float | None:
-        if any(pod.gates and not pod.node for pod in pods):
+    def _gated_at(self, pods: list[PodView], intent: Intent | None, memory: Memory) -> float | None:
+        if intent is not None and gang.is_held(pods, intent.membership):
             memory.gated_at = self._clock.monotonic()
         return memory.gated_at
 

@@ -9,6 +9,7 @@ gives its nodes back and tries again.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -53,6 +54,12 @@ def gather(snap: Snapshot, intent: Intent) -> Gathering:
         return Gathering(ready=False, waiting=_unplaced(snap, intent, unplaced))
     waiting = _silent(snap, intent) or _leaving(snap, membership) or _unaddressed(snap, membership)
     return Gathering(ready=not waiting, placed=True, waiting=waiting)
+
+
+def is_held(pods: Iterable[PodView], membership: Membership) -> bool:
+    """Check whether scheduling gates hold the pod of a member. A pod that stands by may be held for good."""
+    members = {member.pod_name for member in membership.members}
+    return any(bool(pod.gates) and not pod.node for pod in pods if pod.name in members)
 
 
 def leavers(snap: Snapshot, membership: Membership) -> list[PodView]:
