@@ -68,7 +68,7 @@ def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Polic
         times=known.times + 1 if known is not None and before else 1,
         # What earlier spells had carried into this one is in ``before`` already: it must not count twice.
         loss_seconds=before + slow.loss.seconds - slow.carried_seconds,
-        failures=slow.restart.failures,
+        failures=max(slow.restart.failures, known.failures if known is not None and before else 0),
         retry_at=now + RETRY_SECONDS if slow.phase == "Mitigating" else max(slow.retry_at, (known or slow).retry_at),
     )
     kept = _others(state, node)
@@ -93,7 +93,9 @@ def resume(
     known = _of(state, culprit.node)
     if known is None:
         return slow
-    restart = replace(slow.restart, failures=max(slow.restart.failures, known.failures))
+    still_counts = _decayed_seconds(known, now, policy) > 0
+    failures = max(slow.restart.failures, known.failures if still_counts else 0)
+    restart = replace(slow.restart, failures=failures)
     slow = replace(slow, retry_at=max(slow.retry_at, known.retry_at), restart=restart)
     # Work that moves makes many nodes slow once or twice. Only a node that is slow again and again carries its loss
     # on.
