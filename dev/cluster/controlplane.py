@@ -61,6 +61,8 @@ def start_api(processes: Processes) -> None:
             f"--service-account-signing-key-file={PKI}/sa.key",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-cluster-ip-range={SERVICE_SUBNET}",
+            # No kube-proxy runs where the API server does: it reaches webhooks by their pods' addresses.
+            "--enable-aggregator-routing",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged",  # as clusters have it: Pod Security admission decides
