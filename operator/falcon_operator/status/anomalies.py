@@ -21,6 +21,7 @@ from falcon_core.wire.reporting.anomalies import Anomaly
 from falcon_operator.api.trainingjob import DiagnosisStatus, ForecastStatus
 from falcon_operator.base.time_format import clock_time, timestamp, unix_seconds
 from falcon_operator.intent.observation.forecasts import ENDS
+from falcon_operator.intent.observation.fresh_reports import fresh_reports
 from falcon_operator.status.text.format import duration, listed, size
 from falcon_operator.status.view import View
 
@@ -91,15 +92,10 @@ def brief(notes: Sequence[DiagnosisStatus]) -> str:
 
 
 def _reported(view: View) -> Iterable[_Found]:
-    for member in view.intent.membership.members:
-        received = view.snap.reports.summaries.get(member.pod_uid)
-        if received is None or received.summary.generation != view.intent.membership.generation:
-            continue
-        age = view.snap.monotonic - received.at_seconds
+    for member, summary, age in fresh_reports(view.snap, view.intent.membership, BLIND_SECONDS):
         # An agent speaks of its own pod alone: a rank that does not exist would not fit into the status.
         own = (-1, *range(member.first_rank, member.first_rank + view.snap.job.spec.procs_per_replica))
-        if age <= BLIND_SECONDS:
-            yield from (_Found(each, member, max(0.0, age)) for each in received.summary.anomalies if each.rank in own)
+        yield from (_Found(each, member, age) for each in summary.anomalies if each.rank in own)
 
 
 def _order(found: _Found) -> tuple[float, int]:

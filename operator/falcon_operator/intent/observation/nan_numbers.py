@@ -5,6 +5,7 @@ from __future__ import annotations
 from falcon_core.recovery import Membership, NumberSeen
 from falcon_core.times import FRESH_SECONDS
 from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation.fresh_reports import fresh_reports
 
 LOSS = "loss"  # falcon_core.anomalies.output_numbers.SHIPPED
 
@@ -19,11 +20,7 @@ def numbers_seen(snap: Snapshot, membership: Membership) -> list[NumberSeen]:
         return []
     metrics = {LOSS, *(metric.name for metric in snap.job.spec.anomalies.metrics)}
     found = []
-    for member in membership.members:
-        received = snap.reports.summaries.get(member.pod_uid)
-        if received is None or received.summary.generation != membership.generation:
-            continue
-        age = max(0.0, snap.monotonic - received.at_seconds)
+    for member, summary, age in fresh_reports(snap, membership, FRESH_SECONDS):
         # An agent speaks of its own pod alone.
         own = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
         found += [
@@ -34,7 +31,7 @@ def numbers_seen(snap: Snapshot, membership: Membership) -> list[NumberSeen]:
                 iteration=each.iteration if each.iteration >= 0 else None,
                 finite_at=snap.now - age - each.finite if each.finite >= 0 else None,
             )
-            for each in received.summary.anomalies
-            if age <= FRESH_SECONDS and each.kind == "NotFinite" and each.rank in own and each.metric in metrics
+            for each in summary.anomalies
+            if each.kind == "NotFinite" and each.rank in own and each.metric in metrics
         ]
     return found
