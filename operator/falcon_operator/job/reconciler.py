@@ -320,7 +320,7 @@ class JobReconciler:
         return memory.phase_at
 
     def _gated_at(self, pods: list[PodView], intent: Intent | None, memory: Memory) -> float | None:
-        if intent is not None and gang.is_held(pods, intent.membership):
+        if intent is not None and gang.held(pods, intent.membership):
             memory.gated_at = self._clock.monotonic()
         return memory.gated_at
 

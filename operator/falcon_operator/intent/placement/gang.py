@@ -56,10 +56,10 @@ def gather(snap: Snapshot, intent: Intent) -> Gathering:
     return Gathering(ready=not waiting, placed=True, waiting=waiting)
 
 
-def is_held(pods: Iterable[PodView], membership: Membership) -> bool:
-    """Check whether scheduling gates hold the pod of a member. A pod that stands by may be held for good."""
-    members = {member.pod_name for member in membership.members}
-    return any(bool(pod.gates) and not pod.node for pod in pods if pod.name in members)
+def held(pods: Iterable[PodView], membership: Membership) -> list[PodView]:
+    """Return the members' pods that scheduling gates hold. A pod that stands by may be held for good."""
+    gated = {pod.name: pod for pod in pods if pod.gates and not pod.node}
+    return [gated[member.pod_name] for member in membership.members if member.pod_name in gated] if gated else []
 
 
 def leavers(snap: Snapshot, membership: Membership) -> list[PodView]:
@@ -89,9 +89,8 @@ def _unplaced(snap: Snapshot, intent: Intent, unplaced: list[Member]) -> str:
     membership, member = intent.membership, unplaced[0]
     pod = snap.pod(member.pod_name)
     # The scheduler does not look at them: they wait for no node.
-    held = [each for each in (snap.pod(waiting.pod_name) for waiting in unplaced) if each is not None and each.gates]
-    if held:
-        return f"{len(held)} of {len(membership.members)} pods are held: {pod_starts.waiting_for(held[0])}"
+    if gated := held(snap.pods, membership):
+        return f"{len(gated)} of {len(membership.members)} pods are held: {pod_starts.waiting_for(gated[0])}"
     count = f"{len(unplaced)} of {len(membership.members)} pods wait for a node"
     if pod is not None:
         reason = "; ".join(part for part in (pod_starts.waiting_for(pod), _fences(snap)) if part)

@@ -12,7 +12,7 @@ from falcon_operator.api.trainingrun import Gang
 from falcon_operator.base.ports import ContainerView, JobReports, NodeView, PodSettings, PodView
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.snapshot import Snapshot
-from falcon_operator.intent.placement.gang import RELEASE_BACKOFF_SECONDS, Gathering, advance, gather, is_held
+from falcon_operator.intent.placement.gang import RELEASE_BACKOFF_SECONDS, Gathering, advance, gather, held
 
 NOW, MONOTONIC = 1_000_000.0, 5_000.0
 WAITS = Gathering(ready=False, waiting="1 of 1 pods wait for a node")
@@ -44,10 +44,10 @@ def test_gates_of_members_count_and_those_of_pods_that_stand_by_do_not() -> None
     """A queue may hold a pod that stands by for good: the gang would never give its nodes back."""
     member = Member(replica=0, pod_name="gpt2-0-a", first_rank=0)
     membership = Membership(generation=1, phase="Stop", members=[member])
-    held = PodView(namespace="ml", name="gpt2-0-a", uid="p", labels={}, gates=("kueue.x-k8s.io/admission",))
-    assert is_held([held], membership)
-    assert not is_held([replace(held, node="node-a")], membership), "admitted, and not read again yet"
-    assert not is_held([replace(held, name="gpt2-1-b")], membership)
+    gated = PodView(namespace="ml", name="gpt2-0-a", uid="p", labels={}, gates=("kueue.x-k8s.io/admission",))
+    assert held([gated], membership) == [gated]
+    assert not held([replace(gated, node="node-a")], membership), "admitted, and not read again yet"
+    assert not held([replace(gated, name="gpt2-1-b")], membership)
 
 
 def retry_after(uid: str, releases: int) -> float:
