@@ -203,7 +203,7 @@ class Metrics:
             self._checkpoints[name] = newest
 
     def eviction(self, answer: str) -> None:
-        """Count an answer to the API server: "Refused", "Admitted", or "Unknown" where nothing could be read."""
+        """Count an answer to the API server: ``runtime.evictions.Answer``."""
         self._evictions.labels(answer).inc()
 
     def restored(self, seconds: float) -> None:

@@ -11,10 +11,9 @@ nodes counts: most of it has to stay with the node. Spells with quiet times betw
 many nodes have them.
 
 **The bound**, for nodes that flap, any number of them, alone or in turn with quiet times between them that are longer
-than a hand-over. Take any stretch
-of time in which one of them was quiet for no more than a window altogether. Each second lost on it still counts at
-least half at the end, so the node is acted on before its loss in such a stretch reaches twice the price (ski-rental
-without pieces: once the price).
+than a hand-over. Take any stretch of time in which one of them was quiet for no more than a window altogether. Each
+second lost on it still counts at least half at the end, so the node is acted on before its loss in such a stretch
+reaches twice the price (ski-rental without pieces: once the price).
 
 A preparation has hysteresis: it goes on when its culprit recovers, and is given back only if the culprit stays well for
 ``HOLD_SECONDS``. No pod takes over meanwhile, and after that the next preparation waits as after a failure.
