@@ -22,10 +22,11 @@ import msgspec
 from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.common import API_VERSION, ObjectMeta
 from falcon_operator.base.clock import SystemClock
-from falcon_operator.base.ports import NotFound
+from falcon_operator.base.ports import NotFound, Occupant
 from falcon_operator.cluster.cache.views import Unreadable
 from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.daemon_sets import DaemonSets
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
@@ -114,7 +115,9 @@ def client_rights() -> set[Right]:
         breaker = Breaker(limit=2, window_seconds=60)
         return KubeClient(transport, SystemClock(), breaker, instance="x", namespace="n")
 
-    return asyncio.run(_rights(client))
+    # The client asks for the owners of the pods that it lists, and the made-up lists are empty.
+    owners = asyncio.run(_rights(lambda transport: DaemonSets(transport, SystemClock())))
+    return asyncio.run(_rights(client)) | owners
 
 
 def own_rights() -> set[Right]:
@@ -198,6 +201,9 @@ def _sample(kind: Any) -> Any:
         int: 1,
         Any: OBJECT,
         dt.datetime: dt.datetime.now(dt.UTC),
+        Occupant: Occupant(
+            namespace="n", name="x", owner="DaemonSet", owner_api="apps/v1", owner_name="x", owner_uid="u"
+        ),
         Unreadable: Unreadable(ObjectMeta(name="x", namespace="n"), "odd"),
     }
     if kind in samples:

@@ -17,6 +17,7 @@ from falcon_agent.checkpoint import client, replication
 from falcon_agent.checkpoint import protocol as wire
 from falcon_agent.checkpoint.replication import Copying
 from falcon_agent.checkpoint.store import Store
+from falcon_agent.launch.run_dir import RunDir
 from falcon_core.wire.agent_config import AgentConfig
 from falcon_core.wire.launcher.launch import Phase
 from falcon_core.wire.saves.checkpoint import Loaded
@@ -35,6 +36,7 @@ class Pod:
         (root / uid / "own").mkdir(parents=True)
         (root / uid / "copies").mkdir()
         self.uid, self.rank = uid, rank
+        self.run_dir = RunDir(root / uid)
         self.store = Store(root / uid / "own", ranks=1, memory_bytes=2 * SIZE)
         self.store.make()
         self.told: tuple[bool, dict[int, int]] = (False, {})
@@ -57,6 +59,7 @@ class Pod:
 
     def _take(self, on: bool, ranks: Mapping[int, int]) -> None:
         self.told = (on, dict(ranks))
+        self.run_dir.write_copied(on, ranks)
 
     def save(self, step: int, number: int = 0) -> bytes:
         return fill(self.store.buffers(0)[number], step, rank=self.rank)
