@@ -136,6 +136,28 @@ const std::vector<Case>& cases() {
   return kCases;
 }
 
+void shells_end_before_the_programs_below_them_are_signalled() {
+  const std::vector<Node> nodes{{10, 1},
+                                {11, 10},
+                                {12, 11, kCatches},
+                                {20, 1},
+                                {21, 20, kCatches},
+                                {22, 20},
+                                {30, 1, kCatches},
+                                {31, 30, kCatches},
+                                {40, 1},
+                                {41, 40},
+                                {50, 1, kIgnores, "/bin/sh"},
+                                {51, 50, kCatches, "/bin/python"}};
+  const falcon::ProcessTree tree = tree_of(nodes, {{10, true}, {20, true}, {30, true}, {40, true}, {50, true}});
+  Pids first;
+  for (const Delivery& each : SignalRouting().stop(tree, kRestart, true, kNow)) {
+    if (each.ends_first) first.push_back(each.pid);
+  }
+  EXPECT(first == Pids({10, 11, 20}));
+  for (const Delivery& each : SignalRouting().forward(tree, SIGUSR1)) EXPECT(!each.ends_first);
+}
+
 void signals_go_to_the_topmost_that_takes_them() {
   for (const Case& each : cases()) {
     const falcon::ProcessTree tree = tree_of(each.nodes);
@@ -330,6 +352,7 @@ void a_dead_main_thread_is_no_dead_process() {
 
 int main() {
   signals_go_to_the_topmost_that_takes_them();
+  shells_end_before_the_programs_below_them_are_signalled();
   job_control_reaches_what_it_stops();
   ranks_have_time_by_what_they_do_with_the_signal();
   a_program_that_removes_its_handler_keeps_its_time();

@@ -11,6 +11,7 @@ namespace falcon {
 // `own`: Falcon's own processes, which are left out with everything below them.
 ProcessTree read_tree_of(pid_t launcher, std::vector<RankRoot> ranks, const std::set<pid_t>& own);
 
-void send(const std::vector<Delivery>& deliveries);
+// Waits, for a moment at most, until the processes that end first have ended; then the others get their signals.
+void send(std::vector<Delivery> deliveries);
 
 }  // namespace falcon

@@ -137,7 +137,7 @@ std::vector<Delivery> SignalRouting::stop(const ProcessTree& tree, const StopTer
 }
 
 // A process above is signalled before those below it: a shell must not go on to its next command when the program that
-// it waits for has ended.
+// it waits for has ended. It must also be dead by then: a shell that still waits takes the program's exit code with it.
 void SignalRouting::route(const Look& look, const Member& top, int number, Origin origin, bool planned, int64_t now_ns,
                           std::vector<Delivery>* deliveries) {
   std::vector<const Member*> level{&top};
@@ -145,9 +145,12 @@ void SignalRouting::route(const Look& look, const Member& top, int number, Origi
     std::vector<const Member*> next;
     for (const Member* member : level) {
       const bool taken = look.is_taker(*member, number);
-      const bool passes = is_ending(number) && (member == &top || look.has_taker_below(*member, number));
-      if (taken || passes || is_harmless(number)) {
+      const bool above = is_ending(number) && look.has_taker_below(*member, number);
+      if (taken || above || (is_ending(number) && member == &top) || is_harmless(number)) {
+        const size_t before = deliveries->size();
         deliver(*member, top.process.pid, number, origin, planned, now_ns, deliveries);
+        const bool dies = !taken && !ignores(*member, number) && !member->process.stopped;
+        for (size_t at = before; at < deliveries->size(); ++at) (*deliveries)[at].ends_first = above && dies;
       }
       if (taken) continue;
       for (const Member* child : look.branches(*member, number)) next.push_back(child);

@@ -41,6 +41,7 @@ struct ProcessTree {
 struct Delivery {
   pid_t pid = 0;
   int number = 0;
+  bool ends_first = false;  // the process dies of the signal, and has to be dead before a program below it gets its own
 
   bool operator==(const Delivery& other) const { return pid == other.pid && number == other.number; }
 };
