@@ -15,7 +15,7 @@
 namespace falcon {
 namespace {
 
-constexpr int64_t kEndNs = 200000000;  // that all processes have which die of a signal, before the others get theirs
+constexpr int64_t kEndNs = 1000000000;  // that all processes have which die of a signal, before the others get theirs
 
 bool is_alive(pid_t pid) {
   Process process;

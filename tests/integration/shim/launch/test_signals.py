@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,8 +60,11 @@ class Tree:
     def words(self, name: str) -> list[str]:
         return (self._folder / name).read_text().split()
 
+    def rank(self) -> int:
+        return self.launcher.wait(state="Running").ranks[0].pid
+
     def kill_rank(self) -> None:
-        os.kill(self.launcher.wait(state="Running").ranks[0].pid, signal.SIGKILL)
+        os.kill(self.rank(), signal.SIGKILL)
 
     def stop(self) -> None:
         self.launcher.plan(LaunchPlan(generation=2, phase="Stop"))
@@ -261,10 +266,35 @@ stay()
     assert sorted(path.name for path in durable.glob("[!.]*")) == ["first", "last"][: 1 + (handler == "save")]
 
 
-@pytest.mark.parametrize("end", ["pod", "restart"])
+class BusyCpu:
+    """A process that never leaves the first CPU."""
+
+    def __init__(self) -> None:
+        self._cpu = min(os.sched_getaffinity(0))
+        self._process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+        os.sched_setaffinity(self._process.pid, {self._cpu})
+
+    def hold_up(self, pid: int) -> None:
+        """Give a process this CPU alone, and that only while no other process wants it."""
+        os.sched_setaffinity(pid, {self._cpu})
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def busy() -> Iterator[BusyCpu]:
+    made = BusyCpu()
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("end", ["pod", "restart", "restart on a busy CPU"])
 @pytest.mark.parametrize("code", [0, 1])
 def test_what_a_program_below_a_shell_saves_at_its_end_is_durable(
-    start: Start, folder: Path, end: str, code: int
+    start: Start, folder: Path, busy: BusyCpu, end: str, code: int
 ) -> None:
     # The shell dies of the signal. Its end does not show whether such a file is whole.
     program = f"""
@@ -279,6 +309,8 @@ stay()
     memory, durable, options = folder_in_memory(folder)
     tree = Tree(start, folder, program, shell=f"MEMORY={memory} {{program}}; true", options=options)
     tree.pid("program")
+    if end == "restart on a busy CPU":
+        busy.hold_up(tree.rank())
     if end == "pod":
         tree.launcher.process.terminate()
         tree.launcher.process.wait(timeout=20)
