@@ -96,5 +96,5 @@ def measured(executors: Sequence[Executor]) -> list[Machine]:
     for each in executors:
         each.ask(order)
     for each in executors:
-        each.process.wait(timeout=60)
+        each.process.wait(timeout=120)
     return [each.machine() for each in executors]

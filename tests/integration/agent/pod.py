@@ -138,7 +138,7 @@ class Pod:
         for process in (self.agent, self.launcher.process):
             if process is not None:
                 process.kill()
-                process.communicate(timeout=20)
+                process.communicate(timeout=120)
 
     def allow(self, iterations: int) -> None:
         """Let the ranks train up to this iteration of their generation."""

@@ -103,7 +103,7 @@ class Ring:
             agent.wait()
         for launcher in self.launchers:
             launcher.process.kill()
-            launcher.process.communicate(timeout=20)
+            launcher.process.communicate(timeout=120)
 
     def steps(self, rank: int = 0) -> list[Step]:
         """Return the steps that a rank has done."""

@@ -17,5 +17,5 @@ def api() -> Iterator[ApiServer]:
     """Yield the server with the definitions of crds/ established."""
     with running_apiserver() as server:
         server.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
-        server.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
+        server.ok("kubectl", "wait", "--for=condition=Established", "--timeout=120s", "-f", str(CRDS))
         yield server

@@ -51,7 +51,7 @@ def has_newer_field(cluster: ApiServer) -> bool:
 
 def run_a_job(cluster: ApiServer) -> str:
     """Create a job once the server serves all definitions; return its uid."""
-    cluster.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{name}" for name in CRDS))
+    cluster.ok("kubectl", "wait", "--for=condition=Established", "--timeout=120s", *(f"crd/{name}" for name in CRDS))
     # A server may take minutes to remove a definition whose storage it still initializes; a list waits for that.
     cluster.ok("kubectl", "get", "trainingjobs,trainingruns,warmpools", "-A")
     cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(TRAINING_JOB))
@@ -133,4 +133,4 @@ def test_without_keep_the_crds_go_with_the_release(cluster: ApiServer) -> None:
     assert "deletes every TrainingJob" in notes
     run_a_job(cluster)
     cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE, "--no-hooks")
-    cluster.ok("kubectl", "wait", "--for=delete", "--timeout=30s", *(f"crd/{name}" for name in CRDS))
+    cluster.ok("kubectl", "wait", "--for=delete", "--timeout=120s", *(f"crd/{name}" for name in CRDS))

@@ -58,7 +58,7 @@ class Pods:
     def end(self) -> None:
         for launcher in self._launchers:
             launcher.process.kill()
-            launcher.process.communicate(timeout=10)
+            launcher.process.communicate(timeout=120)
 
 
 @pytest.fixture

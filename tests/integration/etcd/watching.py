@@ -43,7 +43,7 @@ class Recording:
             async with self._grew:
                 self._grew.notify_all()
 
-    async def until(self, enough: Callable[[Recording], bool], timeout_seconds: float = 15.0) -> None:
+    async def until(self, enough: Callable[[Recording], bool], timeout_seconds: float = 60.0) -> None:
         try:
             async with asyncio.timeout(timeout_seconds), self._grew:
                 await self._grew.wait_for(lambda: self._ended or enough(self))

@@ -26,7 +26,7 @@ from tests.integration.folder.driver import Round
 from tests.integration.folder.trees import Tree, difference, read_tree
 from tests.integration.shim.launching import SHIM
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 150
 CRASH_SECONDS = 0.1  # between a change at which a process is to be killed and the next one, about
 
 

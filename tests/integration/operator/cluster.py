@@ -27,7 +27,7 @@ from tests.integration.ports import free_port
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 PREFIX, GATEWAY_PREFIX = "falcon-etcd", "falcon"
 GATEWAY_SELECTOR = "app.kubernetes.io/component=gateway"
-WAIT_SECONDS = 40.0
+WAIT_SECONDS = 120.0
 AGENT_IMAGE = "falcon/agent:test"
 
 

@@ -265,7 +265,7 @@ def test_it_waits_for_the_definitions(tmp_path: Path) -> None:
                 "metadata": {"name": "spares"},
                 "spec": {"nodeSelector": {"pool": "yes"}},
             }
-            api.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
+            api.ok("kubectl", "wait", "--for=condition=Established", "--timeout=120s", "-f", str(CRDS))
             installation.apply(pool)
             until(lambda: (installation.get("warmpool", "spares").get("status") or {}).get("spares"))
         finally:

@@ -27,4 +27,4 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for launcher in started:
         launcher.process.kill()
-        launcher.process.communicate(timeout=10)
+        launcher.process.communicate(timeout=60)

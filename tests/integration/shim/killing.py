@@ -69,7 +69,7 @@ def kill_once(folder: Path, seed: int) -> Killed:
         dead_reads += not alive
         if alive and time.monotonic() >= killed_at:
             process.send_signal(signal.SIGKILL)
-            process.wait(timeout=10)
+            process.wait(timeout=60)
     head = int.from_bytes(Path(reader.path).read_bytes()[64:72], "little")
     reader.close()
     Path(reader.path).unlink()

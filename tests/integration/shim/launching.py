@@ -17,7 +17,7 @@ from falcon_core.wire.measurement.check import CheckReport, read_printed
 SHIM = Path(os.environ.get("SHIM_OUT", ""))
 
 
-def wait_for(path: Path, timeout_seconds: float = 20, *, gone: bool = False) -> None:
+def wait_for(path: Path, timeout_seconds: float = 60, *, gone: bool = False) -> None:
     """Wait until a path exists, or is ``gone``."""
     deadline = time.monotonic() + timeout_seconds
     while path.exists() == gone:
@@ -86,7 +86,7 @@ class Launcher:
     def finish(self, generation: int = 1, exit_code: int = 0) -> tuple[str, str]:
         """End the launcher; return its standard output and error."""
         self.plan(LaunchPlan(generation=generation, phase="Finish", exit_code=exit_code))
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=60)
         return out.decode(), err.decode()
 
     def status(self) -> LaunchStatus | None:
@@ -116,7 +116,7 @@ class Launcher:
         finally:
             reader.close()
 
-    def wait(self, timeout_seconds: float = 20, **wanted: object) -> LaunchStatus:
+    def wait(self, timeout_seconds: float = 60, **wanted: object) -> LaunchStatus:
         deadline = time.monotonic() + timeout_seconds
         while True:
             status = self.status()

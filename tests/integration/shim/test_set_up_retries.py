@@ -19,7 +19,7 @@ from tests.integration.shim.launching import Launcher
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAM = Path(__file__).parent / "programs" / "joining.py"
-TORCH_SECONDS = 90  # several imports of PyTorch on a shared core
+TORCH_SECONDS = 150  # several imports of PyTorch on a shared core
 AWAY_SECONDS = 0.5  # Gloo's own tries are over within milliseconds, the shim's first pause lasts 0.75 s at least
 
 pytestmark = [

@@ -26,7 +26,7 @@ from falcon_operator.bus import certs
 from tests.integration.agent.checkpoints.test_copies import JOB, SIZE, fill, flip
 from tests.integration.ports import free_port
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 
 
 class Pod:

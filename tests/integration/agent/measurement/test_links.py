@@ -91,7 +91,7 @@ def test_a_peer_that_has_died_is_not_known(executors: list[Executor]) -> None:
     for each in executors[::2]:
         each.ask(order)
     for each in executors[::2]:
-        each.process.wait(timeout=60)
+        each.process.wait(timeout=120)
     found = whys([each.machine() for each in executors[::2]])
     assert found[0, 2] == found[2, 0] == ""
     assert "Connection refused" in found[0, 1]
@@ -139,7 +139,7 @@ class Hostile:
 
     def results(self) -> dict[tuple[int, int], str]:
         for each in self.executors:
-            each.process.wait(timeout=60)
+            each.process.wait(timeout=120)
         self._listener.close()
         self.dialled.close()
         return whys([each.machine() for each in self.executors])
@@ -178,5 +178,5 @@ def test_an_order_with_another_token_lets_nobody_in(executors: list[Executor]) -
     for each, token in zip(pair, ("a" * 32, "b" * 32), strict=True):
         each.ask(plan(pair, token))
     for each in pair:
-        each.process.wait(timeout=60)
+        each.process.wait(timeout=120)
     assert all(whys([each.machine() for each in pair]).values())

@@ -72,7 +72,7 @@ class Training:
     def stop(self) -> None:
         for process in self.processes:
             process.kill()
-            process.wait(timeout=20)
+            process.wait(timeout=120)
 
     def poll(self) -> None:
         """Read what the ranks have recorded."""

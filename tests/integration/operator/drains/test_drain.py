@@ -75,7 +75,7 @@ def diagnoses(job: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.slow  # e2e/checkpoints/test_on_demand leaves a cordoned node on the cluster
 async def test_a_job_leaves_a_cordoned_node(api: ApiServer, installation: Installation, played: Played) -> None:
     api.ok("kubectl", "cordon", "w2")
-    job = await played.until(moved, seconds=60)
+    job = await played.until(moved, seconds=150)
     assert set((await played.trainers()).values()) == {"w1", "s1"}
     (note,) = diagnoses(job)
     assert (note["why"], note["node"]) == ("node w2 is cordoned", "w2")
@@ -88,7 +88,7 @@ async def test_a_job_leaves_a_node_with_a_spot_notice_at_once(
     api: ApiServer, installation: Installation, played: Played
 ) -> None:
     api.ok("kubectl", "taint", "node", "w1", f"{NOTICE}=:NoSchedule")
-    job = await played.until(moved, seconds=60)
+    job = await played.until(moved, seconds=150)
     assert set((await played.trainers()).values()) == {"w2", "s1"}
     assert NOTICE in diagnoses(job)[0]["why"]
 
@@ -141,7 +141,7 @@ async def drained(api: ApiServer, installation: Installation, played: Played) ->
             lost.extend(pod["metadata"]["name"] for pod in pods if pod["metadata"].get("deletionTimestamp"))
         return moved(job) and drain.done()
 
-    await played.until(over, seconds=90)
+    await played.until(over, seconds=150)
     assert lost == [], "no pod ended before its successor was ready"
     done = drain.result()
     assert done.returncode == 0, done.stderr

@@ -77,7 +77,7 @@ class Upgrade(Played):
 
     async def to_the_end(self) -> None:
         """Let the replacement come to its end, and check that it is the one that the older operator began."""
-        job = await self.until(lambda job: "Resolved" in [note["state"] for note in diagnoses(job)], seconds=60)
+        job = await self.until(lambda job: "Resolved" in [note["state"] for note in diagnoses(job)], seconds=150)
         nodes = {pod: node for pod, node in (await self.trainers()).items() if pod.startswith("gpt2-")}
         assert set(nodes.values()) == {"node-a", "node-b", "spare-1"}
         assert nodes[PREPARED] == "spare-1"

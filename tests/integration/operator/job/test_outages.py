@@ -42,7 +42,7 @@ async def test_the_outage_outlives_the_operator_and_suspends_the_job(
     assert "try 1 at" in message
     since = installation.get("trainingrun", "gpt2")["spec"]["recovery"]["habits"]["outage"]["since"]
     played.restart()
-    job = await played.until(lambda found: condition(found, "Suspended"), seconds=90)
+    job = await played.until(lambda found: condition(found, "Suspended"), seconds=150)
     suspended = condition(job, "Suspended")
     assert suspended["reason"] == "Outage"
     assert "spec.recovery.outageWait" in suspended["message"]

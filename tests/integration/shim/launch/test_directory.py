@@ -130,7 +130,7 @@ def test_a_writer_that_is_killed_at_any_instant_leaves_the_durable_folder_whole(
             assert torn(folders.durable, plain=plain) == ""
     assert wrong == []
     launcher.process.kill()
-    out, _ = launcher.process.communicate(timeout=10)
+    out, _ = launcher.process.communicate(timeout=60)
     resumed = [int(line.split()[2]) for line in out.decode().splitlines() if line.startswith("resumed from")]
     assert len(resumed) == 3
     assert resumed == sorted(set(resumed)), "each life goes on; the script itself compares what it resumes from"

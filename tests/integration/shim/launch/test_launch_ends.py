@@ -94,7 +94,7 @@ time.sleep(1000)
     for name in ("session", "group"):
         wait_for(tmp_path / f"ready-{name}")
     launcher.process.terminate()
-    out, _ = launcher.process.communicate(timeout=20)
+    out, _ = launcher.process.communicate(timeout=60)
     assert launcher.process.returncode == 128 + signal.SIGTERM
     assert out == b""
     for name in ("session", "group"):
@@ -111,7 +111,7 @@ def test_a_pod_that_is_ended_keeps_the_programs_own_failure(start: Start, handle
     launcher.run()
     wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
-    launcher.process.wait(timeout=20)
+    launcher.process.wait(timeout=60)
     assert launcher.process.returncode == code, "work that was cut short is no success"
 
 
@@ -121,7 +121,7 @@ def test_ranks_that_were_done_before_the_pod_is_ended_are_done(start: Start, num
     launcher.run(procs=2)
     launcher.wait(state="Exited")
     launcher.process.send_signal(number)
-    launcher.process.wait(timeout=20)
+    launcher.process.wait(timeout=60)
     assert launcher.process.returncode == 0
     status = launcher.status()
     assert status is not None
@@ -137,7 +137,7 @@ def test_a_rank_that_was_done_before_does_not_make_the_pod_done(start: Start) ->
         assert time.monotonic() < deadline
         time.sleep(0.02)
     launcher.process.terminate()
-    launcher.process.wait(timeout=20)
+    launcher.process.wait(timeout=60)
     assert launcher.process.returncode == 128 + signal.SIGTERM
     status = launcher.status()
     assert status is not None
@@ -152,7 +152,7 @@ def test_a_launcher_of_the_users_that_saves_on_the_signal_is_not_done(start: Sta
     launcher.run(procs=2)
     wait_for(launcher.run_dir / "launch" / "rings" / "ready-")
     launcher.process.terminate()
-    launcher.process.wait(timeout=20)
+    launcher.process.wait(timeout=60)
     assert launcher.process.returncode == 128 + signal.SIGTERM
     status = launcher.status()
     assert status is not None
@@ -164,7 +164,7 @@ def test_a_limit_of_our_own_on_the_grace_ends_who_ignores_the_signal(start: Star
     launcher.run()
     wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
-    launcher.process.wait(timeout=20)
+    launcher.process.wait(timeout=60)
     assert launcher.process.returncode == 128 + signal.SIGKILL
 
 
@@ -174,7 +174,7 @@ def test_a_daemon_that_ignores_the_signal_does_not_hold_the_pod(start: Start) ->
     launcher.run()
     wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
     launcher.process.terminate()
-    launcher.process.wait(timeout=20)
+    launcher.process.wait(timeout=60)
     assert launcher.process.returncode == 128 + signal.SIGTERM
 
 

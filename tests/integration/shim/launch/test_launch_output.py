@@ -28,7 +28,7 @@ def _output(launcher: Launcher, procs: int = 1) -> tuple[bytes, bytes]:
     reader = threading.Thread(target=lambda: read.append(launcher.process.communicate(timeout=60)))
     reader.start()
     launcher.run(procs=procs)
-    launcher.wait(state="Exited", timeout_seconds=40)
+    launcher.wait(state="Exited", timeout_seconds=120)
     launcher.plan(LaunchPlan(generation=1, phase="Finish"))
     reader.join()
     return read[0]
@@ -192,7 +192,7 @@ def test_training_goes_on_whatever_the_file_is(start: Start, tmp_path: Path, hos
     assert untouched.read_text() == "mine"
 
 
-def _until(holds: Callable[[], object], seconds: float = 20) -> None:
+def _until(holds: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "waited in vain"

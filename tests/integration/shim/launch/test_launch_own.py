@@ -31,7 +31,7 @@ def _own(start: Start, count: int, *command: str) -> Launcher:
     return start(sys.executable, str(PROGRAMS / "own_launcher.py"), str(count), *command, options=OWN)
 
 
-def _until(holds: Callable[[], bool], what: str, seconds: float = 20) -> None:
+def _until(holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, what
@@ -55,7 +55,7 @@ def test_a_signal_is_the_commands_to_pass_on(start: Start) -> None:
     rings = launcher.run_dir / "launch" / "rings"
     _until(lambda: len(list(rings.glob("ready-*"))) == 2, "two workers")
     launcher.process.terminate()
-    out, _ = launcher.process.communicate(timeout=20)
+    out, _ = launcher.process.communicate(timeout=60)
     assert out == b"ended\n" * 2, "each worker once"
     assert launcher.process.returncode == 128 + signal.SIGTERM
 

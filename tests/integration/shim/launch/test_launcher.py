@@ -37,7 +37,7 @@ def test_waits_for_a_plan_runs_reports_and_finishes(start: Start) -> None:
     assert [(rank.rank, rank.exit_code, rank.signal) for rank in ended.ranks] == [(0, 0, None), (1, 0, None)]
     assert ended.untracked is None
     launcher.plan(LaunchPlan(generation=1, phase="Finish", exit_code=7))
-    out, _ = launcher.process.communicate(timeout=10)
+    out, _ = launcher.process.communicate(timeout=60)
     assert launcher.process.returncode == 7
     assert sorted(out.decode().splitlines()) == ["rank 0 of 2 in 1", "rank 1 of 2 in 1"]
 
@@ -106,7 +106,7 @@ def test_sigterm_is_forwarded_and_ends_the_pod(start: Start) -> None:
     assert launcher.process.stdout is not None
     assert launcher.process.stdout.readline() == b"ready\n"
     launcher.process.terminate()
-    out, _ = launcher.process.communicate(timeout=10)
+    out, _ = launcher.process.communicate(timeout=60)
     assert b"ended" in out
     assert launcher.process.returncode == 3, "its own"
 
@@ -156,7 +156,7 @@ def test_lines_of_several_ranks_are_not_cut_into_each_other(start: Start) -> Non
     )
     launcher = start(sys.executable, "-c", program)
     launcher.run(procs=3)
-    launcher.wait(state="Exited", timeout_seconds=60)
+    launcher.wait(state="Exited", timeout_seconds=120)
     out, _ = launcher.finish()
     assert out == "abcde\n" * 9000
 

@@ -24,7 +24,7 @@ LARGE = 1 << 29  # its checksums take long enough to be interrupted
 NAME = "step-000000000040.rank-3-of-4.falcon"
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 OBSTINATE = (sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_: None); time.sleep(600)")
-WAIT_SECONDS = 60
+WAIT_SECONDS = 150
 
 
 @pytest.fixture

@@ -262,7 +262,7 @@ stay()
     tree.pid("program")
     tree.kill_rank()
     tree.launcher.process.terminate()
-    tree.launcher.process.wait(timeout=20)
+    tree.launcher.process.wait(timeout=60)
     assert sorted(path.name for path in durable.glob("[!.]*")) == ["first", "last"][: 1 + (handler == "save")]
 
 
@@ -313,7 +313,7 @@ stay()
         busy.hold_up(tree.rank())
     if end == "pod":
         tree.launcher.process.terminate()
-        tree.launcher.process.wait(timeout=20)
+        tree.launcher.process.wait(timeout=60)
     else:
         tree.stop()
     assert (memory / "step-1" / "model.safetensors").exists()

@@ -148,7 +148,7 @@ def test_at_another_port_the_start_is_cold(start: Start, tmp_path: Path) -> None
     again = job.standbys()
     assert set(job.said("lines", 3).values()) == again
     job.launcher.plan(LaunchPlan(generation=job.generation, phase="Finish"))
-    _, error = job.launcher.process.communicate(timeout=20)
+    _, error = job.launcher.process.communicate(timeout=60)
     assert b"is not used: MASTER_PORT is not what it was started with" in error
 
 
