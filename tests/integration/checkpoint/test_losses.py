@@ -45,6 +45,7 @@ class Ranks:
             env={**os.environ, "PYTHONPATH": str(AGENT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         self._text = b""
 
@@ -98,7 +99,8 @@ class Ranks:
         return found
 
     def end(self) -> None:
-        self._server.kill()
+        # A life that a failed test has left holds the pipe as well, and saves until it is killed.
+        os.killpg(self._server.pid, signal.SIGKILL)
         self._server.communicate()
 
 
