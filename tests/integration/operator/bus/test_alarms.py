@@ -12,6 +12,7 @@ from falcon_etcd import Client, EtcdError, Unavailable
 from falcon_etcd._proto import rpc_pb2 as pb
 from falcon_etcd._rpc import ALARM
 from falcon_operator.bus.alarms import ALARMS_SECONDS, LONGEST_PAUSE_SECONDS, Alarms
+from falcon_operator.bus.capacity import is_full
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.full_etcd import PIECE, fill_with_history, fill_with_live_data
 from tests.unit.operator.fake_clock import FakeClock
@@ -110,7 +111,8 @@ async def test_every_member_that_answers_is_defragmented(servers: list[EtcdServe
             if alarms.state.healed:
                 break
         assert len(alarms.state.databases) == 2
-        assert all(database.size_bytes < QUOTA_BYTES / 2 for database in alarms.state.databases)
+        # Without a defragmentation a member stays as large as it was. A follower may have compacted after its own.
+        assert not any(is_full(database.size_bytes, QUOTA_BYTES) for database in alarms.state.databases)
         await client.put(KEY, PIECE)
 
 
