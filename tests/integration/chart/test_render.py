@@ -287,7 +287,13 @@ def test_watched_namespaces_narrow_the_rights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "name"), [("secretPolicy", "secrets"), ("objectPolicy", "objects"), ("nodePolicy", "nodes")]
+    ("value", "name"),
+    [
+        ("secretPolicy", "secrets"),
+        ("objectPolicy", "objects"),
+        ("nodePolicy", "nodes"),
+        ("tolerationPolicy", "tolerations"),
+    ],
 )
 def test_an_admission_policy_can_be_left_out(value: str, name: str) -> None:
     """And is left out where the cluster does not know it: Kubernetes 1.29, which the chart still serves."""
