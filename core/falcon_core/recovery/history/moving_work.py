@@ -12,7 +12,7 @@ against a node (a counter, all ranks of the node) names the rank at once. So doe
 takes no node, it pays within seconds, and every action on a rank is reported.
 
 **What this cannot do.** A device that becomes slow in a job whose work moves is named after as long as a move takes.
-Its node would not be taken earlier in any case: that takes twice as long.
+Its node would not be taken earlier in any case: that takes at least twice as long.
 """
 
 from __future__ import annotations
