@@ -3,8 +3,9 @@
 The client library's own election is not used, because it trusts the wall clock, may hang past its deadline in a call
 without a time limit, and never gives the Lease back. Here, the renewals of other candidates are timed by this process's
 monotonic clock since they were *seen*, so that clocks of different machines are never compared. Each new leadership, a
-restarted process's own included, raises ``leaseTransitions``. This number is the epoch, by which etcd tells a stalled
-former leader from the leader.
+restarted process's own included, raises ``leaseTransitions``. This number is the epoch, by which etcd, gateways and
+agents tell a stalled former leader from the leader. It is at least the number of seconds since a fixed date: a Lease
+that was restored from a backup, or made again, leads to a higher epoch than all before it (docs/adr/0157).
 
 A leader that has not renewed for ``RENEW_DEADLINE_SECONDS`` counts as lost while its Lease is still valid for some
 seconds: it ends before another candidate can begin. ``assert_leading`` is called before every write, since this process
@@ -35,6 +36,9 @@ RENEW_DEADLINE_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 AGAIN_SECONDS = 0.2  # after a renewal without an answer: the time until the deadline is short
 CALL_SECONDS = 3.0
+EPOCHS_BEGIN = 1_704_067_200  # unix seconds of 2024-01-01T00:00:00Z
+# A clock that is decades ahead leaves as many epochs above it: Kubernetes keeps the number in 31 bits.
+MOST_BY_CLOCK = 2**30
 log = structlog.get_logger(__name__)
 
 
@@ -59,6 +63,15 @@ def may_take(seen: Seen, identity: str, now: float) -> bool:
     """Check whether the Lease is free: given back, expired, or left by this pod's own earlier process."""
     holder = seen.holder
     return not holder.identity or holder.identity == identity or now - seen.since > holder.lease_seconds
+
+
+def next_epoch(before: int, unix_seconds: float) -> int:
+    """Return the epoch of the leadership that follows the Lease's last one.
+
+    It is greater than ``before``, and than every epoch that was begun in an earlier second of the clock. So what the
+    Lease has forgotten does not matter.
+    """
+    return max(before + 1, min(int(unix_seconds) - EPOCHS_BEGIN, MOST_BY_CLOCK))
 
 
 class Election:
@@ -144,7 +157,7 @@ class Election:
         return msgspec.structs.replace(
             holder,
             identity=self._identity,
-            transitions=holder.transitions + 1,
+            transitions=next_epoch(holder.transitions, self._clock.unix()),
             lease_seconds=LEASE_SECONDS,
             renewed=now,
             acquired=now,

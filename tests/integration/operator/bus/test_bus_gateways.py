@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+from pathlib import Path
+
+import msgspec
 
 from tests.integration.gateway.gateways import BERT, GPT, Job
 from tests.integration.operator.bench import PLAN, POD, Bench, has_plan, report, sees
 from tests.integration.operator.cluster import until_async
+from tests.unit.operator.one_lease import epochs_around_a_restore
 
 
 async def test_agents_of_a_lost_gateway_are_unknown_until_they_reach_another(bench: Bench) -> None:
@@ -134,3 +139,40 @@ async def test_an_operator_that_reaches_no_gateway_says_so(bench: Bench) -> None
     assert any(note.startswith("NoGateway") for note in session.bus.state.notes)
     bench.gateway()
     await until_async(lambda: not session.bus.state.notes)
+
+
+async def test_a_cluster_that_was_restored_to_yesterday_is_followed_and_its_earlier_leader_is_not(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """The Lease and etcd go back; the gateway, the agent and a leader that was deposed live on."""
+    before, after = await epochs_around_a_restore()
+    [member] = bench.etcd.members
+    first = await bench.session(epoch=before - 3)
+    await first.healthy()
+    await first.stop()
+    bench.etcd.stop()
+    shutil.copytree(member.data, tmp_path / "yesterday")
+    bench.etcd.start()
+    bench.gateway()
+    former = await bench.session(epoch=before, holds_lease=False)
+    await former.healthy(streams=1)
+    former.announce(GPT)
+    await former.bus.publish_plan(GPT.key, PLAN)
+    async with bench.agent(GPT, 0) as agent:
+        await has_plan(agent, epoch=before)
+        bench.etcd.kill()
+        shutil.rmtree(member.data)
+        shutil.copytree(tmp_path / "yesterday", member.data)
+        bench.etcd.start()
+        restored = await bench.session(epoch=after, identity="op-b")
+        await restored.healthy(streams=1)
+        restored.announce(GPT)
+        await restored.bus.publish_plan(GPT.key, PLAN)
+        await has_plan(agent, epoch=after)
+        agent.client.report(report(2), urgent=True)
+        await sees(restored, 2)
+        former.bus.announce(GPT.key, frozenset(), 1)
+        await until_async(former.task.done)  # it cannot get the leader key back without the Lease
+        await restored.bus.publish_plan(GPT.key, msgspec.structs.replace(PLAN, generation=2))
+        await has_plan(agent, epoch=after, generation=2)
+        assert restored.leadership.epoch == after

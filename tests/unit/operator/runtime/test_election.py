@@ -6,44 +6,11 @@ import msgspec
 import pytest
 
 from falcon_operator.base import ports
-from falcon_operator.base.ports import Conflict, Holder, LeadershipLost, NotFound, lost_leadership
+from falcon_operator.base.ports import Conflict, Holder, LeadershipLost, lost_leadership
 from falcon_operator.runtime import election
-from falcon_operator.runtime.election import Election, may_take, observe
+from falcon_operator.runtime.election import EPOCHS_BEGIN, MOST_BY_CLOCK, Election, may_take, next_epoch, observe
 from tests.unit.operator.fake_clock import FakeClock
-
-
-class OneLease:
-    """A Lease's storage with resource versions; it can be made to fail."""
-
-    def __init__(self) -> None:
-        self.holder: Holder | None = None
-        self.down = False
-        self.refused = 0  # writes
-
-    async def read(self) -> Holder:
-        if self.down:
-            raise OSError("no answer")
-        if self.holder is None:
-            raise NotFound("no lease")
-        return self.holder
-
-    async def create(self, holder: Holder) -> Holder:
-        if self.holder is not None:
-            raise Conflict("exists")
-        return self._store(holder)
-
-    async def replace(self, holder: Holder) -> Holder:
-        if self.down:
-            self.refused += 1
-            raise OSError("no answer")
-        if self.holder is None or self.holder.resource_version != holder.resource_version:
-            raise Conflict("changed")
-        return self._store(holder)
-
-    def _store(self, holder: Holder) -> Holder:
-        version = int(self.holder.resource_version) + 1 if self.holder else 1
-        self.holder = msgspec.structs.replace(holder, resource_version=str(version))
-        return self.holder
+from tests.unit.operator.one_lease import OneLease, epochs_around_a_restore
 
 
 @pytest.fixture
@@ -83,7 +50,7 @@ async def test_the_first_candidate_creates_the_lease(clock: FakeClock) -> None:
     candidate = Election(leases, "a", clock)
     await candidate.acquire()
     assert candidate.leading
-    assert candidate.epoch == 1
+    assert candidate.epoch == next_epoch(0, clock.unix())
     assert leases.holder is not None
     assert leases.holder.identity == "a"
     assert leases.holder.renewed == "2026-11-20T12:00:00.000000Z"
@@ -96,7 +63,7 @@ async def test_a_dead_leaders_lease_expires_and_the_epoch_grows(clock: FakeClock
     before = clock.monotonic()
     await second.acquire()  # no candidate renews
     assert clock.monotonic() - before <= ports.LEASE_SECONDS + 2 * election.RETRY_SECONDS
-    assert second.epoch == 2
+    assert second.epoch > leases.epochs[0]
     assert not first.leading
     with pytest.raises(LeadershipLost):
         first.assert_leading()
@@ -111,7 +78,7 @@ async def test_a_leader_given_up_is_followed_at_once(clock: FakeClock) -> None:
     before = clock.monotonic()
     await second.acquire()
     assert clock.monotonic() == before
-    assert second.epoch == 2
+    assert second.epoch == leases.epochs[0] + 1
 
 
 async def test_a_restarted_process_of_the_same_pod_leads_at_once_under_a_new_epoch(clock: FakeClock) -> None:
@@ -121,7 +88,7 @@ async def test_a_restarted_process_of_the_same_pod_leads_at_once_under_a_new_epo
     before = clock.monotonic()
     await again.acquire()
     assert clock.monotonic() == before
-    assert again.epoch == 2
+    assert again.epoch == leases.epochs[0] + 1, "within the same second"
 
 
 async def test_a_leader_that_cannot_renew_ends_before_another_can_begin(clock: FakeClock) -> None:
@@ -204,13 +171,94 @@ async def test_only_the_holder_can_raise_the_epoch(clock: FakeClock) -> None:
     leases = OneLease()
     leader = Election(leases, "a", clock)
     await leader.acquire()
-    assert await leader.raise_epoch(41) == 41
-    assert await leader.raise_epoch(7) == 41
+    raised = leader.epoch + 40
+    assert await leader.raise_epoch(raised) == raised
+    assert await leader.raise_epoch(7) == raised
     assert leases.holder is not None
-    assert leases.holder.transitions == 41
-    await leases.replace(msgspec.structs.replace(leases.holder, identity="b", transitions=42))
+    assert leases.holder.transitions == raised
+    await leases.replace(msgspec.structs.replace(leases.holder, identity="b", transitions=raised + 1))
     with pytest.raises(Conflict):
-        await leader.raise_epoch(50)
+        await leader.raise_epoch(raised + 9)
+
+
+async def test_a_lease_of_yesterday_leads_to_a_higher_epoch_than_any_that_was_given_since() -> None:
+    before, after = await epochs_around_a_restore()
+    assert after > before
+
+
+async def test_a_lease_that_was_deleted_leads_to_a_higher_epoch_too(clock: FakeClock) -> None:
+    leases = OneLease()
+    first, second = Election(leases, "a", clock), Election(leases, "b", clock)
+    await first.acquire()
+    before = first.epoch
+    leases.holder = None
+    clock.advance(60.0)
+    await second.acquire()
+    assert second.epoch > before
+
+
+async def test_a_leader_from_before_the_restore_ends_at_its_next_renewal(clock: FakeClock) -> None:
+    leases = OneLease()
+    await Election(leases, "a", clock).acquire()
+    backup = leases.holder
+    clock.advance(3600.0)
+    former = Election(leases, "a", clock)  # the process was restarted after the backup
+    await former.acquire()
+    assert backup is not None
+    leases.holder = msgspec.structs.replace(backup, resource_version="7")
+    with pytest.raises(LeadershipLost, match="a holds"):
+        await former.keep()
+    with pytest.raises(LeadershipLost):
+        await former.raise_epoch(2**30)  # it overtakes no successor either
+    assert leases.holder.transitions == backup.transitions
+
+
+async def test_a_stalled_leader_from_before_the_restore_can_neither_speak_nor_raise_its_epoch(clock: FakeClock) -> None:
+    leases = OneLease()
+    await Election(leases, "a", clock).acquire()
+    backup = leases.holder
+    stalled = Election(leases, "a", clock)
+    await stalled.acquire()
+    leases.holder = backup
+    clock.advance(election.RENEW_DEADLINE_SECONDS)
+    living = Election(leases, "a", clock)
+    await living.acquire()
+    with pytest.raises(LeadershipLost):
+        _ = stalled.epoch
+    with pytest.raises(LeadershipLost):
+        await stalled.raise_epoch(2**30)
+    assert leases.holder is not None
+    assert leases.holder.transitions == living.epoch > max(leases.epochs[:2])
+
+
+async def test_a_leader_whose_epoch_a_person_has_raised_is_followed_by_a_higher_one(clock: FakeClock) -> None:
+    leases = OneLease()
+    leader = Election(leases, "a", clock)
+    await leader.acquire()
+    assert leases.holder is not None
+    raised = leader.epoch + 10**6
+    await leases.replace(msgspec.structs.replace(leases.holder, transitions=raised))
+    with pytest.raises(LeadershipLost):
+        await leader.keep()
+    again = Election(leases, "a", clock)
+    await again.acquire()
+    assert again.epoch == raised + 1
+
+
+@pytest.mark.parametrize(
+    ("before", "unix_seconds", "epoch"),
+    [
+        (0, EPOCHS_BEGIN + 90.7, 90),
+        (41, EPOCHS_BEGIN + 90.7, 90),
+        (90, EPOCHS_BEGIN + 90.7, 91),
+        (41, 0.0, 42),  # a clock without a battery
+        (41, EPOCHS_BEGIN + 2**33, MOST_BY_CLOCK),
+        (MOST_BY_CLOCK, EPOCHS_BEGIN + 2**33, MOST_BY_CLOCK + 1),
+    ],
+)
+def test_an_epoch_grows_whatever_the_clock_says(before: int, unix_seconds: float, epoch: int) -> None:
+    assert next_epoch(before, unix_seconds) == epoch
+    assert epoch < 2**31  # Kubernetes takes no larger number
 
 
 async def test_a_lease_given_back_by_nobody_is_left_alone(clock: FakeClock) -> None:
