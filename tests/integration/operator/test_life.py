@@ -151,6 +151,28 @@ def test_certificates_outlive_the_operator(installation: Installation) -> None:
     assert epoch(installation) > first_epoch
 
 
+def test_authorities_that_were_deleted_are_made_again_and_serve_what_is_restarted(installation: Installation) -> None:
+    operator = installation.operator("op-a", FALCON_GATEWAYS="falcon-gateway.falcon.svc:7443")
+    installation.start_etcd()
+    until(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
+
+    def authorities() -> set[bytes]:
+        shown = files(installation.get("secret", "falcon-gateway-tls"))
+        return {shown["ca.crt"], shown["jobs-ca.crt"]}
+
+    before = authorities()
+    for name in ("falcon-etcd-ca", "falcon-jobs-ca"):
+        installation.api.ok("kubectl", "-n", installation.namespace, "delete", "secret", name)
+    assert operator.terminate() == 0
+    operator.start()
+    until(lambda: not before & authorities())
+    installation.etcd.stop()
+    installation.start_etcd()
+    with gateway_of(installation):
+        until(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
+        until(lambda: operator.metric("falcon_gateways_streaming") == 1.0)
+
+
 def test_a_killed_leader_is_followed_by_its_standby(installation: Installation) -> None:
     first = installation.operator("op-a")
     installation.start_etcd()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -177,6 +178,23 @@ async def test_a_lost_run_is_made_again_with_the_roles_of_now() -> None:
     after = world.intent.membership
     assert after.members == before.members
     assert (after.generation, after.phase) == (before.generation, "Run")
+
+
+async def test_a_run_of_an_earlier_backup_is_made_again_once_it_is_deleted() -> None:
+    world = training()
+    await trained(world)
+    yesterday = copy.deepcopy(world.trainingrun)
+    await exchanged(world)
+    before = world.intent.membership
+    assert yesterday is not None
+    assert world.trainingrun is not None
+    world.trainingrun = {**yesterday, "metadata": world.trainingrun["metadata"]}
+    await idle(world, operator, 60)
+    assert world.status.state == "Starting", "no agent follows a plan of a lower generation"
+    world.trainingrun = None
+    await run(world, operator, lambda w: w.status.state == "Running" and w.trainingrun is not None)
+    assert (world.generation, world.intent.membership.members) == (before.generation, before.members)
+    assert len(world.made) == 4, "no pod was made again"
 
 
 @pytest.mark.parametrize("at", range(1, 25))
