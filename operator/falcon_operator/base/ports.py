@@ -157,6 +157,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     hard_taints: tuple[NodeTaint, ...] = ()  # the same, with their effects
     conditions: dict[str, str] = {}  # type → "True" | "False" | "Unknown"
     reports: tuple[NodeReport, ...] = ()  # what monitors of the node say
+    annotations: Mapping[str, str] = {}  # those alone that come and go with a spare (``base.spare_annotations``)
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):

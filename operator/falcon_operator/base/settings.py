@@ -15,8 +15,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
 from falcon_core.errors.judge import platform_judge
-from falcon_operator.api.common import QUANTITY
+from falcon_operator.api.common import GROUP, QUANTITY
 from falcon_operator.api.trainingjob import InjectedSpec
+from falcon_operator.base import spare_annotations
 from falcon_operator.base.ports import PodSettings
 
 EXIT_CONFIG = environment.EXIT_CONFIG
@@ -83,6 +84,22 @@ def _injected(raw: object) -> object:
     return decoded
 
 
+def _annotations(raw: object) -> object:
+    """Decode the annotations of spares (JSON). Raises ValueError, which names the key that is wrong."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        decoded = msgspec.json.decode(raw, type=dict[str, str])
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+    for key, value in decoded.items():
+        if not re.fullmatch(spare_annotations.KEY, key) or key.startswith(f"{GROUP}/"):
+            raise ValueError(f"{key!r} is not <domain>/<name>, such as karpenter.sh/do-not-disrupt, outside {GROUP}")
+        if not re.fullmatch(spare_annotations.VALUE, value):
+            raise ValueError(f"{key}: {value!r} is not 1 to 63 letters, digits, dots, dashes and underscores")
+    return decoded
+
+
 def _lower(raw: object) -> object:
     return raw.strip().lower() if isinstance(raw, str) else raw
 
@@ -123,6 +140,8 @@ class Settings(BaseSettings):
     watch_namespaces: Words = ()  # empty: all
     errors: Annotated[str, AfterValidator(_error_table)] = ""  # laid over the table of error classes (YAML)
     departure_taints: Words = ()  # keys; the chart lists those of clouds and autoscalers
+    # Key to value (JSON); set on nodes while they are spares
+    spare_annotations: Annotated[dict[str, str], NoDecode, BeforeValidator(_annotations)] = {}
     # {agent: {resources: …}, install: {resources: …}} (JSON): the platform's figures for the containers of jobs
     injected: Annotated[InjectedSpec, NoDecode, BeforeValidator(_injected)] = InjectedSpec()
     fence_limit: Annotated[int, Field(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")] = 2

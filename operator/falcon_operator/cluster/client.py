@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 import structlog
 
-from falcon_operator.api.common import API_VERSION, LABEL_ROLE, ROLE_TRAINER, TAINT_FENCED
+from falcon_operator.api.common import API_VERSION, LABEL_ROLE, ROLE_TRAINER, TAINT_FENCED, TAINT_SPARE
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
+from falcon_operator.base import spare_annotations as spares
 from falcon_operator.base.ports import Clock, Conflict, Manifest, NamespaceRules, NodeView, NotFound, Occupant, PodView
 from falcon_operator.cluster import nodes, owned, pods, recorder
 from falcon_operator.cluster.cache import views
@@ -51,7 +53,7 @@ class KubeClient:
     """All calls to the API server. Nothing about pods and nodes can be read before ``watch`` runs and has listed them.
 
     ``instance`` names this operator in Events; ``namespace`` is its own; empty ``watch_namespaces`` means all;
-    ``on_interruption`` as for a ``Reflector``.
+    ``spare_annotations`` come and go with the taint of spares; ``on_interruption`` as for a ``Reflector``.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class KubeClient:
         instance: str,
         namespace: str,
         watch_namespaces: Sequence[str] = (),
+        spare_annotations: Mapping[str, str] = spares.NONE,
         on_interruption: Callable[[str, Interruption], None] = uncounted,
     ) -> None:
         self._http = transport
@@ -73,7 +76,9 @@ class KubeClient:
         self._namespaces = tuple(watch_namespaces) or ("",)
         # The operator's own namespace is always watched: its burn-in pods and the gateways are there.
         served = tuple(dict.fromkeys((*watch_namespaces, namespace))) if watch_namespaces else ()
-        self._inventory = Inventory(transport, served, on_interruption)
+        self._spare_annotations = spare_annotations
+        self._node_item = functools.partial(nodes.item, annotations=spare_annotations)
+        self._inventory = Inventory(transport, served, on_interruption, self._node_item)
         self._jobs: ReadCache[tuple[str, str], TrainingJob | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
@@ -265,6 +270,7 @@ class KubeClient:
     async def taint_node(self, node: str, key: str, value: str) -> None:
         """Set the taint on the node. Do nothing when the node no longer exists: no pod will be placed there.
 
+        With the taint of a spare its annotations are set, in the same write.
         Raises Rejected if the circuit breaker refuses a fence (``TAINT_FENCED``), Conflict if the taints keep changing.
         """
         async with self._tainting:  # two fences at once must not both pass the breaker
@@ -277,16 +283,18 @@ class KubeClient:
                     return
                 known = found.view.taints
                 taints = with_taint(known, key, value, self._clock.unix())
-                if taints is None:
+                annotations = _annotations_due(found, key, self._spare_annotations)
+                if taints is None and not annotations:
                     return
                 if key == TAINT_FENCED and not any(taint.key == key for taint in known):
                     self._breaker.check(node, self._inventory.nodes.views(), self._clock.unix())
-                if await self._write_taints(found, taints):
+                if await self._write_taints(found, taints, annotations):
                     log.info("node tainted", node=node, key=key, value=value)
                     return
         raise Conflict(f"node {node}: its taints changed {TAINT_ATTEMPTS} times in a row")
 
     async def untaint_node(self, node: str, key: str) -> None:
+        """Remove the taint from the node; with that of a spare, the annotations that were set with it."""
         # Taints are one list that others write too: it is written only over the version that was read.
         for _ in range(TAINT_ATTEMPTS):
             try:
@@ -294,28 +302,33 @@ class KubeClient:
             except NotFound:
                 return
             taints = without_taint(found.view.taints, key)
-            if taints is None:
+            annotations = _annotations_due(found, key, spares.NONE)
+            if taints is None and not annotations:
                 return
-            if await self._write_taints(found, taints):
+            if await self._write_taints(found, taints, annotations):
                 log.info("node untainted", node=node, key=key)
                 return
         raise Conflict(f"node {node}: its taints changed {TAINT_ATTEMPTS} times in a row")
 
     async def _node(self, name: str) -> Item[Node]:
-        return nodes.item(await self._http.call("GET", path_of("v1", "nodes", name=name)))
+        return self._node_item(await self._http.call("GET", path_of("v1", "nodes", name=name)))
 
-    async def _write_taints(self, node: Item[Node], taints: list[Taint]) -> bool:
-        """Write the node's taints. Return False if another client changed the node meanwhile."""
-        body = {
-            "metadata": {"resourceVersion": str(node.version)},
-            "spec": {"taints": msgspec.to_builtins(taints) or None},
-        }
+    async def _write_taints(
+        self, node: Item[Node], taints: list[Taint] | None, annotations: Mapping[str, str | None]
+    ) -> bool:
+        """Write the node's taints (None: as they are) and change these annotations (None: removed).
+
+        Return False if another client changed the node meanwhile.
+        """
+        body: Manifest = {"metadata": {"resourceVersion": str(node.version), "annotations": dict(annotations)}}
+        if taints is not None:
+            body["spec"] = {"taints": msgspec.to_builtins(taints) or None}
         path = path_of("v1", "nodes", name=node.view.view.name)
         try:
             data = await self._http.call("PATCH", path, body=body, content_type=MERGE_PATCH)
         except Conflict:
             return False
-        self._inventory.nodes.written(nodes.item(data))
+        self._inventory.nodes.written(self._node_item(data))
         return True
 
     # -- pools -------------------------------------------------------------------------------------------------------
@@ -387,6 +400,11 @@ class KubeClient:
                 token = page.metadata.continue_
                 if not token:
                     break
+
+
+def _annotations_due(node: Item[Node], taint: str, wanted: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the changes of annotations that go with a change of this taint."""
+    return spares.changes(node.view.view.annotations, wanted) if taint == TAINT_SPARE else {}
 
 
 def _version(answer: TrainingJob | TrainingRun | None) -> int:

@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from falcon_operator.base.ports import NodeView, PodView, Unavailable
 from falcon_operator.cluster import nodes, pods
-from falcon_operator.cluster.cache.mirror import Mirror
+from falcon_operator.cluster.cache.mirror import Item, Mirror
 from falcon_operator.cluster.cache.reflector import Interruption, Reflector, Server, uncounted
 from falcon_operator.cluster.nodes import Node
 from falcon_operator.cluster.pods import PodMirror
@@ -25,13 +27,17 @@ class Unsynced(Unavailable):
 
 
 class Inventory:
-    """The mirrors, and the reflectors that keep them current while ``run`` runs. ``namespaces`` empty: all."""
+    """The mirrors, and the reflectors that keep them current while ``run`` runs.
+
+    ``namespaces`` empty: all; ``node_item`` decodes a node.
+    """
 
     def __init__(
         self,
         server: Server,
         namespaces: Sequence[str],
         on_interruption: Callable[[str, Interruption], None] = uncounted,
+        node_item: Callable[[bytes | msgspec.Raw], Item[Node]] = nodes.item,
     ) -> None:
         self._on_pod: Callable[[PodView], None] = lambda _: None
         self._on_node: Callable[[str], None] = lambda _: None
@@ -39,7 +45,7 @@ class Inventory:
         self._named: Mapping[str, NodeView] = {}  # of the list in ``_named_from``
         self._named_from: list[Node] = []
         self._pods = {namespace: PodMirror(self._pod_changed) for namespace in namespaces or ("",)}
-        self._node_reflector = Reflector(server, self._nodes, path_of("v1", "nodes"), nodes.item, None, on_interruption)
+        self._node_reflector = Reflector(server, self._nodes, path_of("v1", "nodes"), node_item, None, on_interruption)
         selected = {"labelSelector": pods.SELECTOR}
         self._pod_reflectors = [
             Reflector(server, mirror, path_of("v1", "pods", namespace), pods.item, selected, on_interruption)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from falcon_core.text import clean, clip
 from falcon_operator.api.common import TAINT_FENCED
+from falcon_operator.base import spare_annotations
 from falcon_operator.base.ports import NodeReport, NodeTaint, NodeView, Rejected
 from falcon_operator.cluster.cache.mirror import Item
 from falcon_operator.cluster.cache.views import Condition, Fields, unix
@@ -28,6 +29,7 @@ class _Metadata(Fields, frozen=True, kw_only=True):
     uid: str = ""
     resource_version: str = "0"
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
 class _Spec(Fields, frozen=True, kw_only=True):
@@ -59,14 +61,16 @@ _MOST_REASON = 100  # characters
 _MOST_SAID = 300  # likewise, of a message
 
 
-def item(data: bytes | msgspec.Raw) -> Item[Node]:
-    """Decode a node."""
+def item(data: bytes | msgspec.Raw, annotations: Mapping[str, str] = spare_annotations.NONE) -> Item[Node]:
+    """Decode a node; ``annotations`` are those that the operator keeps on spares."""
     node = _node.decode(data)
     taints = tuple(node.spec.taints or ())
-    return Item(("", node.metadata.name), int(node.metadata.resource_version), Node(_view(node, taints), taints))
+    return Item(
+        ("", node.metadata.name), int(node.metadata.resource_version), Node(_view(node, taints, annotations), taints)
+    )
 
 
-def _view(node: _Node, taints: Sequence[Taint]) -> NodeView:
+def _view(node: _Node, taints: Sequence[Taint], annotations: Mapping[str, str]) -> NodeView:
     conditions = {condition.type: condition for condition in node.status.conditions or []}
     ready = conditions.get("Ready")
     # PreferNoSchedule keeps no pod away, so it does not count.
@@ -85,6 +89,8 @@ def _view(node: _Node, taints: Sequence[Taint]) -> NodeView:
         taints={taint.key: taint.value for taint in hard},
         hard_taints=hard,
         conditions={name: condition.status for name, condition in conditions.items()},
+        # Others change often on some clusters, and each change of a view costs looks at pools.
+        annotations=spare_annotations.relevant(node.metadata.annotations or {}, annotations),
         # The other conditions are of node problem detectors: a list of their names would never be complete, so all but
         # Kubernetes' own are read.
         reports=tuple(

@@ -24,6 +24,7 @@ import msgspec
 
 from falcon_operator.api.common import TAINT_SPARE
 from falcon_operator.api.warmpool import NodeChecks, SpareStatus, WarmPool
+from falcon_operator.base import spare_annotations
 from falcon_operator.base.effects import DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.base.ports import NodeView, Occupant, PodView
 from falcon_operator.base.time_format import timestamp, unix_seconds
@@ -84,7 +85,7 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
 
 def abandoned(name: str, nodes: Iterable[NodeView]) -> list[Effect]:
     """Return the effects left to do after a pool was deleted. Its pods are deleted with it (owner references)."""
-    return [UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.taints.get(TAINT_SPARE) == name]
+    return [UntaintNode(node.name, TAINT_SPARE) for node in nodes if _was_spare(node, name)]
 
 
 def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus | None:
@@ -287,16 +288,28 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
 
 
 def _taints(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[Effect]:
-    """Keep the pool's taint on its spares, and on no other node."""
+    """Keep the pool's taint on its spares, and on no other node; the annotations of spares are set with it."""
     name = snap.pool.metadata.name
     kept = {spare.node for spare in spares}
     nodes = snap.nodes.values()
-    here = {node.name for node in nodes if node.taints.get(TAINT_SPARE) == name}
-    missing = sorted(kept.intersection(snap.nodes) - here)
+    wanted = snap.settings.spare_annotations
+    missing = sorted(
+        node.name
+        for node in nodes
+        if node.name in kept
+        # The setting may be newer than the taint.
+        and (node.taints.get(TAINT_SPARE) != name or spare_annotations.changes(node.annotations, wanted))
+    )
     return [
         *(TaintNode(node, TAINT_SPARE, name) for node in missing),
-        *(UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.name in here - kept),
+        *(UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.name not in kept and _was_spare(node, name)),
     ]
+
+
+def _was_spare(node: NodeView, pool: str) -> bool:
+    """Check whether the node has the pool's taint, or the annotations of a spare without the taint of any pool."""
+    taint = node.taints.get(TAINT_SPARE)
+    return taint == pool or (taint is None and spare_annotations.RECORD in node.annotations)
 
 
 def _left_behind(snap: PoolSnapshot) -> list[PodView]:

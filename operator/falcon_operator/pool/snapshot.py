@@ -16,11 +16,12 @@ from falcon_operator.manifests.burn_in import build_burn_in_pod
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's own settings that a burn-in pod needs."""
+    """The operator's own settings that a burn-in pod or a spare needs."""
 
     namespace: str  # the operator's
     agent_image: str
     image_pull_policy: str
+    spare_annotations: Mapping[str, str] = {}  # for autoscalers, as of ``base.spare_annotations``
     error_overrides: str = ""  # as of ``manifests.instrument.PodSettings``
 
 

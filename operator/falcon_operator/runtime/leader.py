@@ -87,6 +87,7 @@ class Leader:
                 namespace=settings.namespace,
                 agent_image=settings.agent_image,
                 image_pull_policy=settings.agent_image_pull_policy,
+                spare_annotations=settings.spare_annotations,
                 error_overrides=settings.errors,
             ),
             clock,

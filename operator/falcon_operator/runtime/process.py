@@ -61,6 +61,7 @@ async def operate(settings: Settings) -> None:
         instance=settings.identity,
         namespace=settings.namespace,
         watch_namespaces=settings.watch_namespaces,
+        spare_annotations=settings.spare_annotations,
         on_interruption=metrics.watch_interrupted,
     )
 

@@ -17,6 +17,7 @@ from falcon_operator.api.common import API_VERSION, TAINT_FENCED, TAINT_SPARE, C
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.ports import Conflict, LeadershipLost, NodeView, NotFound, Rejected
+from falcon_operator.base.spare_annotations import RECORD
 from falcon_operator.cluster.cache.views import Unreadable
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.inventory import Unsynced
@@ -281,6 +282,46 @@ async def test_taints_come_and_go_beside_others_and_the_breaker_holds(
     taints = installation.get("node", "a")["spec"]["taints"]
     assert {taint["key"] for taint in taints} >= {TAINT_SPARE}
     assert TAINT_FENCED not in {taint["key"] for taint in taints}
+
+
+KEEP, DISABLED = "karpenter.sh/do-not-disrupt", "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+
+
+async def test_annotations_of_spares_come_and_go_with_their_taint(
+    api: ApiServer, installation: Installation, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def annotations() -> dict[str, str]:
+        found = installation.get("node", "a")["metadata"].get("annotations", {})
+        assert isinstance(found, dict)
+        return found
+
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(api.kubeconfig))
+    installation.apply(node("a", {}))
+    api.ok("kubectl", "annotate", "node", "a", f"{DISABLED}=false", "team/rack=7")
+    before = annotations()
+    async with synced_client(installation.namespace, gate) as kube:
+        await kube.taint_node("a", TAINT_SPARE, "spares")
+        assert annotations() == before
+    async with synced_client(installation.namespace, gate, {KEEP: "true", DISABLED: "true"}) as kube:
+        await kube.taint_node("a", TAINT_FENCED, "job-1")
+        assert annotations() == before
+        await kube.taint_node("a", TAINT_SPARE, "spares")  # it has the taint, by an earlier setting
+        assert annotations() == {**before, KEEP: "true", RECORD: f"{KEEP}=true"}
+        version = installation.get("node", "a")["metadata"]["resourceVersion"]
+        await kube.taint_node("a", TAINT_SPARE, "spares")
+        assert installation.get("node", "a")["metadata"]["resourceVersion"] == version, "nothing was left to write"
+        known = (await kube.nodes())["a"]
+        assert known.annotations == {DISABLED: "false", KEEP: "true", RECORD: f"{KEEP}=true"}
+        await kube.untaint_node("a", TAINT_FENCED)
+        assert KEEP in annotations()
+        await kube.untaint_node("a", TAINT_SPARE)
+        assert annotations() == before
+        await kube.taint_node("a", TAINT_SPARE, "spares")
+        api.ok("kubectl", "taint", "node", "a", f"{TAINT_SPARE}-")
+    async with synced_client(installation.namespace, gate) as kube:  # the setting is empty again
+        assert KEEP in annotations()
+        await kube.untaint_node("a", TAINT_SPARE)
+        assert annotations() == before
 
 
 async def test_a_node_that_is_gone_needs_no_taint(kube: KubeClient, installation: Installation) -> None:

@@ -10,6 +10,8 @@ import pytest
 from falcon_operator.api.common import TAINT_SPARE
 from tests.integration.operator.cluster import NOT_READY, READY, Installation, node, until
 
+KEEP = "karpenter.sh/do-not-disrupt"
+
 
 def a_pool(size: int = 1, **spec: Any) -> dict[str, Any]:
     return {
@@ -61,6 +63,29 @@ class Cluster:
             name,
             {"phase": "Succeeded", "containerStatuses": [{**status, "state": {"terminated": ended}}]},
         )
+
+
+def test_spares_of_an_operator_without_the_setting_get_their_annotations_and_the_last_one_gives_them_back(
+    installation: Installation,
+) -> None:
+    def kept() -> set[str]:
+        """Return the nodes with the annotation."""
+        listed = (found["metadata"] for found in installation.get("nodes"))
+        return {meta["name"] for meta in listed if meta.get("annotations", {}).get(KEEP) == "true"}
+
+    cluster = Cluster(installation)
+    operator = installation.operator("op-a")
+    installation.apply(a_pool())
+    until(lambda: cluster.spares() == {"s1"})
+    assert kept() == set()
+    assert operator.terminate() == 0
+    installation.operator("op-b", FALCON_SPARE_ANNOTATIONS=json.dumps({KEEP: "true"}))
+    until(lambda: kept() == {"s1"})
+    installation.api.ok("kubectl", "annotate", "node", "s1", f"{KEEP}-")
+    until(lambda: kept() == {"s1"})
+    installation.api.ok("kubectl", "delete", "warmpool", "spares")
+    until(lambda: cluster.spares() == set())
+    assert kept() == set()
 
 
 def test_a_spare_is_tainted_tested_ready_replaced_when_its_node_fails_and_let_go(installation: Installation) -> None:

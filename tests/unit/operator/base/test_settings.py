@@ -35,6 +35,7 @@ def test_defaults() -> None:
     assert settings.watch_namespaces == ()
     assert (settings.fence_limit, settings.fence_window_seconds) == (2, 3600)
     assert settings.etcd_retention_seconds is None
+    assert settings.spare_annotations == {}
     assert (settings.log_level, settings.metrics_port) == ("info", 8080)
     assert settings.gateway_names == ("falcon-gateway.falcon-system.svc",)
     assert settings.pods.gateways == "falcon-gateway.falcon-system.svc:7443"
@@ -58,6 +59,7 @@ def test_everything_set() -> None:
             "FALCON_FENCE_WINDOW_SECONDS": "60",
             "FALCON_LOG_LEVEL": "DEBUG",
             "FALCON_INJECTED": '{"agent":{"resources":{"limits":{"cpu":1}}},"install":{"resources":{}}}',
+            "FALCON_SPARE_ANNOTATIONS": '{"karpenter.sh/do-not-disrupt":"true"}',
             "FALCON_ERRORS": "{disabled: [python]}",
             "FALCON_METRICS_PORT": "9090",
         }
@@ -76,6 +78,7 @@ def test_everything_set() -> None:
     assert settings.pods.error_overrides == "{disabled: [python]}"
     assert settings.pods.injected.agent.resources.limits == {"cpu": 1}
     assert settings.pods.departure_taints == ("spot/notice", "a.example/going")
+    assert settings.spare_annotations == {"karpenter.sh/do-not-disrupt": "true"}
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,10 @@ def test_everything_set() -> None:
         ("FALCON_ERRORS", "disabled: [a]", "disabled[0]: no rule has the id 'a'; docs/errors.md lists them"),
         ("FALCON_ERRORS", "#" * 40000, "has 40000 bytes; at most 32768: join patterns with |"),
         ("FALCON_INJECTED", '{"agent":{"resources":{"limits":{"cpu":"much"}}}}', "cpu: 'much' is not a quantity"),
+        ("FALCON_SPARE_ANNOTATIONS", '{"a.b/c":true}', "Expected `str`, got `bool`"),
+        ("FALCON_SPARE_ANNOTATIONS", '{"idle":"true"}', "'idle' is not <domain>/<name>"),
+        ("FALCON_SPARE_ANNOTATIONS", '{"falcon.dev/x":"true"}', "'falcon.dev/x' is not <domain>/<name>"),
+        ("FALCON_SPARE_ANNOTATIONS", '{"a.b/c":"1,d=2"}', "a.b/c: '1,d=2' is not 1 to 63 letters"),
         ("FALCON_INJECTED", '{"agent":7}', "Expected `object`, got `int` - at `$.agent`"),
         ("FALCON_LOG_LEVEL", "chatty", "write one of debug, info, warning, error"),
         ("FALCON_AGENT_IMAGE_PULL_POLICY", "always", "write one of Always, IfNotPresent, Never"),

@@ -43,6 +43,13 @@ def test_a_node_without_conditions_is_not_ready() -> None:
     assert not a_node("n").view.ready
 
 
+def test_of_a_nodes_annotations_only_those_of_spares_are_read() -> None:
+    metadata = {"name": "n", "annotations": {"often/changed": "1", "a.b/c": "x"}}
+    data = json.dumps({"metadata": metadata}).encode()
+    assert nodes.item(data).view.view.annotations == {}
+    assert nodes.item(data, {"a.b/c": "true"}).view.view.annotations == {"a.b/c": "x"}
+
+
 OTHERS = [Taint(key="x", effect="NoExecute", value="1"), Taint(key="k", effect="NoExecute", value="theirs")]
 
 

@@ -42,6 +42,7 @@ def look(
     now: float = NOW,
     busy: Collection[str] = (),
     occupants: dict[str, list[Occupant]] | None = None,
+    settings: PoolSettings = SETTINGS,
     **rest: Any,
 ) -> PoolDecision:
     """Decide about the pool; ``busy`` are the nodes with a training pod."""
@@ -52,7 +53,7 @@ def look(
             pool=pool,
             nodes={node.name: node for node in nodes},
             occupants={**found, **(occupants or {})},
-            settings=SETTINGS,
+            settings=settings,
             now=now,
             **rest,
         )

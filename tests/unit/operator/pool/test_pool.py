@@ -12,6 +12,7 @@ from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE, ObjectMeta
 from falcon_operator.api.warmpool import SpareStatus, WarmPool
 from falcon_operator.base.effects import CreatePod, DeletePod, TaintNode, UntaintNode
 from falcon_operator.base.ports import ContainerView, NodeView, PodView
+from falcon_operator.base.spare_annotations import RECORD
 from falcon_operator.base.time_format import timestamp
 from falcon_operator.manifests.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
 from falcon_operator.pool import decide as pools
@@ -21,6 +22,7 @@ from tests.unit.operator.pool.pool_looks import (
     GPU_LOST,
     JOB,
     NOW,
+    SETTINGS,
     a_node,
     a_pool,
     ended,
@@ -318,6 +320,34 @@ def test_a_smaller_size_lets_the_least_worthy_go_and_zero_all_but_the_claimed() 
     none = look(a_pool(*held, size=0), *nodes, live_jobs=live)
     assert states(none) == {"d": "Claimed"}
     assert none.status.ready == "0/0"
+
+
+MARK = {"karpenter.sh/do-not-disrupt": "true"}
+MARKED = {**MARK, RECORD: "karpenter.sh/do-not-disrupt=true"}
+
+
+def test_a_spare_whose_taint_is_older_than_the_setting_gets_its_annotations_and_the_pools_nodes_alone() -> None:
+    settings = msgspec.structs.replace(SETTINGS, spare_annotations=MARK)
+    mine = {TAINT_SPARE: "spares"}
+    pool = a_pool(spare("a"), spare("b"), spare("c"), size=3)
+    nodes = [
+        a_node("a", taints=mine),
+        a_node("b", taints=mine, annotations=MARKED),
+        a_node("c", taints=mine, annotations={"karpenter.sh/do-not-disrupt": "false"}),
+        a_node("d", taints={TAINT_SPARE: "others"}),
+    ]
+    assert look(pool, *nodes, settings=settings).effects == [TaintNode("a", TAINT_SPARE, "spares")]
+    assert look(pool, *nodes).effects == [TaintNode("b", TAINT_SPARE, "spares")], "the setting is empty again"
+
+
+def test_annotations_of_a_spare_are_removed_also_where_somebody_has_removed_the_taint() -> None:
+    nodes = [
+        NodeView(name="left", annotations=MARKED),
+        NodeView(name="theirs", taints={TAINT_SPARE: "others"}, annotations=MARKED),
+        NodeView(name="plain", annotations=MARK),
+    ]
+    assert look(a_pool(), *nodes).effects == [UntaintNode("left", TAINT_SPARE)]
+    assert pools.abandoned("spares", nodes) == [UntaintNode("left", TAINT_SPARE)]
 
 
 def test_a_test_that_the_api_server_refuses_says_so() -> None:
