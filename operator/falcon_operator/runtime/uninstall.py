@@ -17,7 +17,7 @@ import structlog
 
 from falcon_core.model import CPU_BUSY_CONDITION
 from falcon_operator.api.common import GROUP
-from falcon_operator.base import logs
+from falcon_operator.base import logs, spare_annotations
 from falcon_operator.base.ports import Conflict, NotFound, Rejected
 from falcon_operator.cluster.transport import MERGE_PATCH, STRATEGIC_PATCH, Transport, load_configuration, path_of
 
@@ -33,6 +33,7 @@ class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
+    annotations: dict[str, str] | None = None
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -70,6 +71,11 @@ def left_taints(node: Node) -> list[dict[str, Any]] | None:
     return left if left != taints else None
 
 
+def own_annotations(node: Node) -> dict[str, str | None]:
+    """Return the change that removes what the operator has set on a spare; empty where it has set nothing."""
+    return spare_annotations.changes(node.metadata.annotations or {}, spare_annotations.NONE)
+
+
 def own_conditions(node: Node) -> list[str]:
     """Return the types of the node's conditions that the node agent has written."""
     return [condition.type for condition in node.status.conditions or [] if condition.type in CONDITIONS]
@@ -90,20 +96,23 @@ async def clean(http: Transport) -> int:
 
 async def _clean_node(http: Transport, node: Node) -> bool:
     meta = node.metadata
-    taints, conditions = left_taints(node), own_conditions(node)
+    taints, annotations, conditions = left_taints(node), own_annotations(node), own_conditions(node)
+    marked = taints is not None or bool(annotations)
     try:
-        if conditions:  # the next look finds the taints
+        if conditions:  # the next look finds taints and annotations
             # By their types, so that what a kubelet writes meanwhile stays.
             change = [{"type": type_, "$patch": "delete"} for type_ in conditions]
             path = path_of("v1", "nodes", name=meta.name, subresource="status")
             await http.call("PATCH", path, body={"status": {"conditions": change}}, content_type=STRATEGIC_PATCH)
-        elif taints is not None:
+        elif marked:
             # Taints are one list that others write too: it is written over the version that was read.
-            body = {"metadata": {"resourceVersion": meta.resource_version}, "spec": {"taints": taints or None}}
+            body: dict[str, Any] = {"metadata": {"resourceVersion": meta.resource_version, "annotations": annotations}}
+            if taints is not None:
+                body["spec"] = {"taints": taints or None}
             await http.call("PATCH", path_of("v1", "nodes", name=meta.name), body=body, content_type=MERGE_PATCH)
     except (Conflict, NotFound):
         return True  # the next look reads the node again
-    has_ours = bool(conditions) or taints is not None
+    has_ours = bool(conditions) or marked
     if has_ours:
         log.info("node cleaned", node=meta.name)
     return has_ours

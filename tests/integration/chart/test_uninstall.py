@@ -10,24 +10,30 @@ from unittest.mock import patch
 
 import pytest
 
+from falcon_operator.base.spare_annotations import RECORD
 from falcon_operator.runtime.uninstall import uninstall
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.chart.charts import NAMESPACE, Rendered
 
 OTHERS = "app.kubernetes.io/name=falcon,app.kubernetes.io/instance!=falcon,app.kubernetes.io/component!=uninstall"
 FOREIGN = {"key": "maintenance", "effect": "NoSchedule"}
+KEEP = "karpenter.sh/do-not-disrupt"
 PRESSURE = {"type": "DiskPressure", "status": "False"}
 
 
 @pytest.fixture
 def cluster() -> Iterator[ApiServer]:
-    """Yield a cluster with a node of a pool, a fenced one, and one that Falcon never wrote to."""
+    """Yield a cluster with two nodes of a pool, one without its taint, a fenced one, and one without Falcon's marks."""
     with running_apiserver() as server:
+        a_node(server, "untainted", [], [])
         a_node(server, "spare", [{"key": "falcon.dev/spare", "value": "p", "effect": "NoSchedule"}, FOREIGN], [])
         fence = {"key": "falcon.dev/fenced", "value": "gpt2", "effect": "NoSchedule"}
         busy = {"type": "FalconCpuBusy", "status": "True"}
         a_node(server, "fenced", [fence], [busy, PRESSURE])
         a_node(server, "plain", [FOREIGN], [PRESSURE])
+        for kept in ("spare", "untainted"):
+            server.ok("kubectl", "annotate", "node", kept, f"{KEEP}=true", f"{RECORD}={KEEP}=true", "team/rack=7")
+        server.ok("kubectl", "annotate", "node", "plain", f"{KEEP}=true")
         yield server
 
 
@@ -52,6 +58,12 @@ def nodes(server: ApiServer) -> dict[str, tuple[list[str], list[str]]]:
     }
 
 
+def annotations(server: ApiServer) -> dict[str, set[str]]:
+    """Return the keys of each node's annotations."""
+    found = json.loads(server.ok("kubectl", "get", "nodes", "-o", "json"))["items"]
+    return {node["metadata"]["name"]: set(node["metadata"].get("annotations", {})) for node in found}
+
+
 def kubeconfig_of_the_hook(server: ApiServer) -> None:
     """Give the hook's account its rights."""
     server.ok("kubectl", "create", "namespace", NAMESPACE)
@@ -74,6 +86,13 @@ async def test_taints_and_conditions_are_removed_with_the_hooks_rights_and_nothi
         "spare": (["maintenance"], []),
         "fenced": ([], pressure),
         "plain": (["maintenance"], pressure),
+        "untainted": ([], []),
+    }
+    assert annotations(cluster) == {
+        "spare": {"team/rack"},
+        "fenced": set(),
+        "plain": {KEEP},
+        "untainted": {"team/rack"},
     }
 
 
