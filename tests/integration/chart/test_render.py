@@ -87,6 +87,15 @@ def test_all_of_falcon_prefers_nodes_without_training_and_is_kept_off_spares(fla
         assert not tolerated & {TAINT_SPARE, TAINT_FENCED}
 
 
+def test_the_operator_gets_the_annotations_of_spares() -> None:
+    wanted = {"karpenter.sh/do-not-disrupt": "true", "example.com/keep": "7"}
+    env = Rendered("--set-json", f"operator.spareAnnotations={json.dumps(wanted)}").operator_env()
+    assert json.loads(env["FALCON_SPARE_ANNOTATIONS"]) == wanted
+    assert Rendered().operator_env()["FALCON_SPARE_ANNOTATIONS"] == "{}"
+    # values that an earlier release has stored (helm upgrade --reuse-values)
+    assert Rendered("--set", "operator.spareAnnotations=null").operator_env()["FALCON_SPARE_ANNOTATIONS"] == "{}"
+
+
 def test_one_etcd_may_keep_its_data_on_a_volume() -> None:
     chart = Rendered("--set", "etcd.persistence.enabled=true,etcd.persistence.storageClassName=fast")
     (data,) = (volume for volume in chart.etcd_pod()["volumes"] if volume["name"] == "data")

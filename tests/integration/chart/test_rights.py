@@ -8,10 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from falcon_operator.base.spare_annotations import RECORD
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.chart.charts import CHART, NAMESPACE, Rendered
 from tests.integration.operator.cluster import until
 
+KEEP, DISABLED = "karpenter.sh/do-not-disrupt", "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+EARLIER = "example.com/keep"  # of an earlier setting
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:falcon"
 POLICY_TIMEOUT_SECONDS = 60.0
 
@@ -20,7 +23,8 @@ POLICY_TIMEOUT_SECONDS = 60.0
 def cluster() -> Iterator[ApiServer]:
     """Yield the chart installed for all namespaces, and a team's namespace."""
     with running_apiserver() as server:
-        installed = ("-n", NAMESPACE, "--create-namespace", "--set", "anomalies.enabled=true")
+        installed = ["-n", NAMESPACE, "--create-namespace", "--set", "anomalies.enabled=true"]
+        installed += ["--set-json", f"operator.spareAnnotations={json.dumps({KEEP: 'true', DISABLED: 'true'})}"]
         server.ok("helm", "install", "falcon", str(CHART), *installed)
         server.ok("kubectl", "create", "namespace", "team")
         yield server
@@ -245,7 +249,8 @@ CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 def guarded_node(cluster: ApiServer) -> str:
     """Make a node with somebody else's taint; the policy takes effect a moment after its installation."""
     spec = {"taints": [FOREIGN], "providerID": "cloud://1"}
-    metadata = {"name": "worker", "labels": {"gpu": "h200"}, "annotations": {"a": "b"}}
+    annotations = {"a": "b", DISABLED: "false", EARLIER: "yes", RECORD: f"{EARLIER}=yes"}
+    metadata = {"name": "worker", "labels": {"gpu": "h200"}, "annotations": annotations}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
     cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(node))
     # the server itself adds a taint, not-ready, to a new node
@@ -273,6 +278,23 @@ def test_it_may_change_its_own_taints(cluster: ApiServer, guarded_node: str, tai
 
 
 @pytest.mark.parametrize(
+    "annotations",
+    [
+        {KEEP: "true", RECORD: f"{EARLIER}=yes,{KEEP}=true"},
+        {KEEP: "true", RECORD: f"{KEEP}=true", EARLIER: None},
+        {RECORD: None, EARLIER: None},
+        {},
+    ],
+    ids=["set", "set in the place of an earlier one", "removed", "none"],
+)
+def test_it_may_change_the_annotations_of_the_setting_and_those_that_it_has_set(
+    cluster: ApiServer, guarded_node: str, annotations: dict[str, str | None]
+) -> None:
+    spare = {"key": "falcon.dev/spare", "effect": "NoSchedule", "value": "p"}
+    assert patch_node(cluster, {"spec": {"taints": [FOREIGN, spare]}, "metadata": {"annotations": annotations}}) == ""
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"spec": {"taints": [FENCE]}}, "only taints whose keys begin with falcon.dev/"),
@@ -283,7 +305,16 @@ def test_it_may_change_its_own_taints(cluster: ApiServer, guarded_node: str, tai
         ({"spec": {"unschedulable": True}}, "spec: Falcon's operator may change nothing of a node but its taints"),
         ({"metadata": {"labels": {"more": "x"}}}, "metadata: Falcon's operator may change nothing"),
         ({"metadata": {"labels": None}}, "metadata: Falcon's operator may change nothing"),
-        ({"metadata": {"annotations": {"a": "c"}}}, "metadata: Falcon's operator may change nothing"),
+        ({"metadata": {"annotations": {"a": "c"}}}, "only those of operator.spareAnnotations that it has set"),
+        ({"metadata": {"annotations": {"a": None}}}, "only those of operator.spareAnnotations that it has set"),
+        ({"metadata": {"annotations": {"x.y/z": "true"}}}, "only those of operator.spareAnnotations that it has set"),
+        ({"metadata": {"annotations": {KEEP: "false"}}}, "only those of operator.spareAnnotations that it has set"),
+        ({"metadata": {"annotations": {DISABLED: "true"}}}, "only those of operator.spareAnnotations that it has set"),
+        ({"metadata": {"annotations": {DISABLED: None}}}, "only those of operator.spareAnnotations that it has set"),
+        ({"metadata": {"annotations": {EARLIER: "no"}}}, "only those of operator.spareAnnotations that it has set"),
+        ({"metadata": {"annotations": None}}, "only those of operator.spareAnnotations that it has set"),
+        ({"metadata": {"annotations": {RECORD: "a=b"}}}, "may record only those of operator.spareAnnotations"),
+        ({"metadata": {"annotations": {RECORD: f"{KEEP}=x"}}}, "may record only those of operator.spareAnnotations"),
         ({"metadata": {"finalizers": ["example.com/x"]}}, "metadata: Falcon's operator may change nothing"),
         ({"metadata": {"ownerReferences": []}, "spec": {"podCIDR": "10.0.0.0/24"}}, "nothing of a node but its taints"),
     ],

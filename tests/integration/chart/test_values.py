@@ -33,6 +33,19 @@ REFUSED = {
         "injected.agent.resources.limits.memory=much",
         "injected/agent/resources/limits/memory",
     ),
+    "an annotation that is no text": (
+        "operator.spareAnnotations.karpenter\\.sh/do-not-disrupt=true",
+        "operator/spareAnnotations/karpenter.sh~1do-not-disrupt",
+    ),
+    "an annotation without a domain": ("operator.spareAnnotations.idle=x", "invalid propertyName 'idle'"),
+    "an annotation of Falcon's own": (
+        "operator.spareAnnotations.falcon\\.dev/spare-annotations=x",
+        "invalid propertyName 'falcon.dev/spare-annotations'",
+    ),
+    "two annotations in one": (
+        "operator.spareAnnotations.a\\.b/c=x\\,d/e=y",
+        "operator/spareAnnotations/a.b~1c",
+    ),
     "negative fences": ("operator.fencing.limit=-1", "operator/fencing/limit"),
     "no window": ("operator.fencing.windowSeconds=0", "operator/fencing/windowSeconds"),
     "class of errors": ("operator.errors.rules[0].klass=x", "operator/errors/rules/0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ def test_every_call_is_allowed(installation: Installation, tmp_path: Path, every
     api, home = installation.api, installation.namespace
     jobs = f"{home}-jobs"
     api.ok("kubectl", "create", "namespace", jobs)
-    values = [] if everywhere else ["--set", f"operator.watchNamespaces={{{jobs}}}"]
+    keep = {"karpenter.sh/do-not-disrupt": "true"}
+    values = ["--set-json", f"operator.spareAnnotations={json.dumps(keep)}"]
+    values += [] if everywhere else ["--set", f"operator.watchNamespaces={{{jobs}}}"]
     install_rights(api, home, *values)
     for name, labels in (("s1", {"pool": "yes"}), ("w1", {})):
         installation.apply(node(name, labels))
@@ -23,6 +26,7 @@ def test_every_call_is_allowed(installation: Installation, tmp_path: Path, every
     operator = installation.operator(
         "op-a",
         KUBECONFIG=str(kubeconfig_of(api, home, tmp_path)),
+        FALCON_SPARE_ANNOTATIONS=json.dumps(keep),
         FALCON_WATCH_NAMESPACES="" if everywhere else jobs,
     )
     installation.start_etcd()
@@ -40,6 +44,7 @@ def test_every_call_is_allowed(installation: Installation, tmp_path: Path, every
     installation.apply(job)
     until(lambda: len(installation.get("pods", namespace=jobs)) == 2)
     until(lambda: len(installation.get("pods")) == 1)  # the burn-in
+    until(lambda: keep.items() <= (installation.get("node", "s1")["metadata"].get("annotations") or {}).items())
     until(lambda: installation.get("secret", "j-falcon-gateway", namespace=jobs))
     until(lambda: installation.get("service", "j", namespace=jobs))
     api.ok("kubectl", "-n", jobs, "patch", "trainingjob", "j", "--type=merge", "-p", '{"spec":{"suspend":true}}')
@@ -50,6 +55,7 @@ def test_every_call_is_allowed(installation: Installation, tmp_path: Path, every
     api.ok("kubectl", "-n", jobs, "delete", "trainingjob", "j")
     until(lambda: operator.logged("job forgotten"))
     api.ok("kubectl", "delete", "warmpool", "spares")
+    until(lambda: not installation.get("node", "s1")["metadata"].get("annotations", {}).keys() & keep)
     assert operator.terminate() == 0
     log = operator.log.read_text()
     assert "orbidden" not in log
