@@ -201,8 +201,10 @@ class FakeKube:
         self.world.nodes[node].taints[key] = value
         self.world.mutate()
 
-    async def untaint_node(self, node: str, key: str) -> None:
-        self.world.nodes[node].taints.pop(key, None)
+    async def untaint_node(self, node: str, key: str, value: str | None = None) -> None:
+        taints = self.world.nodes[node].taints
+        if value is None or taints.get(key) == value:
+            taints.pop(key, None)
         self.world.mutate()
 
     async def list_pools(self) -> list[WarmPool]:

@@ -90,6 +90,7 @@ class TaintNode(msgspec.Struct, frozen=True):
 class UntaintNode(msgspec.Struct, frozen=True):
     node: str
     key: str
+    value: str | None = None  # a taint of another value stays; None: whatever its value is
 
 
 class DeleteJob(msgspec.Struct, frozen=True):

@@ -254,7 +254,8 @@ class Kube(Protocol):
         """Add or update a NoSchedule taint, keeping all others."""
         ...
 
-    async def untaint_node(self, node: str, key: str) -> None: ...
+    async def untaint_node(self, node: str, key: str, value: str | None = None) -> None:
+        """Remove the taint from the node; a taint of another value than ``value``, where that is given, stays."""
 
     async def list_pools(self) -> list[WarmPool]: ...
 

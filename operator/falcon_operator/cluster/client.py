@@ -293,13 +293,19 @@ class KubeClient:
                     return
         raise Conflict(f"node {node}: its taints changed {TAINT_ATTEMPTS} times in a row")
 
-    async def untaint_node(self, node: str, key: str) -> None:
-        """Remove the taint from the node; with that of a spare, the annotations that were set with it."""
+    async def untaint_node(self, node: str, key: str, value: str | None = None) -> None:
+        """Remove the taint from the node; with that of a spare, the annotations that were set with it.
+
+        A taint of another value than ``value``, where that is given, stays, and so do its annotations.
+        """
         # Taints are one list that others write too: it is written only over the version that was read.
         for _ in range(TAINT_ATTEMPTS):
             try:
                 found = await self._node(node)
             except NotFound:
+                return
+            # The caller has seen an earlier state of the node: it may be another pool's spare by now.
+            if value is not None and found.view.view.taints.get(key, value) != value:
                 return
             taints = without_taint(found.view.taints, key)
             annotations = _annotations_due(found, key, spares.NONE)

@@ -197,8 +197,8 @@ class EffectRunner:
                 await self._burn_ins.start(node, since, snap.pool, snap.settings)
             case fx.TaintNode(node=node, key=taint, value=value):
                 await self._kube.taint_node(node, taint, value)
-            case fx.UntaintNode(node=node, key=taint):
-                await self._kube.untaint_node(node, taint)
+            case fx.UntaintNode(node=node, key=taint, value=value):
+                await self._kube.untaint_node(node, taint, value)
             case fx.DeleteJob():
                 await self._kube.delete_job(job)
 

@@ -85,7 +85,7 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
 
 def abandoned(name: str, nodes: Iterable[NodeView]) -> list[Effect]:
     """Return the effects left to do after a pool was deleted. Its pods are deleted with it (owner references)."""
-    return [UntaintNode(node.name, TAINT_SPARE) for node in nodes if _was_spare(node, name)]
+    return [UntaintNode(node.name, TAINT_SPARE, name) for node in nodes if _was_spare(node, name)]
 
 
 def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus | None:
@@ -302,7 +302,11 @@ def _taints(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[Effect]:
     )
     return [
         *(TaintNode(node, TAINT_SPARE, name) for node in missing),
-        *(UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.name not in kept and _was_spare(node, name)),
+        *(
+            UntaintNode(node.name, TAINT_SPARE, name)
+            for node in nodes
+            if node.name not in kept and _was_spare(node, name)
+        ),
     ]
 
 

@@ -67,7 +67,7 @@ class Kube(Protocol):
 
     async def taint_node(self, node: str, key: str, value: str) -> None: ...
 
-    async def untaint_node(self, node: str, key: str) -> None: ...
+    async def untaint_node(self, node: str, key: str, value: str | None = None) -> None: ...
 
     async def record_event(self, regarding: WarmPool, type_: str, reason: str, note: str) -> bool: ...
 
@@ -221,8 +221,8 @@ class PoolReconciler:
         match effect:
             case TaintNode(node=node, key=key, value=value):
                 await self._kube.taint_node(node, key, value)
-            case UntaintNode(node=node, key=key):
-                await self._kube.untaint_node(node, key)
+            case UntaintNode(node=node, key=key, value=value):
+                await self._kube.untaint_node(node, key, value)
             case CreatePod(manifest=manifest):
                 await self._kube.create_pod(manifest)
             case DeletePod(pod=pod, grace_seconds=grace):

@@ -83,6 +83,23 @@ def test_other_tolerations_are_no_matter(cluster: ApiServer, made: Any) -> None:
         assert refusal(cluster, made("team", *tolerations), CONTROLLER) == ""
 
 
+@pytest.mark.parametrize("tolerations", [None, [{"key": None, "operator": "Exists"}], {}, "all", ["all"]])
+def test_what_is_no_toleration_is_no_matter(cluster: ApiServer, tolerations: Any) -> None:
+    """A chart's template often leaves a null. Falcon's operator judges what the API server keeps as it was written."""
+    manifest = job("team")
+    manifest["spec"]["template"]["spec"]["tolerations"] = tolerations
+    assert refusal(cluster, manifest, CONTROLLER) == ""
+    manifest["metadata"]["name"] = "kept"
+    manifest["spec"]["suspend"] = True  # else its template does not change
+    cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(manifest))
+    found = json.loads(cluster.ok("kubectl", "get", "trainingjob", "kept", "-n", "team", "-o", "json"))
+    found["metadata"]["labels"] = {"a": "b"}
+    assert refusal(cluster, found, CONTROLLER, verb="replace") == ""
+    found["spec"]["template"]["spec"]["tolerations"] = [SPARE]
+    assert SAYS in refusal(cluster, found, CONTROLLER, verb="replace")
+    cluster.ok("kubectl", "delete", "trainingjob", "kept", "-n", "team")
+
+
 def test_where_an_administrator_allows_it(cluster: ApiServer) -> None:
     for namespace in ("open", NAMESPACE):
         assert refusal(cluster, pod(namespace, SPARE), CONTROLLER) == ""

@@ -314,14 +314,17 @@ async def test_annotations_of_spares_come_and_go_with_their_taint(
         assert known.annotations == {DISABLED: "false", KEEP: "true", RECORD: f"{KEEP}=true"}
         await kube.untaint_node("a", TAINT_FENCED)
         assert KEEP in annotations()
-        await kube.untaint_node("a", TAINT_SPARE)
+        await kube.untaint_node("a", TAINT_SPARE, "another")
+        assert KEEP in annotations(), "another pool has seen the node before it became a spare of this one"
+        assert (await until_node(kube, "a", lambda _: True))["a"].taints[TAINT_SPARE] == "spares"
+        await kube.untaint_node("a", TAINT_SPARE, "spares")
         assert annotations() == before
         await kube.taint_node("a", TAINT_SPARE, "spares")
         api.ok("kubectl", "taint", "node", "a", f"{TAINT_SPARE}-")
     async with synced_client(installation.namespace, gate) as kube:  # the setting is empty again
         assert KEEP in annotations()
-        await kube.untaint_node("a", TAINT_SPARE)
-        assert annotations() == before
+        await kube.untaint_node("a", TAINT_SPARE, "another")
+        assert annotations() == before, "no pool has it as a spare"
 
 
 async def test_a_node_that_is_gone_needs_no_taint(kube: KubeClient, installation: Installation) -> None:

@@ -15,8 +15,6 @@
 namespace falcon {
 namespace {
 
-constexpr int64_t kEndNs = 1000000000;  // that all processes have which die of a signal, before the others get theirs
-
 bool is_alive(pid_t pid) {
   Process process;
   return state_of(read_file("/proc/" + std::to_string(pid) + "/stat"), &process) != 0 && !process.ended;
@@ -57,17 +55,19 @@ ProcessTree read_tree_of(pid_t launcher, std::vector<RankRoot> ranks, const std:
   return tree;
 }
 
-void send(std::vector<Delivery> deliveries) {
-  const auto rest =
-      std::stable_partition(deliveries.begin(), deliveries.end(), [](const Delivery& each) { return each.ends_first; });
-  for (auto each = deliveries.begin(); each != rest; ++each) kill(each->pid, each->number);
+void send(const std::vector<Delivery>& deliveries) {
+  for (const Delivery& each : deliveries) {
+    if (each.ends_first) kill(each.pid, each.number);
+  }
   // A process that was signalled may still have to wait for a CPU before it dies.
-  const int64_t deadline_ns = monotonic_ns() + kEndNs;
-  while (std::any_of(deliveries.begin(), rest, [](const Delivery& each) { return is_alive(each.pid); }) &&
-         monotonic_ns() < deadline_ns) {
+  const int64_t deadline_ns = monotonic_ns() + SignalRouting::kEndNs;
+  const auto is_awaited = [](const Delivery& each) { return each.ends_first && is_alive(each.pid); };
+  while (std::any_of(deliveries.begin(), deliveries.end(), is_awaited) && monotonic_ns() < deadline_ns) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  for (auto each = rest; each != deliveries.end(); ++each) kill(each->pid, each->number);
+  for (const Delivery& each : deliveries) {
+    if (!each.ends_first) kill(each.pid, each.number);
+  }
 }
 
 }  // namespace falcon

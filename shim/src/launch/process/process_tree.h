@@ -12,6 +12,6 @@ namespace falcon {
 ProcessTree read_tree_of(pid_t launcher, std::vector<RankRoot> ranks, const std::set<pid_t>& own);
 
 // Waits, for a moment at most, until the processes that end first have ended; then the others get their signals.
-void send(std::vector<Delivery> deliveries);
+void send(const std::vector<Delivery>& deliveries);
 
 }  // namespace falcon

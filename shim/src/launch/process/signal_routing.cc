@@ -223,7 +223,8 @@ void SignalRouting::signal_survivors(const Look& look, int64_t now_ns, Routed* r
         if (member.process.pid != routed->deliveries[at].pid) continue;
         Signalled& survivor = signalled_[{member.process.pid, member.process.started}];
         const int64_t least_ns = now_ns + (survivor.ignores ? kIgnoringNs : kDyingNs);
-        survivor.until_ns = survivor.takes ? std::max(first_ns + kSurvivorNs, least_ns) : least_ns;
+        // The shell above it may have taken all of its own time before this process got its signal.
+        survivor.until_ns = survivor.takes ? std::max(first_ns + kSurvivorNs, least_ns + kEndNs) : least_ns;
       }
     }
   }

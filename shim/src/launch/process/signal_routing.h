@@ -69,6 +69,8 @@ class SignalRouting {
   static constexpr int64_t kIgnoringNs = 250000000;
   // For a process whose death by the signal takes a while.
   static constexpr int64_t kDyingNs = 1000000000;
+  // For all processes together that end first, before the others get their signals.
+  static constexpr int64_t kEndNs = 1000000000;
 
   // Forgets the processes of the generation before.
   void begin();

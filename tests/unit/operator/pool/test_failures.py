@@ -73,7 +73,7 @@ class Kube:
     async def taint_node(self, node: str, key: str, value: str) -> None:
         self._may_fail("taint_node")
 
-    async def untaint_node(self, node: str, key: str) -> None: ...
+    async def untaint_node(self, node: str, key: str, value: str | None = None) -> None: ...
 
     async def record_event(self, regarding: WarmPool, type_: str, reason: str, note: str) -> bool:
         self.events.append(reason)

@@ -287,7 +287,7 @@ def test_a_node_that_was_deleted_or_no_longer_matches_leaves() -> None:
     relabelled = NodeView(name="b", taints={TAINT_SPARE: "spares"})
     decision = look(pool, relabelled)
     assert states(decision) == {}
-    assert decision.effects == [UntaintNode("b", TAINT_SPARE)]
+    assert decision.effects == [UntaintNode("b", TAINT_SPARE, "spares")]
     assert "2 missing" in decision.status.conditions[0].message
     assert "spec.nodeSelector" in decision.status.conditions[0].message
 
@@ -346,8 +346,8 @@ def test_annotations_of_a_spare_are_removed_also_where_somebody_has_removed_the_
         NodeView(name="theirs", taints={TAINT_SPARE: "others"}, annotations=MARKED),
         NodeView(name="plain", annotations=MARK),
     ]
-    assert look(a_pool(), *nodes).effects == [UntaintNode("left", TAINT_SPARE)]
-    assert pools.abandoned("spares", nodes) == [UntaintNode("left", TAINT_SPARE)]
+    assert look(a_pool(), *nodes).effects == [UntaintNode("left", TAINT_SPARE, "spares")]
+    assert pools.abandoned("spares", nodes) == [UntaintNode("left", TAINT_SPARE, "spares")]
 
 
 def test_a_test_that_the_api_server_refuses_says_so() -> None:
@@ -378,4 +378,4 @@ def test_an_excluded_nodes_test_is_its_jobs_to_remove_until_nobody_can_be_waitin
 
 def test_a_deleted_pool_leaves_no_taint() -> None:
     nodes = [a_node("a", taints={TAINT_SPARE: "spares"}), a_node("b", taints={TAINT_SPARE: "others"})]
-    assert pools.abandoned("spares", nodes) == [UntaintNode("a", TAINT_SPARE)]
+    assert pools.abandoned("spares", nodes) == [UntaintNode("a", TAINT_SPARE, "spares")]
