@@ -252,6 +252,19 @@ void what_a_failed_rank_leaves_is_signalled_at_once_and_has_seconds() {
   EXPECT(pids(routed.deliveries, SIGKILL) == Pids({14}));
 }
 
+void the_program_of_a_shell_that_is_left_has_its_time_when_the_shell_is_dead() {
+  const std::vector<falcon::RankRoot> failed{{10, false, false, kNow}};
+  const std::vector<Node> nodes{{14, 1}, {15, 14, kCatches}};
+  SignalRouting routing;
+  routing.look(tree_of({{11, 1, kCatches}}, failed), kNow);
+  const int64_t late_ns = kNow + SignalRouting::kSurvivorNs - 1;
+  EXPECT(pids(routing.look(tree_of(nodes, failed), late_ns).deliveries, SIGTERM) == Pids({14, 15}));
+  const int64_t over_ns = late_ns + SignalRouting::kEndNs + SignalRouting::kDyingNs;
+  const std::vector<Node> left{{15, 1, kCatches}};
+  EXPECT(routing.look(tree_of(left, failed), over_ns - 1).deliveries.empty());
+  EXPECT(pids(routing.look(tree_of(left, failed), over_ns).deliveries, SIGKILL) == Pids({15}));
+}
+
 void an_ended_rank_that_is_not_reaped_yet_is_waited_for() {
   SignalRouting routing;
   routing.stop(tree_of({{10, 1, kCatches}, {11, 10, kCatches}}), kRestart, true, kNow);
@@ -358,6 +371,7 @@ int main() {
   a_program_that_removes_its_handler_keeps_its_time();
   the_program_of_a_dead_shell_keeps_its_time_and_its_helpers();
   what_a_failed_rank_leaves_is_signalled_at_once_and_has_seconds();
+  the_program_of_a_shell_that_is_left_has_its_time_when_the_shell_is_dead();
   an_ended_rank_that_is_not_reaped_yet_is_waited_for();
   a_stop_reaches_what_ranks_have_left_before();
   what_a_rank_leaves_that_ended_well_works_on();

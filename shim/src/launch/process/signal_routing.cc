@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
 
 namespace falcon {
@@ -218,13 +219,16 @@ void SignalRouting::signal_survivors(const Look& look, int64_t now_ns, Routed* r
     const size_t before = routed->deliveries.size();
     route(look, *head, number, Origin::kSurvivor, true, now_ns, &routed->deliveries);
     if (head->process.stopped) routed->deliveries.push_back({head->process.pid, SIGCONT});
+    // A shell above may take all of its own time before a program below it gets its signal.
+    const bool waits_first =
+        std::any_of(routed->deliveries.begin() + static_cast<std::ptrdiff_t>(before), routed->deliveries.end(),
+                    [](const Delivery& each) { return each.ends_first; });
     for (size_t at = before; at < routed->deliveries.size(); ++at) {
       for (const Member& member : look.tree().members) {
         if (member.process.pid != routed->deliveries[at].pid) continue;
         Signalled& survivor = signalled_[{member.process.pid, member.process.started}];
-        const int64_t least_ns = now_ns + (survivor.ignores ? kIgnoringNs : kDyingNs);
-        // The shell above it may have taken all of its own time before this process got its signal.
-        survivor.until_ns = survivor.takes ? std::max(first_ns + kSurvivorNs, least_ns + kEndNs) : least_ns;
+        const int64_t least_ns = now_ns + (survivor.ignores ? kIgnoringNs : kDyingNs) + (waits_first ? kEndNs : 0);
+        survivor.until_ns = survivor.takes ? std::max(first_ns + kSurvivorNs, least_ns) : least_ns;
       }
     }
   }
