@@ -12,7 +12,7 @@ from falcon_core.recovery.model.observation import RankSeen
 from falcon_core.signals.job.cause import explain
 from falcon_core.wire.reporting.messages import RankSignals, Summary
 from tests.integration.agent.conftest import MakePod
-from tests.integration.agent.pod import PROGRAMS, PYTHON
+from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
 PROGRAM = PROGRAMS / "stalling.py"
@@ -40,27 +40,33 @@ def cause_of(summary: Summary, excess: float) -> Cause:
     return explain(replace(slow, excess=excess, stall_share=summary.ranks[1].stall_share), [fast]).cause
 
 
-async def test_late_data_and_then_garbage_collections(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
-    fault = tmp_path / "fault"
-    fault.write_text("")
-    pod = make_pod(2, str(PYTHON), str(PROGRAM), str(tmp_path), options=("--python", str(python_dir)))
+async def slowed(make_pod: MakePod, folder: Path, python_dir: Path, fault: str) -> Pod:
+    """Return a pod whose rank 1 becomes slow in this way."""
+    (folder / "fault").write_text("")
+    pod = make_pod(2, str(PYTHON), str(PROGRAM), str(folder), options=("--python", str(python_dir)))
     pod.start_agent()
     pod.allow(1_000_000)
     pod.plan(1, "Run")
     await pod.trained(400)
-    fault.write_text("late")
+    (folder / "fault").write_text(fault)
+    return pod
 
-    # On a busy machine the first samples may be of a rank that waits for a CPU, wherever its program is then.
+
+# On a busy machine the first samples may be of a rank that waits for a CPU, wherever its program is then: later ones
+# are waited for.
+
+
+async def test_late_data_and_the_ranks_go_on_unharmed(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
+    pod = await slowed(make_pod, tmp_path, python_dir, "late")
+
     def late(summary: Summary) -> bool:
-        return (summary.ranks[1].stall_share or 0) > 0.7 and first_place(summary)[0].startswith(
-            "read_batch (stalling.py:"
-        )
+        place = first_place(summary)
+        return (summary.ranks[1].stall_share or 0) > 0.7 and place[0].startswith("read_batch (stalling.py:")
 
     summary = await pod.reported("that the other gaps are as long as before", lambda each: sampled(each) and late(each))
     assert cause_of(summary, 0.5) is Cause.LATE_DATA
     assert summary.ranks[0].samples is None, "only the rank that computes longer is sampled"
-
-    fault.write_text("")
+    (tmp_path / "fault").write_text("")
 
     def over(summary: Summary) -> bool:
         return all(rank.onset is None and rank.samples is None for rank in summary.ranks)
@@ -70,7 +76,9 @@ async def test_late_data_and_then_garbage_collections(make_pod: MakePod, tmp_pat
     assert status is not None
     assert [rank.state for rank in status.ranks] == ["Running", "Running"]
 
-    fault.write_text("garbage")
+
+async def test_garbage_collections(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
+    pod = await slowed(make_pod, tmp_path, python_dir, "garbage")
 
     def collects(summary: Summary) -> bool:
         fraction = summary.ranks[1].collecting_fraction or 0
