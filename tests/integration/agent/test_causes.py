@@ -52,10 +52,6 @@ async def slowed(make_pod: MakePod, folder: Path, python_dir: Path, fault: str) 
     return pod
 
 
-# On a busy machine the first samples may be of a rank that waits for a CPU, wherever its program is then: later ones
-# are waited for.
-
-
 async def test_late_data_and_the_ranks_go_on_unharmed(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
     pod = await slowed(make_pod, tmp_path, python_dir, "late")
 

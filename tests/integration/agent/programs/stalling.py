@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-LAYER_SECONDS, LATE_SECONDS = 0.01, 0.15
-CYCLES, COLLECTIONS = 150_000, 6  # which take longer than the step's computing
+LAYER_SECONDS = 0.01
+# Either fault takes four fifths of an iteration or more, so that most of twelve samples of the stack lie in it.
+LATE_SECONDS = 0.3
+CYCLES, COLLECTIONS = 150_000, 30
 
 
 def compute(seconds: float) -> None:
