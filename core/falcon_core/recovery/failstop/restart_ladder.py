@@ -63,9 +63,12 @@ def step(state: RecoveryState, look: Look) -> Step:
 
 def _is_certain(stop: StopIncident, obs: Observation) -> bool:
     """Check whether no further report is waited for before the first failed rank is named to people."""
-    heard = all(rank.process == "Ended" or rank.uncaught_at is not None for rank in obs.ranks)
     # A rank that lost a peer is not the first: the peer's own end is waited for, which its kubelet may have to report.
-    seconds = LOST_PEER_SECONDS if stop.fault.consequence else NAMING_SECONDS
+    # The stop itself may have ended the peer, and what it had printed before comes later than its end.
+    lost = stop.fault.consequence
+    heard = all(rank.process == "Ended" or rank.uncaught_at is not None for rank in obs.ranks)
+    heard = heard and not (lost and stop.fault.rank is not None)
+    seconds = LOST_PEER_SECONDS if lost else NAMING_SECONDS
     return heard or obs.now - stop.detected_at >= seconds or stop.fault.ended_at is None
 
 

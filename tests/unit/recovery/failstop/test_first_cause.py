@@ -254,6 +254,19 @@ def test_people_hear_of_a_rank_when_its_peers_had_the_time_to_report() -> None:
     assert named(everyone({2: failed(2, signal=9)}, words=PEER_GONE), 0.0), "all have reported"
 
 
+def test_no_rank_that_lost_a_peer_is_named_because_the_stop_has_ended_the_peer() -> None:
+    lost = {number: failed(number, words=PEER_GONE) for number in (0, 1)}
+    stopped = {**lost, **{number: {**failed(number, signal=15), "ended_at": NOW + 3.0} for number in (2, 3)}}
+    heard = {**stopped, 2: {**stopped[2], "last_words": ECC}}
+    taken = restart_ladder.step(RecoveryState(), look_at(lost, [0.0] * RANKS))
+    shown: list[tuple[int | None, bool]] = []
+    for ends, seconds in ((stopped, 3.2), (stopped, 4.0), (heard, 4.5)):
+        taken = restart_ladder.step(taken.state, stopping(ends, [0.0] * RANKS, seconds))
+        assert taken.state.stop is not None
+        shown.append((taken.state.stop.fault.rank, taken.state.stop.named))
+    assert shown == [(0, False), (0, False), (2, True)]
+
+
 def test_a_process_that_the_stop_itself_ended_corrects_nothing() -> None:
     ends = {1: failed(1, signal=9)}
     taken = restart_ladder.step(RecoveryState(), look_at(ends, [0.0] * RANKS))
