@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -266,35 +267,25 @@ stay()
     assert sorted(path.name for path in durable.glob("[!.]*")) == ["first", "last"][: 1 + (handler == "save")]
 
 
-class BusyCpu:
-    """A process that never leaves the first CPU."""
-
-    def __init__(self) -> None:
-        self._cpu = min(os.sched_getaffinity(0))
-        self._process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
-        os.sched_setaffinity(self._process.pid, {self._cpu})
-
-    def hold_up(self, pid: int) -> None:
-        """Give a process this CPU alone, and that only while no other process wants it."""
-        os.sched_setaffinity(pid, {self._cpu})
+@contextmanager
+def held_up(pid: int) -> Iterator[None]:
+    """Give a process one CPU alone, and that only while no other process wants it: here one that never leaves it."""
+    cpu = min(os.sched_getaffinity(0))
+    busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        for each in (busy.pid, pid):
+            os.sched_setaffinity(each, {cpu})
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-@pytest.fixture
-def busy() -> Iterator[BusyCpu]:
-    made = BusyCpu()
-    yield made
-    made.end()
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
 
 
 @pytest.mark.parametrize("end", ["pod", "restart", "restart on a busy CPU"])
 @pytest.mark.parametrize("code", [0, 1])
 def test_what_a_program_below_a_shell_saves_at_its_end_is_durable(
-    start: Start, folder: Path, busy: BusyCpu, end: str, code: int
+    start: Start, folder: Path, end: str, code: int
 ) -> None:
     # The shell dies of the signal. Its end does not show whether such a file is whole.
     program = f"""
@@ -309,12 +300,11 @@ stay()
     memory, durable, options = folder_in_memory(folder)
     tree = Tree(start, folder, program, shell=f"MEMORY={memory} {{program}}; true", options=options)
     tree.pid("program")
-    if end == "restart on a busy CPU":
-        busy.hold_up(tree.rank())
     if end == "pod":
         tree.launcher.process.terminate()
         tree.launcher.process.wait(timeout=60)
     else:
-        tree.stop()
+        with held_up(tree.rank()) if end == "restart on a busy CPU" else nullcontext():
+            tree.stop()
     assert (memory / "step-1" / "model.safetensors").exists()
     assert (durable / "step-1").exists() == (code == 0)
