@@ -29,9 +29,9 @@ lengths that are exponential, and for Pareto's with an index of 1.5 or 1 (``test
 - The next stay is the longest of n + 1 with a chance of 1/(n+1), whatever the lengths are. So a day's stays make few
   trials: their number grows as the logarithm of n.
 - Above a level, lengths x have a tail x^-a, or a lighter one. Then k times the logarithm of the k-th longest ÷ the next
-  one is exponential, with the same rate a for each k. Let S be their sum over the longest ``TAIL_STAYS``, and r =
-  ``TAIL_CHANCE``^(-1/k) - 1. A new longest stay exceeds the last one exp(r·S) times with a chance of ``TAIL_CHANCE``,
-  for any a.
+  one is exponential, with the same rate a for each k. Let S be the sum of the first m of them, at most ``TAIL_STAYS``,
+  and r = ``TAIL_CHANCE``^(-1/m) - 1. A new longest stay exceeds the last one exp(r·S) times with a chance of
+  ``TAIL_CHANCE``, for any a.
 - With an index of 1 or more, it exceeds it ``MOST_STAY_FACTOR`` times with a chance of 1 in that factor at most. Few
   stays do not show the tail, so that this bounds the delay.
 
@@ -117,8 +117,10 @@ def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit,
     is_as_fast = _tested(slow, culprit) == "AsFast"
     if evidence is not Evidence.WORK_MAY_MOVE:
         return (Evidence.TESTED_AS_FAST if is_as_fast and evidence is Evidence.SINCE_START else evidence), 0
-    before = _remembered(state.habits.stays, min(look.obs.now, slow.onset.at))
-    moved = before if culprit.work == "Hidden" else _handed_over(stays, slow, look)
+    if culprit.work == "Hidden":
+        moved = _remembered(state.habits.stays, min(look.obs.now, slow.onset.at))
+    else:
+        moved = _handed_over(stays, slow, look)
     needed = _needed_iterations(moved, culprit)
     if needed and _stayed_iterations(slow, look.obs) >= needed:
         return Evidence.STAYED_LONGER, needed
