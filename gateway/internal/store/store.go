@@ -6,7 +6,6 @@ package store
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
@@ -62,15 +62,17 @@ type Etcd struct {
 
 // Open returns a store that has not connected yet. `gateway` is this process's id and `value` what its key under
 // /falcon/gateways/ holds.
-func Open(endpoints []string, security *tls.Config, gateway, value string, log *slog.Logger) (*Etcd, error) {
+func Open(endpoints []string, security credentials.TransportCredentials, gateway, value string, log *slog.Logger) (*Etcd, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
-		TLS:                  security,
 		DialTimeout:          callTimeout,
 		DialKeepAliveTime:    6 * time.Second, // etcd refuses clients that ping each 5 s
 		DialKeepAliveTimeout: 3 * time.Second,
 		Logger:               zap.NewNop(), // the store tells of failures itself
-		DialOptions:          []grpc.DialOption{grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Second, Timeout: 3 * time.Second})},
+		DialOptions: []grpc.DialOption{
+			grpc.WithTransportCredentials(security), // in the place of the client's own, which would read the files once
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Second, Timeout: 3 * time.Second}),
+		},
 	})
 	if err != nil {
 		return nil, err

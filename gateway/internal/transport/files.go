@@ -3,13 +3,17 @@
 package transport
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
 // A renewed certificate is taken up within this time.
@@ -45,26 +49,47 @@ func Server(folder, authority string) (*tls.Config, error) {
 	return config, nil
 }
 
-// ToEtcd returns the TLS configuration towards etcd, from ca.crt, tls.crt and tls.key in `folder`. The certificate is
-// read again after it changed; the authority is not, since it lives ten years.
-func ToEtcd(folder string) (*tls.Config, error) {
-	servers, err := pool(filepath.Join(folder, "ca.crt"))
+// ToEtcd returns the credentials towards etcd, from ca.crt, tls.crt and tls.key in `folder`. The files are read again
+// after they changed, for the connections that begin from then on.
+func ToEtcd(folder string) (credentials.TransportCredentials, error) {
+	authority := filepath.Join(folder, "ca.crt")
+	load := func() (*tls.Config, error) {
+		certificate, err := pair(folder)
+		if err != nil {
+			return nil, err
+		}
+		servers, err := pool(authority)
+		if err != nil {
+			return nil, err
+		}
+		return &tls.Config{
+			MinVersion:   tls.VersionTLS12, // what the etcd releases in use offer
+			RootCAs:      servers,
+			Certificates: []tls.Certificate{*certificate},
+		}, nil
+	}
+	files, err := newCached(load, authority, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
 	if err != nil {
 		return nil, err
 	}
-	load := func() (*tls.Certificate, error) { return pair(folder) }
-	cached, err := newCached(load, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12, // what the etcd releases in use offer
-		RootCAs:    servers,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return cached.get(), nil
-		},
-	}, nil
+	return &reloaded{credentials.NewTLS(files.get()), files}, nil
 }
+
+// reloaded are a client's credentials as they stand in files when a connection begins.
+type reloaded struct {
+	credentials.TransportCredentials
+	files *cached[tls.Config]
+}
+
+// ClientHandshake is called by gRPC for each new connection.
+func (r *reloaded) ClientHandshake(
+	ctx context.Context, authority string, raw net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(r.files.get()).ClientHandshake(ctx, authority, raw)
+}
+
+// Clone is part of gRPC's interface; what is read from files can be shared.
+func (r *reloaded) Clone() credentials.TransportCredentials { return r }
 
 func pair(folder string) (*tls.Certificate, error) {
 	certificate, err := tls.LoadX509KeyPair(filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))

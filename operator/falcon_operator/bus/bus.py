@@ -152,6 +152,11 @@ class EtcdBus:
             log.info("keys of a job that is gone stay in etcd for now", uid=key.uid, error=str(error))
         log.info("job forgotten", job=key.name, namespace=key.namespace, uid=key.uid)
 
+    @property
+    def first_job_expiry(self) -> float | None:
+        """Return when the first certificate of a job's agents expires, unix seconds; None where there is none."""
+        return self._credentials.first_expiry
+
     def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
         return self._credentials.of(job_uid)
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -30,6 +31,8 @@ RENEW_FRACTION = 1 / 3  # of a certificate's life: with no more left, it is rene
 BACKDATE = dt.timedelta(minutes=5)  # for clocks that are behind
 ROOT_USER = "root"
 ANOMALY_SERVICE = "anomalies"  # the common name by which gateways know the anomaly service; no user of etcd has it
+# What the library raises for PEM that is none, for a key with a password, and for a key of an unknown kind.
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
 # Names of authorities, for people.
 CONTROL, JOBS, WEBHOOK = "falcon control authority", "falcon jobs' authority", "falcon webhook's authority"
 
@@ -77,28 +80,54 @@ def issue_agents(authority: Pair, job_uid: str, now: dt.datetime) -> Pair:
 def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[str] = ()) -> str:
     """Return why the pair has to be made again; "" if it is good.
 
-    Reasons: the pair cannot be read, key and certificate do not belong together, another authority signed it, one of
-    ``names`` is missing, or only the last third of its life is left.
+    Reasons: the pair cannot be read, key and certificate do not belong together, none of the authorities signed it,
+    one of ``names`` is missing, or only the last third of its life is left.
+
+    Args:
+        authority: PEM of one authority or several.
     """
     try:
         cert = x509.load_pem_x509_certificate(pair.cert)
         key = serialization.load_pem_private_key(pair.key, None)
-        signer = x509.load_pem_x509_certificate(authority)
-    except (ValueError, TypeError) as error:
+        signers = x509.load_pem_x509_certificates(authority)
+        belong = key.public_key() == cert.public_key()
+    except _UNREADABLE as error:
         return f"cannot be read: {error}"
     # Each may be valid by itself: the owner of an external etcd may have replaced one of the two alone.
-    if key.public_key() != cert.public_key():
+    if not belong:
         return "key and certificate do not belong together"
-    try:
-        # After a change of the authority, peers no longer trust a certificate of the earlier one.
-        cert.verify_directly_issued_by(signer)
-    except Exception as error:  # noqa: BLE001 - the library names half a dozen
-        return f"not signed by the authority: {error or type(error).__name__}"
+    # After a change of the authority, peers no longer trust a certificate of the earlier one.
+    if not any(_signed(cert, signer) for signer in signers):
+        return "not signed by the authority"
     # Names follow from settings (namespace, Service), and a changed setting makes the old certificate useless.
     missing = {_san(name) for name in names} - set(_sans(cert))
     if missing:
         return f"names are missing: {', '.join(sorted(str(name.value) for name in missing))}"
     return "it is time to renew it" if now >= renew_at(pair.cert) else ""
+
+
+def authorities(bundle: bytes, now: dt.datetime) -> list[bytes]:
+    """Return the PEM of each certificate in a bundle that has not expired; none where it cannot be read."""
+    try:
+        found = x509.load_pem_x509_certificates(bundle)
+    except ValueError:
+        return []
+    return [each.public_bytes(serialization.Encoding.PEM) for each in found if now < each.not_valid_after_utc]
+
+
+def can_sign(authority: Pair, now: dt.datetime) -> bool:
+    """Check whether an authority has not expired, and its key belongs to it."""
+    try:
+        cert = x509.load_pem_x509_certificate(authority.cert)
+        key = serialization.load_pem_private_key(authority.key, None)
+        return key.public_key() == cert.public_key() and now < cert.not_valid_after_utc
+    except _UNREADABLE:
+        return False
+
+
+def made_unix(cert: bytes) -> float:
+    """Return when the certificate was made, unix seconds. Raises ValueError when ``cert`` is no certificate."""
+    return (x509.load_pem_x509_certificate(cert).not_valid_before_utc + BACKDATE).timestamp()
 
 
 def expires_unix(cert: bytes) -> float:
@@ -116,6 +145,14 @@ def renew_at(cert: bytes) -> dt.datetime:
     return loaded.not_valid_after_utc - life * RENEW_FRACTION
 
 
+def _signed(cert: x509.Certificate, signer: x509.Certificate) -> bool:
+    try:
+        cert.verify_directly_issued_by(signer)
+    except Exception:  # noqa: BLE001 - the library names half a dozen
+        return False
+    return True
+
+
 def _issue(
     authority: Pair,
     common_name: str,
@@ -124,7 +161,10 @@ def _issue(
     now: dt.datetime,
 ) -> Pair:
     signer = x509.load_pem_x509_certificate(authority.cert)
-    signer_key = serialization.load_pem_private_key(authority.key, None)
+    try:
+        signer_key = serialization.load_pem_private_key(authority.key, None)
+    except _UNREADABLE as error:
+        raise ValueError(f"ca.key: cannot be read: {error}") from error
     if not isinstance(signer_key, ec.EllipticCurvePrivateKey):
         raise ValueError("ca.key: not an elliptic-curve key; give an ECDSA authority")
     key = ec.generate_private_key(ec.SECP256R1())

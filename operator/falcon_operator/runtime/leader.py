@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import itertools
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import msgspec
 import structlog
 from kubernetes.aio.client import Configuration
 
 from falcon_core.wire.keys import JobKey
+from falcon_core.wire.overview import MAX_OVERVIEW_BYTES, Overview, decode_overview
 from falcon_etcd import Client
-from falcon_etcd import Tls as EtcdTls
 from falcon_gateway import Tls as GatewayTls
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.base.keys import Key, job_key, pool_key
 from falcon_operator.base.metrics import Metrics, Readings
 from falcon_operator.base.ports import Clock, Conflict, JobFindings, LeadershipLost, NotFound, Rejected, lost_leadership
 from falcon_operator.base.settings import Settings
-from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import EtcdBus
 from falcon_operator.bus.leader_key import Leadership
 from falcon_operator.cluster.cache.views import JobSketch, Unreadable
+from falcon_operator.cluster.certificates.authorities import Authorities
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
-from falcon_operator.cluster.secrets import BusCertificates, CertificateStore, MissingSecret
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.pool.reconciler import PoolReconciler
 from falcon_operator.pool.snapshot import PoolSettings
 from falcon_operator.runtime import handlers
-from falcon_operator.runtime.anomaly_verdicts import AnomalyVerdicts
+from falcon_operator.runtime.anomaly_verdicts import AnomalyVerdicts, get
 from falcon_operator.runtime.job_index import LiveJobs
+from falcon_operator.runtime.series_questions import SeriesQuestions, without_a_service
 from falcon_operator.runtime.startup_tracker import FirstLooks
 from falcon_operator.runtime.workqueue import KeyedQueue, work
 
@@ -46,7 +45,6 @@ DECISIONS = 4  # of them computing at the same time, in threads besides the even
 PAUSE_SECONDS = 0.2  # between two looks at one object, after a long one
 RESYNC_SECONDS = 30.0  # between two looks at everything, from memory
 RELIST_SECONDS = 600.0  # between two lists of all jobs and pools, as long as no watch may have missed anything
-RENEWAL_SECONDS = 600.0
 RETRY_SECONDS = 2.0
 CALL_SECONDS = 2.0
 T = TypeVar("T")
@@ -61,22 +59,20 @@ class Leader:
         settings: Settings,
         configuration: Configuration,
         kube: KubeClient,
-        store: CertificateStore,
+        authorities: Authorities,
         gateway_pods: GatewayPods,
         leadership: Leadership,
         metrics: Metrics,
         clock: Clock,
-        folder: Path,
     ) -> None:
         self._settings = settings
         self._configuration = configuration
         self._kube = kube
-        self._store = store
+        self._authorities = authorities
         self._gateway_pods = gateway_pods
         self._leadership = leadership
         self._metrics = metrics
         self._clock = clock
-        self._folder = folder  # for certificates, private to this process
         self._queue: KeyedQueue[Key] = KeyedQueue(clock, pause_seconds=PAUSE_SECONDS)
         self._router = handlers.Router(self._queue, kube, metrics)
         self._first: FirstLooks | None = None  # before gateways may forget the jobs that are not announced
@@ -104,14 +100,13 @@ class Leader:
         sys.setswitchinterval(SWITCH_SECONDS)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(DECISIONS, "decide"))
         # Nothing of the bus works without its certificates, so they come first.
-        certificates = await self._insist("certificates", self._certificates)
-        etcd_tls, gateway_tls = self._write_files(certificates)
+        etcd_tls, gateway_tls = await self._authorities.load()
         async with Client(self._settings.etcd_endpoints, etcd_tls, CALL_SECONDS) as client:
             bus = EtcdBus(
                 client,
                 gateway_tls,
                 self._leadership,
-                certificates,
+                self._authorities,
                 self._clock,
                 identity=self._settings.identity,
                 on_change=self._job_reported,
@@ -120,7 +115,7 @@ class Leader:
                 gateway_pods=self._gateway_pods.known,
                 retention_seconds=self._settings.etcd_retention_seconds,
             )
-            verdicts = self._anomaly_verdicts(gateway_tls)
+            verdicts, questions = self._anomaly_verdicts(gateway_tls), self._series_questions(gateway_tls)
             jobs = JobReconciler(
                 self._kube,
                 bus,
@@ -128,6 +123,7 @@ class Leader:
                 self._metrics,
                 self._clock,
                 verdicts.of if verdicts is not None else lambda _: JobFindings(),
+                questions.of if questions is not None else without_a_service(self._clock),
             )
             self._metrics.readings = lambda: self._read(bus, verdicts)
             async with asyncio.TaskGroup() as tasks:
@@ -139,7 +135,9 @@ class Leader:
                 begin("gateways' pods", self._gateway_pods.run())
                 if verdicts is not None:
                     begin("anomaly verdicts", verdicts.run())
-                begin("renewal", self._renew(certificates))
+                if questions is not None:
+                    begin("questions about series", questions.run())
+                begin("certificates", self._authorities.run())
                 # Begins before the jobs are listed: both lists of a large cluster take long, and so they overlap.
                 begin("pods and nodes", self._kube.watch(self._router.pod, self._router.node))
                 existing = await self._insist("the API's definitions", self._relist)
@@ -231,38 +229,6 @@ class Leader:
         for index, key in enumerate(sorted(wanted)):
             self._queue.add(key, RESYNC_SECONDS / 2 * index / len(wanted))
 
-    # -- certificates ------------------------------------------------------------------------------------------------
-
-    async def _certificates(self) -> BusCertificates:
-        settings, now = self._settings, dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC)
-        if not settings.etcd_managed:
-            return await self._store.external(settings.gateway_names, now)
-        return await self._store.ensure(settings.etcd_server_names, settings.gateway_names, now)
-
-    def _write_files(self, certificates: BusCertificates) -> tuple[EtcdTls, GatewayTls]:
-        """Write the operator's certificate; return what its clients need of etcd and of the gateways.
-
-        A gateway is reached at its pod's address and shows the names of its Service.
-        """
-        etcd = tls_files.write(self._folder / "etcd", certificates.etcd_authority, certificates.root)
-        files = tls_files.write(self._folder / "gateway", certificates.control, certificates.root)
-        assert files.cert is not None
-        assert files.key is not None
-        return etcd, GatewayTls(files.ca, files.cert, files.key, self._settings.gateway_names[0])
-
-    async def _renew(self, known: BusCertificates) -> None:
-        """Renew the certificates in time; the clients take up new files by themselves.
-
-        A new authority needs restarts, first of etcd, then of gateways and operator.
-        """
-        while True:
-            await asyncio.sleep(RENEWAL_SECONDS)
-            fresh = await self._insist("certificates", self._certificates)
-            if msgspec.structs.replace(fresh, root=known.root) == known:
-                self._write_files(fresh)
-            else:
-                log.warning("an authority of the bus was replaced: restart etcd, then the gateways, then the operator")
-
     # -- small things ------------------------------------------------------------------------------------------------
 
     async def _insist(self, what: str, do: Callable[[], Awaitable[T]]) -> T:
@@ -270,7 +236,7 @@ class Leader:
         for attempt in itertools.count():
             try:
                 return await do()
-            except (OSError, NotFound, Conflict, Rejected, MissingSecret) as error:
+            except (OSError, NotFound, Conflict, Rejected) as error:
                 if attempt % 15 == 0:
                     log.warning("waiting", what=what, error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
@@ -285,6 +251,18 @@ class Leader:
             address, tls, self._clock, lambda namespace, name: self._queue.add(job_key(namespace, name))
         )
 
+    def _series_questions(self, tls: GatewayTls) -> SeriesQuestions | None:
+        """Return who asks the anomaly service for users; None where there is no such service."""
+        address = next(iter(self._settings.anomaly_service), None)
+        if address is None:
+            return None
+
+        async def ask(uid: str, seconds: int) -> Overview:
+            path = f"/v1/overview?job={quote(uid, safe='')}&seconds={seconds}"
+            return decode_overview(await get(address, tls, path, MAX_OVERVIEW_BYTES))
+
+        return SeriesQuestions(ask, self._clock, lambda namespace, name: self._queue.add(job_key(namespace, name)))
+
     def _read(self, bus: EtcdBus, verdicts: AnomalyVerdicts | None) -> Readings:
         return Readings(
             etcd_healthy=bus.etcd_healthy,
@@ -293,11 +271,12 @@ class Leader:
             refused_reports=bus.refused_reports,
             queue_depth=len(self._queue),
             fenced_nodes=len(self._kube.taints(TAINT_FENCED)),
-            bus=bus.state,
+            bus=msgspec.structs.replace(bus.state, notes=(*bus.state.notes, *self._authorities.notes)),
             gateways=len(bus.gateways),
             gateways_known=len(bus.awaited_gateways),
             gateway_streams=len(bus.streams),
-            certificates=self._store.expiries,
+            certificates={**self._authorities.expiries, **self._metrics.webhook_expiries},
+            first_job_expiry=bus.first_job_expiry,
             anomaly_service=None if verdicts is None else (verdicts.answers, verdicts.failures),
         )
 

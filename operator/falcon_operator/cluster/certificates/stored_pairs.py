@@ -12,10 +12,12 @@ import structlog
 from falcon_operator.base.ports import Conflict, NotFound
 from falcon_operator.bus import certs
 from falcon_operator.bus.certs import Pair
+from falcon_operator.cluster.certificates.rotation import Authority
 from falcon_operator.cluster.transport import AlreadyExists, Transport, path_of
 
 log = structlog.get_logger(__name__)
 _ATTEMPTS = 5
+_FORMER = ("former.crt", "former.key")
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,6 +37,14 @@ class Leaf(msgspec.Struct, frozen=True):
     make: Callable[[], Pair]
 
 
+class Repair(msgspec.Struct, frozen=True):
+    """A Secret that was written for a reason which people should know."""
+
+    secret: str
+    why: str
+    was_missing: bool  # although this process had seen it before
+
+
 class StoredPairs:
     """The Secrets of one namespace that hold certificates. Writes raise Conflict where another client keeps writing."""
 
@@ -42,26 +52,61 @@ class StoredPairs:
         self._http = transport
         self._namespace = namespace
         self.expiries: dict[str, float] = {}  # by the Secret's name: when its certificate expires, unix seconds
+        self.repairs: list[Repair] = []  # since the reader took the last ones
+        # By the Secret's name, the authority that signs: a person may delete or overwrite the Secret.
+        self._signers: dict[str, Pair] = {}
 
-    async def authority(self, name: str, common_name: str, now: dt.datetime) -> Pair:
-        """Return the authority in a Secret (ca.crt, ca.key); make it where there is none, or in time a new one."""
+    async def authority(self, name: str, common_name: str, now: dt.datetime, *, settled: bool = False) -> Authority:
+        """Return the authority in a Secret; make it where there is none, or in time a new one.
+
+        The Secret holds ca.crt and ca.key, and for as long as it still signs the authority before: former.crt and
+        former.key. That is kept as well where a person has put another authority in its place. ``settled``: that one
+        signs no more, and its key is removed.
+        """
         for _ in range(_ATTEMPTS):
             version, data = await self.get(name)
             pair = Pair(data.get("ca.crt", b""), data.get("ca.key", b""))
-            why = certs.problem(pair, pair.cert, now)
+            fresh, former, why = pair, None, certs.problem(pair, pair.cert, now)
+            if why:
+                former = _former([self._signers.get(name, pair), pair], now)
+                fresh = certs.new_authority(now, common_name)
+            elif settled:
+                why = "the former authority signs no more" if _FORMER[0] in data else ""
+            else:
+                former, why = self._before(name, pair, data, now)
             if not why:
-                return self._noted(name, pair)
-            fresh = certs.new_authority(now, common_name)
-            if await self._put(name, version, {"ca.crt": fresh.cert, "ca.key": fresh.key}, why):
-                return self._noted(name, fresh)
+                return self._known(name, pair, former)
+            wanted = {"ca.crt": fresh.cert, "ca.key": fresh.key}
+            if former is not None:
+                wanted |= dict(zip(_FORMER, (former.cert, former.key), strict=True))
+            if await self._put(name, version, wanted, why):
+                return self._known(name, fresh, former)
         raise Conflict(f"Secret {self._namespace}/{name} keeps changing: another client writes it")
 
-    async def leaf(self, leaf: Leaf, others: dict[str, bytes], now: dt.datetime) -> Pair:
-        """Bring a Secret to a good certificate by the authority ``others["ca.crt"]``, and to these other files."""
+    def _before(self, name: str, pair: Pair, data: dict[str, bytes], now: dt.datetime) -> tuple[Pair | None, str]:
+        """Return who signed before a good authority, and why its Secret has to be written; "" where it has not."""
+        stored = Pair(*(data.get(file, b"") for file in _FORMER))
+        candidates = [stored, self._signers.get(name, pair)]
+        former = _former([each for each in candidates if each.cert != pair.cert], now)
+        return former, "" if former in (None, stored) else "another authority was put in its place"
+
+    def _known(self, name: str, pair: Pair, former: Pair | None) -> Authority:
+        self._signers[name] = former or pair
+        return Authority(self._noted(name, pair), former)
+
+    async def file(self, name: str, file: str) -> bytes:
+        """Return one file of a Secret; empty where there is none."""
+        return (await self.get(name))[1].get(file, b"")
+
+    async def leaf(self, leaf: Leaf, others: dict[str, bytes], now: dt.datetime, accepted: bytes = b"") -> Pair:
+        """Bring a Secret to a good certificate by an authority of ``accepted``, and to these other files.
+
+        ``accepted`` is PEM; without it, the authorities in ``others["ca.crt"]`` count.
+        """
         for _ in range(_ATTEMPTS):
             version, data = await self.get(leaf.name)
             pair = Pair(data.get("tls.crt", b""), data.get("tls.key", b""))
-            why = certs.problem(pair, others["ca.crt"], now, names=leaf.names)
+            why = certs.problem(pair, accepted or others["ca.crt"], now, names=leaf.names)
             if not why and others.items() <= data.items():
                 return self._noted(leaf.name, pair)
             # A good certificate stays where only one of the authorities in the Secret has changed.
@@ -100,9 +145,18 @@ class StoredPairs:
             if version:
                 await self._http.call("PUT", path_of("v1", "secrets", self._namespace, name), body=body)
                 log.info("certificate renewed", secret=name, why=why)
+                self.repairs.append(Repair(name, why, was_missing=False))
             else:
                 await self._http.call("POST", path_of("v1", "secrets", self._namespace), body=body)
                 log.info("certificate made", secret=name)
+                # A Secret that this process has seen was deleted by a person; at the first start all are missing.
+                if name in self.expiries:
+                    self.repairs.append(Repair(name, "the Secret was missing", was_missing=True))
         except (AlreadyExists, Conflict):
             return False
         return True
+
+
+def _former(candidates: list[Pair], now: dt.datetime) -> Pair | None:
+    """Return the first of these authorities that can still sign."""
+    return next((pair for pair in candidates if certs.can_sign(pair, now)), None)

@@ -16,6 +16,7 @@ from falcon_operator.base.ports import NotFound
 from falcon_operator.bus import certs
 from falcon_operator.bus.certs import Pair
 from falcon_operator.cluster.cache.views import Fields
+from falcon_operator.cluster.certificates.rotation import Rotation
 from falcon_operator.cluster.certificates.stored_pairs import Leaf, StoredPairs
 from falcon_operator.cluster.transport import JSON_PATCH, Transport, path_of
 
@@ -49,6 +50,7 @@ class WebhookCertificates:
         self._pairs = StoredPairs(transport, namespace)
         self._authority_name = f"{prefix}-webhook-ca"
         self._leaf_name = f"{prefix}-webhook-tls"
+        self._rotation = Rotation()
         self._names = names
         self._configuration = configuration
 
@@ -58,12 +60,24 @@ class WebhookCertificates:
         Call it regularly. Raises OSError, Conflict, Rejected.
         """
         authority = await self._pairs.authority(self._authority_name, certs.WEBHOOK, now)
+        bundle = await self._pairs.file(self._leaf_name, "ca.crt")
+        stage = self._rotation.look(authority, [bundle] if bundle else [], now)
+        if stage.step in ("Spreading", "Proving"):
+            stage = self._rotation.switch(stage, authority, now)
+        # The API server alone checks this certificate. It learns the new authority first, and trusts the former one
+        # for as long as another replica may still show its certificate.
+        await self._name_authority(stage.trusted)
         leaf = Leaf(
-            self._leaf_name, self._names, lambda: certs.issue_server(authority, self._names, now, "falcon webhook")
+            self._leaf_name, self._names, lambda: certs.issue_server(stage.issuer, self._names, now, "falcon webhook")
         )
-        pair = await self._pairs.leaf(leaf, {"ca.crt": authority.cert}, now)
-        await self._name_authority(authority.cert)
+        pair = await self._pairs.leaf(leaf, {"ca.crt": stage.trusted}, now, stage.accepted)
+        await self._pairs.authority(self._authority_name, certs.WEBHOOK, now, settled=True)
         return pair
+
+    @property
+    def expiries(self) -> dict[str, float]:
+        """Return when the certificates expire, unix seconds, by the Secret's name; empty before they are there."""
+        return self._pairs.expiries
 
     async def read(self) -> Pair | None:
         """Return the certificate that the leader has made; None where there is none yet."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+from collections.abc import Callable
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from falcon_operator.bus import certs
@@ -81,3 +84,29 @@ def test_another_authoritys_certificate_and_a_foreign_key_are_found_out(authorit
     pair, second = certs.issue_client(other_authority, "u", NOW), certs.issue_client(authority, "u", NOW)
     assert "not signed by the authority" in certs.problem(pair, authority.cert, NOW)
     assert "do not belong together" in certs.problem(Pair(second.cert, pair.key), authority.cert, NOW)
+
+
+def _with_password(pair: Pair) -> bytes:
+    key = serialization.load_pem_private_key(pair.key, None)
+    form, lock = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"password")
+    return key.private_bytes(serialization.Encoding.PEM, form, lock)
+
+
+def _of_an_unknown_kind(pair: Pair) -> bytes:
+    key = serialization.load_pem_private_key(pair.key, None)
+    der = key.private_bytes(serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    curve = bytes.fromhex("06082a8648ce3d030107")  # the OID of P-256
+    assert curve in der
+    body = base64.encodebytes(der.replace(curve, curve[:-1] + b"\x7f"))
+    return b"-----BEGIN PRIVATE KEY-----\n" + body + b"-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize("spoil", [_with_password, _of_an_unknown_kind])
+def test_a_key_that_the_library_does_not_read_is_a_problem_and_signs_nothing(
+    authority: Pair, spoil: Callable[[Pair], bytes]
+) -> None:
+    spoilt = Pair(authority.cert, spoil(authority))
+    assert "cannot be read" in certs.problem(spoilt, authority.cert, NOW)
+    assert not certs.can_sign(spoilt, NOW)
+    with pytest.raises(ValueError, match=r"ca\.key: cannot be read"):
+        certs.issue_client(spoilt, "root", NOW)

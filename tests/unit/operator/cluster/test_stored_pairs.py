@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import json
 from typing import Any
 
 import pytest
 
-from falcon_operator.base.ports import NotFound
 from falcon_operator.bus import certs
 from falcon_operator.cluster.certificates.stored_pairs import Leaf, StoredPairs
-from falcon_operator.cluster.secrets import CertificateStore
+from falcon_operator.cluster.secrets import CertificateStore, MissingSecret
+from tests.world.secrets import Secrets
 
 NOW = dt.datetime(2026, 11, 30, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
 
 
-class Secrets:
-    """The API server's Secrets, by path."""
-
-    def __init__(self) -> None:
-        self.stored: dict[str, Any] = {}
-        self.writes = 0
-
-    async def call(self, method: str, path: str, *, body: Any = None) -> bytes:
-        if method == "GET":
-            if path not in self.stored:
-                raise NotFound(path)
-            return json.dumps(self.stored[path]).encode()
-        self.writes += 1
-        target = f"{path}/{body['metadata']['name']}" if method == "POST" else path
-        self.stored[target] = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.writes)}}
-        return b"{}"
-
-
 async def _ensure(pairs: StoredPairs, now: dt.datetime) -> certs.Pair:
-    authority = await pairs.authority("ca", certs.WEBHOOK, now)
+    authority = (await pairs.authority("ca", certs.WEBHOOK, now)).newest
     leaf = Leaf("tls", ("a.svc",), lambda: certs.issue_server(authority, ("a.svc",), now))
     return await pairs.leaf(leaf, {"ca.crt": authority.cert}, now)
 
@@ -69,19 +50,33 @@ def _file(secrets: Secrets, name: str, file: str) -> bytes:
     return base64.b64decode(secrets.stored[f"/api/v1/namespaces/falcon/secrets/{name}"]["data"][file])
 
 
-@pytest.mark.parametrize("deleted", ["falcon-etcd-ca", "falcon-jobs-ca", *LEAVES])
-async def test_a_secret_that_was_deleted_is_made_again_with_all_that_its_authority_signed(deleted: str) -> None:
+@pytest.mark.parametrize("deleted", LEAVES)
+async def test_a_certificate_that_was_deleted_is_made_again_and_no_other(deleted: str) -> None:
     secrets = Secrets()
     store = CertificateStore(secrets, "falcon", "falcon-etcd", "falcon")  # type: ignore[arg-type]
     before = await store.ensure(("etcd",), ("gateway",), NOW)
     certificates = {name: _file(secrets, name, "tls.crt") for name in LEAVES}
     del secrets.stored[f"/api/v1/namespaces/falcon/secrets/{deleted}"]
     after = await store.ensure(("etcd",), ("gateway",), NOW)
-    assert (after.control == before.control) == (deleted != "falcon-etcd-ca")
-    assert (after.jobs == before.jobs) == (deleted != "falcon-jobs-ca")
+    assert (after.control, after.jobs) == (before.control, before.jobs)
     for name in LEAVES:
-        is_new = deleted in (name, "falcon-etcd-ca")
-        assert (_file(secrets, name, "tls.crt") != certificates[name]) == is_new
+        assert (_file(secrets, name, "tls.crt") != certificates[name]) == (name == deleted)
         pair = certs.Pair(_file(secrets, name, "tls.crt"), _file(secrets, name, "tls.key"))
         assert certs.problem(pair, after.control, NOW) == ""
-    assert _file(secrets, "falcon-gateway-tls", "jobs-ca.crt") == after.jobs.cert
+    assert [(repair.secret, repair.was_missing) for repair in store.take_repairs()] == [(deleted, True)]
+    assert store.take_repairs() == []
+
+
+async def test_a_key_that_does_not_fit_the_owners_authority_is_said_and_not_used() -> None:
+    secrets = Secrets()
+    store = CertificateStore(secrets, "falcon", "falcon-etcd", "falcon")  # type: ignore[arg-type]
+    owned, other = certs.new_authority(NOW), certs.new_authority(NOW)
+    root = certs.issue_client(owned, certs.ROOT_USER, NOW)
+    secrets.write("falcon", "falcon-etcd-root", {"ca.crt": owned.cert, "tls.crt": root.cert, "tls.key": root.key})
+    secrets.write("falcon", "falcon-etcd-ca", {"ca.crt": owned.cert + other.cert, "ca.key": other.key})
+    with pytest.raises(MissingSecret, match=r"falcon-etcd-ca: ca\.key must be .* of the first certificate in ca\.crt"):
+        await store.external(("gateway",), NOW)
+    secrets.write("falcon", "falcon-etcd-ca", {"ca.crt": owned.cert + other.cert, "ca.key": owned.key})
+    await store.external(("gateway",), NOW)
+    files = secrets.files("falcon", "falcon-gateway-tls")
+    assert certs.problem(certs.Pair(files["tls.crt"], files["tls.key"]), owned.cert, NOW) == ""
