@@ -20,6 +20,7 @@ import numpy as np
 from falcon_anomaly import process  # for its memory
 from falcon_anomaly.inbox import Arrival
 from falcon_anomaly.jobs import BUDGET_SECONDS, LOOK_SECONDS, Jobs
+from falcon_core.wire.overview import encode_overview
 from falcon_core.wire.series import WINDOWS, Phase, Window, encode_chunk
 
 METRICS: Final = (
@@ -75,6 +76,12 @@ def main() -> int:
     print(
         f"{args.ranks} ranks x {len(METRICS)} metrics x 2 h: a chunk {a_chunk * 1e3:.2f} ms, a look {a_look:.3f} CPU s"
     )
+    began = time.thread_time()
+    overview = jobs.overview("uid", 7200.0, 60.0 * (MINUTES + LOOKS))
+    took = time.thread_time() - began
+    if overview is not None:
+        size = len(encode_overview(overview))
+        print(f"an overview {took:.3f} CPU s for {overview.compared} of {overview.metrics} metrics, {size} bytes")
     print(f"{100 * share:.1f} % of a core; looks may take {100 * BUDGET_SECONDS / LOOK_SECONDS:.0f} %")
     print(f"resident {mib:.0f} MiB, of it {jobs.byte_size / 2**20:.0f} MiB of series; empty {empty:.0f} MiB")
     print(f"verdicts: {sum(len(job.verdicts) for job in jobs.answer(60.0 * (MINUTES + LOOKS)).jobs)}")

@@ -1,13 +1,14 @@
 """Parse the plugin's command line: ``kubectl falcon``, that is ``kubectl-falcon``, or ``python -m kubectl_falcon``.
 
 Exit codes: 0; 1 where a command could not do its work; 2 for a wrong command line; of ``check``: 3 where something is
-slow.
+slow, or with ``--metrics`` where a verdict stands.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import re
 import shutil
 import signal
@@ -22,6 +23,8 @@ from falcon_core.text import clean
 from kubectl_falcon import bundle, checks, objects, suspension
 from kubectl_falcon.explain import explain
 from kubectl_falcon.kubectl import JOBS, RUNS, Kubectl, Scope, find_job
+from kubectl_falcon.series import page as series_page
+from kubectl_falcon.series import request
 from kubectl_falcon.timeline import Sample, Timeline, timeline
 from kubectl_falcon.timeline_text import picture
 from kubectl_falcon.top import row, table
@@ -33,6 +36,7 @@ DESCRIPTION = """\
 Read, check and suspend Falcon's TrainingJobs. Installed on PATH, kubectl runs it as `kubectl falcon`.
 """
 EXIT_TROUBLE = 1
+EXIT_USAGE = 2
 EXIT_SLOW = 3
 CHECK_SECONDS = 180.0
 WATCH_SECONDS = 5.0
@@ -66,7 +70,7 @@ def _look(kubectl: Kubectl, name: str) -> tuple[objects.Job, objects.Run | None,
 
 def _timeline(kubectl: Kubectl, options: argparse.Namespace) -> int:
     # Ask first: with --watch the picture is drawn only at the end, perhaps after hours.
-    if options.png is not None and (refused := _unwritable(options.png)):
+    if options.png is not None and (refused := _unwritable(options.png, "timeline")):
         print(refused, file=sys.stderr)
         return EXIT_TROUBLE
     samples: list[Sample] = []
@@ -99,7 +103,7 @@ def _story(kubectl: Kubectl, options: argparse.Namespace, samples: list[Sample])
     return timeline(job, run, events, now=now, last_seconds=options.last, samples=samples)
 
 
-def _unwritable(path: Path) -> str | None:
+def _unwritable(path: Path, command: str) -> str | None:
     """Say what would keep a picture from being written; asked before anything is read."""
     if path.suffix != ".png":
         return f"--png {path}: the name must end in .png"
@@ -107,7 +111,7 @@ def _unwritable(path: Path) -> str | None:
         return f"--png {path}: the folder {path.parent} does not exist; create it, or choose another"
     if importlib.util.find_spec("matplotlib") is None:
         error = ModuleNotFoundError(name="matplotlib")
-        return missing_package(f"{PROGRAM} timeline --png", "plot", error)
+        return missing_package(f"{PROGRAM} {command} --png", "plot", error)
     return None
 
 
@@ -149,10 +153,31 @@ def _export(kubectl: Kubectl, options: argparse.Namespace) -> int:
 
 
 def _check(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    if options.metrics:
+        return _check_metrics(kubectl, options)
+    if options.png is not None or options.since is not None:
+        print(f"{PROGRAM}: --since and --png are about series: write --metrics as well", file=sys.stderr)
+        return EXIT_USAGE
     found = checks.check(kubectl, options.job, options.wait)
     for line in found.lines:
         print(textwrap.fill(clean(line), _width(), subsequent_indent="    ", break_on_hyphens=False))
     return 0 if found.good else EXIT_SLOW
+
+
+def _check_metrics(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    if options.png is not None and (refused := _unwritable(options.png, "check --metrics")):
+        print(refused, file=sys.stderr)
+        return EXIT_TROUBLE
+    job, found = request.ask(kubectl, options.job, options.since or request.MOST_SECONDS, options.wait)
+    # Output into a file or a pipe has no colour, and its table is not cut.
+    shown = sys.stdout.isatty()
+    colour = shown and not os.environ.get("NO_COLOR")
+    print(series_page.page(job, found, _width(), colour=colour, cut=shown))
+    if options.png is not None:
+        from kubectl_falcon.series.picture import draw
+
+        draw(job, found, options.png)
+    return EXIT_SLOW if any(row.verdict for row in found.rows) else 0
 
 
 def _suspend(kubectl: Kubectl, options: argparse.Namespace) -> int:
@@ -231,6 +256,23 @@ def _parser() -> argparse.ArgumentParser:
         default=CHECK_SECONDS,
         metavar="TIME",
         help="for the result, such as 10m (default: 3m)",
+    )
+    now.add_argument(
+        "--metrics",
+        action="store_true",
+        help="show instead which ranks' series differ from their peers'; no rank pauses",
+    )
+    now.add_argument(
+        "--since",
+        type=_duration,
+        metavar="TIME",
+        help="with --metrics: how far back, such as 30m (at most, default: 2h)",
+    )
+    now.add_argument(
+        "--png",
+        type=Path,
+        metavar="FILE",
+        help="with --metrics: draw the heat maps there as well (needs falcon-training[plot])",
     )
     job_command("suspend", _suspend, "end a job's ranks and delete its pods; the job stays (spec.suspend)")
     job_command("resume", _suspend, "start a suspended job again, in new pods")

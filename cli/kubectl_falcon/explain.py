@@ -33,7 +33,7 @@ WELL = {
     "Tracking": "True",
     "WarmPoolUsable": "True",
 }
-OWN_FIELDS = {"CheckpointInMemory", "MachinesChecked"}  # shown among the fields of the job
+OWN_FIELDS = {"CheckpointInMemory", "Elastic", "MachinesChecked"}  # shown among the fields of the job
 IN_A_DIAGNOSIS = {"Degraded", "Recovering"}
 UNWANTED = {"NotWanted", "NotYet"}  # reasons: the spec does not ask for it, or it is too early
 SHOWN_THOUGH_WELL = {("WarmPoolUsable", "Empty")}
@@ -68,6 +68,7 @@ def explain(
 def _state(page: Page, job: Job, run: Run | None, now: float) -> None:
     page.field("Iteration", _iteration(job))
     page.field("Ranks", _ranks(job, run, now))
+    _size(page, job, now)
     page.field("Began", _began(job, now))
     repairs = f"{counted(job.restarts, 'restart')}, {counted(job.replacements, 'node')} replaced"
     page.field("Repairs", repairs if job.restarts or job.replacements else "")
@@ -93,6 +94,17 @@ def _ranks(job: Job, run: Run | None, now: float) -> str:
         done = f", {counted(job.iterations, 'iteration')} done" if job.iterations else ""
         text += f"{'; ' if text else ''}generation {run.generation} {does}{since}{done}"
     return text
+
+
+def _size(page: Page, job: Job, now: float) -> None:
+    """Show the size of a job that may go on with fewer replicas or ranks, and the ranks that it has lost."""
+    size = job.condition("Elastic")
+    page.field("Size", size.message if size is not None else "")
+    label = "Lost"
+    for lost in reversed(job.lost_ranks):
+        at = f" at {stamp(lost.at)} ({span(now - lost.at)} ago)" if lost.at else ""
+        page.field(label, f"rank {lost.rank} on {lost.node or 'no node'}{at}: {lost.why}")
+        label = ""
 
 
 def _began(job: Job, now: float) -> str:

@@ -69,6 +69,16 @@ class Check:
 
 
 @dataclass(frozen=True)
+class LostRank:
+    """A rank that was lost while the others went on. ``at``: unix seconds, 0 where unknown."""
+
+    rank: int
+    node: str
+    at: float
+    why: str
+
+
+@dataclass(frozen=True)
 class Job:
     """A TrainingJob. Iteration times are microseconds, None where unknown; times are unix seconds, 0 where unknown."""
 
@@ -91,6 +101,7 @@ class Job:
     replacements: int
     conditions: tuple[Condition, ...]
     diagnoses: tuple[Diagnosis, ...]
+    lost_ranks: tuple[LostRank, ...]  # the oldest first
     started_at: float
     completed_at: float
     check: Check | None
@@ -198,6 +209,10 @@ def job_of(body: Body) -> Job:
             for each in _dicts(status.get("conditions"))
         ),
         diagnoses=tuple(_diagnosis(each) for each in _dicts(status.get("diagnoses"))),
+        lost_ranks=tuple(
+            LostRank(_whole(each, "rank"), _text(each, "node"), unix(_text(each, "at")), _text(each, "why"))
+            for each in _dicts(_dict(status.get("group")).get("lost"))
+        ),
         started_at=unix(_text(status, "startTime")),
         completed_at=unix(_text(status, "completionTime")),
         check=_check(_dict(status.get("check"))),

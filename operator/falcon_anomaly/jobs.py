@@ -1,8 +1,9 @@
 """Hold the series of all jobs in bounded memory, and look at them within a budget of CPU time.
 
 One thread does all of it. Where all boards together take more than there is room for, the largest is given up until an
-hour has passed, and a look that takes long makes the next ones wait. A board belongs to one generation of a job:
-another one begins with an empty board.
+hour has passed, and a look that takes long makes the next ones wait. What users ask for (``Jobs.overview``) is no part
+of the looks' budget: one user could stop the looks at all jobs. A board belongs to one generation of a job: another one
+begins with an empty board.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import numpy as np
 import structlog
 
 from falcon_anomaly import judge
+from falcon_anomaly import overview as overviews
+from falcon_anomaly.detectors.peers import Usual
 from falcon_anomaly.inbox import FRAME_BYTES, Arrival
 from falcon_anomaly.series import board
 from falcon_anomaly.series.board import Board
 from falcon_core.wire import verdicts as wire
+from falcon_core.wire.overview import Overview
 from falcon_core.wire.series import CONTAINER, WINDOW_SECONDS, Chunk, Phase, SeriesFormatError, decode_chunk
 
 MOST_JOBS: Final = 1024
@@ -33,7 +37,8 @@ SETTLING_SECONDS: Final = (
 MOST_SETTLING_BYTES: Final = 4 << 20  # of the chunks that wait for it
 _OF_RANKS_TOO: Final = frozenset({"cpu"})  # metrics that a container has, and each of its ranks
 LOOK_SECONDS: Final = 10.0
-BUDGET_SECONDS: Final = 1.0  # of CPU time for all jobs in ``LOOK_SECONDS``: a tenth of a core
+OVERVIEW_SECONDS: Final = 2.0  # of CPU time for an overview: metrics that do not fit are not compared
+BUDGET_SECONDS: Final = 1.0  # of CPU time for looks at all jobs in ``LOOK_SECONDS``: a tenth of a core
 log = structlog.get_logger("falcon_anomaly")
 
 
@@ -47,10 +52,11 @@ class Figures(msgspec.Struct, kw_only=True):
     unwanted: int = 0  # chunks of jobs that were given up, or of an earlier generation
     given_up: int = 0  # boards that took too much memory
     refused: int = 0  # ranks, metrics and windows out of a board's bounds
-    look_seconds: float = 0.0  # CPU time of all looks
+    look_seconds: float = 0.0  # CPU time of all looks and overviews
     looks: int = 0
     postponed: int = 0  # looks that had to wait for the next turn's budget
     failed: int = 0  # looks that ended with an error
+    overviews: int = 0  # that users have requested
 
 
 class _Job:
@@ -240,6 +246,27 @@ class Jobs:
         """Return the verdicts on all jobs of which there are any."""
         found = (_answered(job, now) for job in self._jobs.values() if job.found)
         return wire.Answer(jobs=list(found)[: wire.MAX_JOBS])
+
+    def overview(self, uid: str, seconds: float, now: float) -> Overview | None:
+        """Return what the newest ``seconds`` of a job's series show; None of a job that has no board.
+
+        Looks do not pay for its CPU time: a user who asks without end would use up what all jobs' looks may take. The
+        operator, the only client, bounds it by the pause after each question.
+        """
+        job = self._jobs.get(uid)
+        if job is None or job.board is None:
+            return None
+        began = self._cpu()
+        standing: dict[str, dict[int, Usual]] = {}
+        for (rank, metric), one in job.state.standing.items():
+            standing.setdefault(metric, {})[rank] = one.usual
+        rows = list(overviews.of_verdicts(_foremost(job.found), max(0.0, now - job.found_at)))
+        found = overviews.overview(
+            job.board, job.generation, rows, standing, seconds, lambda: self._cpu() - began < OVERVIEW_SECONDS
+        )
+        self.figures.overviews += 1
+        self.figures.look_seconds += self._cpu() - began
+        return found
 
     # -- bounds ------------------------------------------------------------------------------------------------------
 

@@ -45,5 +45,6 @@ def _counters(figures: Figures, dropped: int) -> dict[str, tuple[str, float]]:
         "falcon_anomaly_looks": ("Looks at jobs.", figures.looks),
         "falcon_anomaly_looks_failed": ("Looks that ended with an error.", figures.failed),
         "falcon_anomaly_looks_postponed": ("Looks that waited for the next turn's CPU budget.", figures.postponed),
-        "falcon_anomaly_look_cpu_seconds": ("CPU time of all looks.", figures.look_seconds),
+        "falcon_anomaly_overviews": ("Overviews of a job's series that users have requested.", figures.overviews),
+        "falcon_anomaly_look_cpu_seconds": ("CPU time of all looks and overviews.", figures.look_seconds),
     }

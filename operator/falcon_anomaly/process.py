@@ -18,6 +18,7 @@ from falcon_anomaly.inbox import Arrival, Inbox
 from falcon_anomaly.jobs import Jobs
 from falcon_anomaly.metrics import Metrics
 from falcon_anomaly.settings import EXIT_CONFIG, Settings, SettingsError, load
+from falcon_core.wire.overview import encode_overview
 from falcon_core.wire.verdicts import encode_answer
 from falcon_gateway import Subscriber, Tls
 
@@ -34,6 +35,7 @@ class _Life:
         self._settings = settings
         self._inbox = Inbox()
         self._jobs = Jobs(settings.most_bytes, time.thread_time)
+        self._one = asyncio.Lock()  # held by the thread that reads or writes boards: never two of them
         self._answer = encode_answer(self._jobs.answer(time.monotonic()))
         ca, cert, key = (settings.tls_dir / name for name in server.FILES)
         tls = Tls(ca, cert, key, settings.gateway_name)
@@ -48,7 +50,7 @@ class _Life:
 
     async def live(self) -> None:
         """Serve until cancelled. Raises when something fails for good."""
-        pages = server.Pages(lambda: self._answer, self._metrics.registry, self._missing)
+        pages = server.Pages(lambda: self._answer, self._overview, self._metrics.registry, self._missing)
         wanted = server.Ports(self._settings.port, self._settings.metrics_port)
         async with server.serving(wanted, self._settings.tls_dir, pages) as ports:
             log.info("serving", port=ports.secured, metrics_port=ports.plain)
@@ -59,7 +61,14 @@ class _Life:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(TURN_SECONDS)
-            self._answer = await asyncio.to_thread(self._turn, self._inbox.take(MOST_CHUNKS))
+            async with self._one:
+                self._answer = await asyncio.to_thread(self._turn, self._inbox.take(MOST_CHUNKS))
+
+    async def _overview(self, uid: str, seconds: int) -> bytes | None:
+        """Return the encoded overview of a job's series; None where there are none."""
+        async with self._one:
+            found = await asyncio.to_thread(self._jobs.overview, uid, float(seconds), time.monotonic())
+        return None if found is None else encode_overview(found)
 
     def _turn(self, arrivals: list[Arrival]) -> bytes:
         """Read what has arrived, look at the jobs that are due, and return the operator's answer. Runs in a thread."""

@@ -1,14 +1,15 @@
-"""Serve what the service knows: verdicts to the operator alone, health and metrics to every client.
+"""Serve what the service knows: verdicts and overviews to the operator alone, health and metrics to every client.
 
-Verdicts are served by TLS to the client certificate whose common name is the operator's. Health and metrics stand on a
-port without TLS, as those of the operator and of the gateways do, and name no rank.
+Verdicts and overviews are served by TLS to the client certificate whose common name is the operator's. Health and
+metrics stand on a port without TLS, as those of the operator and of the gateways do, and name no rank.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,18 +18,24 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from falcon_core.wire.overview import LEAST_SECONDS, MOST_SECONDS
 from falcon_listen import pages as page_server
 
 OPERATOR: Final = "root"  # the common name of the operator's certificate, by the authority that signed ours
+MOST_UID: Final = 64  # characters of a job's uid
 FILES: Final = ("ca.crt", "tls.crt", "tls.key")
 RENEWAL_SECONDS: Final = 60.0  # between two looks at the certificate's files
 log = structlog.get_logger("falcon_anomaly")
 
 
 class Pages(NamedTuple):
-    """What is served. ``ready`` returns what is still missing, "" where nothing is."""
+    """What is served. ``ready`` returns what is still missing, "" where nothing is.
+
+    ``overview`` takes a job's uid and how many seconds are looked at. It returns None where there are no series.
+    """
 
     verdicts: Callable[[], bytes]
+    overview: Callable[[str, int], Awaitable[bytes | None]]
     registry: CollectorRegistry
     ready: Callable[[], str]
 
@@ -88,13 +95,27 @@ async def _renew(context: ssl.SSLContext, tls_dir: Path) -> None:
 
 def _verdict_pages(pages: Pages) -> web.Application:
     async def verdicts(request: web.Request) -> web.Response:
-        if _common_name(request) != OPERATOR:
-            raise web.HTTPForbidden(text="only the operator is served here\n")
+        _refuse_others(request)
         return web.Response(body=pages.verdicts(), content_type="application/json")
 
+    async def overview(request: web.Request) -> web.Response:
+        _refuse_others(request)
+        uid, seconds = request.query.get("job", ""), request.query.get("seconds", "")
+        if not 0 < len(uid) <= MOST_UID or not re.fullmatch("[0-9]{1,5}", seconds):
+            raise web.HTTPBadRequest(text="write job=<uid>&seconds=<whole number>\n")
+        found = await pages.overview(uid, min(max(int(seconds), LEAST_SECONDS), MOST_SECONDS))
+        if found is None:
+            raise web.HTTPNotFound(text="there are no series of this job\n")
+        return web.Response(body=found, content_type="application/json")
+
     app = web.Application(client_max_size=1024)
-    app.add_routes([web.get("/v1/verdicts", verdicts)])
+    app.add_routes([web.get("/v1/verdicts", verdicts), web.get("/v1/overview", overview)])
     return app
+
+
+def _refuse_others(request: web.Request) -> None:
+    if _common_name(request) != OPERATOR:
+        raise web.HTTPForbidden(text="only the operator is served here\n")
 
 
 def _common_name(request: web.Request) -> str:

@@ -125,6 +125,13 @@ resources: {requests: {storage: {{ .size }}}}
 {{- include "falcon.fullname" . }}-gateway
 {{- end -}}
 
+{{- /* The labels of etcd's pods, as `kubectl get --selector` reads them. */ -}}
+{{- define "falcon.etcd.selector" -}}
+{{- $labels := list "app.kubernetes.io/component=etcd" -}}
+{{- range $key, $value := include "falcon.selectorLabels" . | fromYaml }}{{ $labels = append $labels (printf "%s=%s" $key $value) }}{{ end -}}
+{{- join "," $labels -}}
+{{- end -}}
+
 {{- /* The labels of the gateways' pods, as `kubectl get --selector` reads them. */ -}}
 {{- define "falcon.gateway.selector" -}}
 {{- $labels := list "app.kubernetes.io/component=gateway" -}}

@@ -53,12 +53,16 @@ class Comparison(msgspec.Struct, frozen=True, eq=False):
     thresholds: Array  # [rank]
     scores: Array  # |lasting| ÷ threshold [rank]; NaN where a rank has no values
     own_scores: Array  # how far the rank moved from its own past, likewise [rank]
+    floor: float  # what single windows of healthy ranks stay below
 
 
-def compare(values: Array, metric: Metric, standing: Mapping[int, Usual]) -> Comparison | None:
+def compare(
+    values: Array, metric: Metric, standing: Mapping[int, Usual], *, also_small: bool = False
+) -> Comparison | None:
     """Compare one metric's training windows [rank, window], oldest first; None if no rank differs or little is known.
 
     ``standing``: what ranks with a verdict are held against, which must not move while the verdict lasts.
+    ``also_small``: compare as well where no rank differs at present.
     """
     least = LEAST_OF_FAULTS if metric.role == Role.FAULT else LEAST_HISTORY
     if values.shape[1] < least:
@@ -72,7 +76,7 @@ def compare(values: Array, metric: Metric, standing: Mapping[int, Usual]) -> Com
     if metric.role == Role.FAULT:
         # An excess that was there from the start is an excess.
         own = np.fmin(own, median(own, 0))
-    if not standing and _is_small(plain[:, -LASTING:] - own[:, None], known, metric):
+    if not standing and not also_small and _is_small(plain[:, -LASTING:] - own[:, None], known, metric):
         return None
     gaps = own - _common(own[:, None], known)[:, 0]
     for rank, usual in standing.items():
@@ -88,6 +92,9 @@ def compare(values: Array, metric: Metric, standing: Mapping[int, Usual]) -> Com
     if short and metric.role != Role.FAULT:
         floor *= SHORT_FLOOR
     floor = max(floor, SCATTER * _scatter(differences[:, :older]))
+    # A number that is mostly 0 has no scale: nothing says which difference from 0 is a large one.
+    if not floor > 0:
+        return None
     lengths, factors = (LONG_HISTORY, FULL_HISTORY), (SHORT_FACTOR, FACTOR)
     factor = float(np.interp(values.shape[1], lengths, factors))
     judged = np.array([rank not in standing for rank in range(len(values))])
@@ -99,7 +106,14 @@ def compare(values: Array, metric: Metric, standing: Mapping[int, Usual]) -> Com
         lasting = np.where(metric.worse * lasting < 0, 0.0, lasting)
     own_lasting = median(moved[:, -LASTING:], 1, least=int(PRESENT * LASTING))
     return Comparison(
-        differences, lasting, own, gaps, thresholds, np.abs(lasting) / thresholds, np.abs(own_lasting) / own_thresholds
+        differences,
+        lasting,
+        own,
+        gaps,
+        thresholds,
+        np.abs(lasting) / thresholds,
+        np.abs(own_lasting) / own_thresholds,
+        floor,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from http import HTTPStatus
 
 import aiohttp
 import structlog
@@ -60,31 +61,12 @@ class AnomalyVerdicts:
         """Ask again and again, until cancelled."""
         while True:
             try:
-                answer = decode_answer(await self._ask())
+                answer = decode_answer(await get(self._address, self._tls, "/v1/verdicts", MAX_ANSWER_BYTES))
             except Exception as error:  # noqa: BLE001 - the operator leads as well without verdicts, whatever it is
                 self._failed(f"{type(error).__name__}: {error}")
             else:
                 self._take(answer)
             await asyncio.sleep(ASK_SECONDS)
-
-    async def _ask(self) -> bytes:
-        """Return the answer's body. Each question has a connection of its own: renewed certificates are taken up."""
-        context = ssl.create_default_context(cafile=str(self._tls.ca))
-        context.load_cert_chain(str(self._tls.cert), str(self._tls.key))
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"https://{self._address}/v1/verdicts", ssl=context, allow_redirects=False) as response,
-        ):
-            if response.status != 200:
-                raise VerdictsError(f"HTTP status {response.status}")
-            body = bytearray()
-            async for part in response.content.iter_any():
-                body += part
-                # A length that is not announced must not fill the operator's memory.
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise VerdictsError(f"more than {MAX_ANSWER_BYTES} bytes")
-            return bytes(body)
 
     def _take(self, answer: Answer) -> None:
         if self._trouble:
@@ -103,6 +85,32 @@ class AnomalyVerdicts:
         if not self._trouble:
             log.warning("the anomaly service does not answer", address=self._address, error=trouble)
         self._trouble = trouble
+
+
+async def get(address: str, tls: Tls, path: str, most_bytes: int) -> bytes:
+    """Return the body of one of the service's pages. Each question has a connection: renewed certificates are taken up.
+
+    Raises LookupError for what the service does not have, VerdictsError for another status than 200 or a body that is
+    too large, and what aiohttp and ssl raise.
+    """
+    context = ssl.create_default_context(cafile=str(tls.ca))
+    context.load_cert_chain(str(tls.cert), str(tls.key))
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(f"https://{address}{path}", ssl=context, allow_redirects=False) as response,
+    ):
+        if response.status == HTTPStatus.NOT_FOUND:
+            raise LookupError(path)
+        if response.status != HTTPStatus.OK:
+            raise VerdictsError(f"HTTP status {response.status}")
+        body = bytearray()
+        async for part in response.content.iter_any():
+            body += part
+            # A length that is not announced must not fill the operator's memory.
+            if len(body) > most_bytes:
+                raise VerdictsError(f"more than {most_bytes} bytes")
+        return bytes(body)
 
 
 def _subjects(job: JobVerdicts | None) -> set[tuple[int, str, int, str]]:

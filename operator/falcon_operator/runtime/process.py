@@ -19,13 +19,14 @@ from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.metrics import Metrics
 from falcon_operator.base.ports import LeadershipLost, lost_leadership
 from falcon_operator.base.settings import EXIT_CONFIG, Settings, SettingsError, load
+from falcon_operator.cluster.certificates.authorities import Authorities
 from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.pace import Paces
-from falcon_operator.cluster.secrets import CertificateStore
+from falcon_operator.cluster.recorder import Recorder
 from falcon_operator.cluster.transport import Transport, load_configuration
 from falcon_operator.runtime import definition_check, garbage_collector, health
 from falcon_operator.runtime.election import Election
@@ -70,16 +71,11 @@ async def operate(settings: Settings) -> None:
         await definition_check.require_current(transport)
         await aside.run(election.acquire())
         metrics.leading = True
-        store = CertificateStore(
-            transport,
-            settings.namespace,
-            settings.etcd_secret_prefix,
-            settings.gateway_secret_prefix,
-            settings.anomaly_names,
-        )
+        recorder = Recorder(transport, settings.namespace, settings.identity, clock)
+        authorities = Authorities(settings, transport, recorder, clock, folder)
         gateway_pods = GatewayPods(transport, settings.namespace, settings.gateway_selector, metrics.watch_interrupted)
         leadership = _Leadership(election, aside)
-        leader = Leader(settings, configuration, kube, store, gateway_pods, leadership, metrics, clock, folder)
+        leader = Leader(settings, configuration, kube, authorities, gateway_pods, leadership, metrics, clock)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(aside.run(_or_die(election)), name="election")
             tasks.create_task(leader.run(handle_signals), name="leader")
@@ -104,6 +100,7 @@ async def operate(settings: Settings) -> None:
             settings.webhook_names,
             settings.webhook_configuration,
         )
+        metrics.webhook_expiries = certificates.expiries
         port = settings.webhook_port
         try:
             await Webhook(port, certificates, answers, lambda: election.leading, clock, folder).run()

@@ -73,7 +73,11 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     authority: Authority, tls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "RENEWAL_SECONDS", 0.05)
-    pages = server.Pages(lambda: b"{}", CollectorRegistry(), lambda: "")
+
+    async def no_overview(_uid: str, _seconds: int) -> None:
+        return None
+
+    pages = server.Pages(lambda: b"{}", no_overview, CollectorRegistry(), lambda: "")
     context = ssl.create_default_context(cafile=str(authority.ca))
     client = authority.client("root")
     context.load_cert_chain(str(client.cert), str(client.key))
@@ -111,6 +115,11 @@ async def test_only_the_operator_gets_verdicts(service: Service, authority: Auth
     }
     found = {who: await status(service, authority, client) for who, client in asked.items()}
     assert found == {"the operator": 200, "a gateway or etcd": 403, "an agent": 0, "nobody": 0}
+    overview = "v1/overview?job=a&seconds=60"
+    found = {who: await status(service, authority, client, overview) for who, client in asked.items()}
+    assert found == {"the operator": 404, "a gateway or etcd": 403, "an agent": 0, "nobody": 0}, "no job has series"
+    for wrong in ("", "?job=a", "?job=a&seconds=-1", f"?job={65 * 'a'}&seconds=60", "?job=a&seconds=1e3"):
+        assert await status(service, authority, asked["the operator"], f"v1/overview{wrong}") == 400, wrong
     assert await status(service, authority, asked["the operator"], "metrics") == 404
 
 

@@ -24,6 +24,7 @@ from falcon_operator.api.common import API_VERSION, ObjectMeta
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.ports import NotFound, Occupant
 from falcon_operator.cluster.cache.views import Unreadable
+from falcon_operator.cluster.certificates.etcd_pods import EtcdPod, EtcdPods
 from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.daemon_sets import DaemonSets
@@ -125,7 +126,8 @@ def own_rights() -> set[Right]:
     leases = asyncio.run(_rights(lambda transport: KubeLeases(transport, "n")))
     gateways = asyncio.run(_rights(lambda transport: GatewayPods(transport, "n", "a=b")))
     secrets = asyncio.run(_rights(lambda transport: CertificateStore(transport, "n", "etcd", "falcon")))
-    return leases | gateways | secrets
+    etcd = asyncio.run(_rights(lambda transport: EtcdPods(transport, "n", "a=b")))
+    return leases | gateways | secrets | etcd
 
 
 def webhook_rights() -> set[Right]:
@@ -204,6 +206,7 @@ def _sample(kind: Any) -> Any:
         Occupant: Occupant(
             namespace="n", name="x", owner="DaemonSet", owner_api="apps/v1", owner_name="x", owner_uid="u"
         ),
+        EtcdPod: EtcdPod("x", "u", 0.0),
         Unreadable: Unreadable(ObjectMeta(name="x", namespace="n"), "odd"),
     }
     if kind in samples:

@@ -117,6 +117,12 @@ def test_options_reach_its_pod() -> None:
     assert first["podAffinityTerm"]["labelSelector"]["matchExpressions"] == [{"key": LABEL_JOB, "operator": "Exists"}]
 
 
+def test_agents_see_gpus_only_where_the_service_runs_and_the_platform_asks_for_it() -> None:
+    asked = ("--set", "anomalies.gpuSeries=true")
+    values = [Rendered(*flags).operator_env()["FALCON_GPU_SERIES"] for flags in ((), ON, asked, (*ON, *asked))]
+    assert values == ["false", "false", "false", "true"]
+
+
 def test_its_local_image_is_never_pulled() -> None:
     (container,) = pod(Rendered(*ON, "--values", str(LOCAL_VALUES)))["containers"]
     assert (container["image"], container["imagePullPolicy"]) == ("localhost/falcon/anomaly:dev", "Never")

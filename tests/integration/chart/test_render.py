@@ -177,6 +177,16 @@ def test_agents_reach_the_gateway_and_the_gateway_reaches_etcd() -> None:
     assert {"name": PORT, "containerPort": 7444} in container["ports"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--set", "etcd.replicas=3,etcd.persistence.enabled=true")])
+def test_the_operator_knows_the_pods_of_etcd_by_their_labels(flags: tuple[str, ...]) -> None:
+    chart = Rendered(*flags)
+    kind = "StatefulSet" if flags else "Deployment"
+    labels = chart(kind, "falcon-etcd")["spec"]["template"]["metadata"]["labels"]
+    wanted = dict(label.split("=") for label in chart.operator_env()["FALCON_ETCD_SELECTOR"].split(","))
+    assert wanted.items() <= labels.items()
+    assert wanted["app.kubernetes.io/component"] == "etcd"
+
+
 def test_two_gateways_keep_apart_and_to_other_nodes_than_etcd() -> None:
     chart = Rendered()
     preferred = chart.gateway_pod()["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]

@@ -240,6 +240,26 @@ def test_it_changes_and_deletes_only_what_belongs_to_a_job_or_a_pool(cluster: Ap
     assert refusal(cluster, kind, verb, dict(owner)) == ""
 
 
+@pytest.mark.parametrize(
+    ("namespace", "component", "allowed"),
+    [(NAMESPACE, "etcd", True), (NAMESPACE, "gateway", False), ("team", "etcd", False)],
+)
+def test_of_other_pods_it_restarts_those_of_its_own_etcd(
+    cluster: ApiServer, namespace: str, component: str, allowed: bool
+) -> None:
+    says = "may change and delete only what belongs to a TrainingJob of its name"
+    until(lambda: says in refusal(cluster, "Pod", "delete", None))  # the policy has taken effect
+    chart = {"app.kubernetes.io/name": "falcon", "app.kubernetes.io/instance": "falcon"}
+    labels = {**chart, "app.kubernetes.io/component": component}
+    metadata = {"name": "member", "namespace": namespace, "labels": labels}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, **SPECS["Pod"]}
+    cluster.run("kubectl", "-n", namespace, "delete", "pod", "member", "--force", "--grace-period=0")
+    cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(made))
+    done = cluster.run("kubectl", "-n", namespace, "delete", "pod", "member", "--dry-run=server", "--as", OPERATOR)
+    assert (done.returncode == 0) == allowed, done.stderr
+    assert allowed or says in done.stderr
+
+
 FENCE = {"key": "falcon.dev/fenced", "effect": "NoSchedule", "value": "gpt2"}
 FOREIGN = {"key": "maintenance", "effect": "NoSchedule"}
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

@@ -10,6 +10,7 @@ import msgspec
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.time_format import timestamp
 from kubectl_falcon.objects import Event, Job, Run, events_of, job_of, run_of
+from tests.stories.lifecycle.test_rank_groups import lose, meet
 from tests.world.running import operator, run, state, trained
 from tests.world.world import World
 
@@ -52,6 +53,16 @@ class Story:
         self.run: Run = run_of(run_body(world))
         self.events: tuple[Event, ...] = events_of(events_body(world))
         self.now = world.clock.unix()
+
+
+async def without_a_rank() -> World:
+    """Return a job whose ranks go on without one of them."""
+    world = World(replicas=3, spares=0)
+    await trained(world)
+    meet(world)
+    lose(world)
+    await run(world, operator, lambda w: w.status.ready == "2/3")
+    return world
 
 
 async def healthy() -> World:

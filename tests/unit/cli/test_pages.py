@@ -55,6 +55,18 @@ async def test_a_job_that_is_well_gets_a_short_page() -> None:
     assert "Conditions" not in page
 
 
+async def test_a_rank_that_was_lost_while_the_others_go_on_is_on_the_page_and_in_the_table() -> None:
+    story = stories.Story(await stories.without_a_rank())
+    words = " ".join(explain(story.job, story.run, story.events, now=story.now, width=100).split())
+    assert "Size 2 of 3 ranks since " in words
+    assert "Lost rank 1 on node-b at " in words
+    assert "ago): killed by SIGKILL" in words
+    assert "Elastic False" not in words, "it is among the fields"
+    line = table([row(story.job, story.run, story.now)], namespaces=False, width=None).splitlines()[1]
+    assert " 2/3 " in line
+    assert "2 of 3 ranks train; waits for a new process of rank 1" in line
+
+
 async def test_the_picture_shows_the_slowdown_the_standstill_and_the_actions(tmp_path: Path) -> None:
     story = stories.Story(await stories.replaced())
     shown = timeline(story.job, story.run, story.events, now=story.now)

@@ -252,6 +252,29 @@ def test_looks_stay_within_the_budget_and_no_job_is_left_out_for_ever(looks: Loo
     assert jobs.figures.postponed > 0
 
 
+def test_a_user_who_asks_without_end_stops_no_look(looks: Looks) -> None:
+    spent = 0.0
+
+    def cpu() -> float:
+        return spent
+
+    def two_seconds(*_: object) -> None:
+        nonlocal spent
+        spent += module.OVERVIEW_SECONDS
+
+    jobs = Jobs(ROOM, cpu)
+    now = settled(jobs)
+    looks.boards.clear()
+    turns = 12
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.overviews, "overview", two_seconds)
+        for turn in range(1, turns + 1):
+            jobs.overview("a", 7200, now)
+            jobs.look(now + turn * LOOK_SECONDS)
+    assert len(looks.boards) == turns
+    assert jobs.figures.look_seconds == pytest.approx(turns * module.OVERVIEW_SECONDS)
+
+
 def test_a_look_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(board: Board) -> list[judge.Verdict]:
         raise FloatingPointError("one job's series")

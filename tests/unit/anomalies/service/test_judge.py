@@ -59,6 +59,17 @@ def test_a_verdict_says_since_when_and_how_far_the_rank_is_from_its_peers_and_fr
     assert "wait" in found.also
 
 
+def test_a_number_that_is_mostly_zero_has_no_scale_and_names_no_rank() -> None:
+    board = Board(3)
+    board.set_phase(0.0, 10.0 * board.windows, Phase.TRAINING)
+    for window in range(board.windows):
+        for rank in range(3):
+            value = 5.0 if rank == 1 and window >= board.windows - 3 * MINUTE else 0.0
+            board.add(rank, 10.0 * (window + 1), {"output:skipped": (value,) * 3})
+    with np.errstate(all="raise"):
+        assert look(board, State(), 10.0 * board.windows)[0] == []
+
+
 def test_what_all_ranks_do_together_says_nothing_about_a_rank() -> None:
     together = job()
     on = between(together, BEGIN, together.windows)
