@@ -27,6 +27,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     lanes: tuple[int, int] | None = None  # of PCIe: in use, and possible here
     generation: tuple[int, int] | None = None  # likewise
     busy_percent: int | None = None
+    corrected: int | None = None  # ECC errors since the driver was loaded
+    memory_bytes: int | None = None  # in use
+    clock_mhz: int | None = None  # of the multiprocessors
+    degrees: int | None = None  # Celsius
+    milliwatts: int | None = None
     links: Mapping[int, bool] = {}  # by the NVLink's number: is it active
     link_recoveries: Mapping[int, int] = {}
 

@@ -78,6 +78,11 @@ def _gpu(nvml: Any, index: int) -> Gpu | None:
         lanes=_pair(device, "CurrPcieLinkWidth", "MaxPcieLinkWidth"),
         generation=_pair(device, "CurrPcieLinkGeneration", "MaxPcieLinkGeneration"),
         busy_percent=_of(used, lambda rates: int(rates.gpu)),
+        corrected=device.ask("TotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC),
+        memory_bytes=_of(device.ask("MemoryInfo"), lambda memory: int(memory.used)),
+        clock_mhz=device.ask("ClockInfo", nvml.NVML_CLOCK_SM),
+        degrees=device.ask("Temperature", nvml.NVML_TEMPERATURE_GPU),
+        milliwatts=device.ask("PowerUsage"),
         links=links,
         link_recoveries=recoveries,
         lost=device.lost,  # after all other questions

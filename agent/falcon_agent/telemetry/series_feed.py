@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from falcon_agent.telemetry.network import Traffic
-from falcon_agent.telemetry.readings import CounterReadings
+from falcon_agent.telemetry.readings import CounterReadings, Reading
 from falcon_agent.telemetry.series import SeriesWindows
 from falcon_core.anomalies.output_numbers import GRADIENTS
 from falcon_core.wire.launcher.launch import LaunchCounters
@@ -68,6 +68,16 @@ class SeriesFeed:
                 metric = _NUMBERS.get(name) or metric_name(f"output:{name}")
                 for value in values:
                     self.windows.add(rank, metric, value)
+
+    def take_gpus(self, readings: Iterable[Reading]) -> None:
+        """Take readings of the ranks' GPUs; errors are counted in a window."""
+        first = self._ranks.get(0)
+        if first is None:
+            return
+        # A launcher of the user's own is one process, and the pod's ranks are numbered through all the same.
+        for reading in readings:
+            add = self.windows.count if reading.metric == "gpu_ecc" else self.windows.add
+            add(first + reading.local_rank, reading.metric, reading.value)
 
     def end(self, phase: Phase, now: float, unix_seconds: float) -> list[bytes]:
         """End a turn; return the chunks that are to be sent."""
