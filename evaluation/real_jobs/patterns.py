@@ -127,7 +127,34 @@ _CHANGES_OF_CALLS: Final = tuple(
     for after, when in ((-100, "before"), (0, "at"), (80, "80 after"), (400, "400 after"))
 )
 
+_ROUNDS: Final[tuple[Kind, ...]] = ("rounds of 20 steps", "rounds of 50 steps", "rounds of 80 steps")
+
+_HEALTHY_ROUNDS: Final = tuple(
+    Pattern(name=f"{kind}{suffix}", kind=kind, calls=calls) for kind in _ROUNDS for calls, suffix in _CALLS
+)
+
+# A round of 20 steps is found as the iteration, and takes eight seconds: the agents have to know the healthy one first.
+_SLOW_ROUNDS: Final = tuple(
+    Pattern(
+        name=f"straggler {factor} ×, {kind}{suffix}",
+        kind=kind,
+        calls=calls,
+        iterations=3000 if kind == "rounds of 20 steps" else 1500,
+        faults=(does.straggler(factor, onset=1600 if kind == "rounds of 20 steps" else does.ONSET),),
+    )
+    for kind in _ROUNDS
+    for calls, suffix in _CALLS
+    for factor in (1.3, 1.5)
+)
+
 _FAULTS: Final = (
+    *_SLOW_ROUNDS,
+    Pattern(name="slow node, rounds of 50 steps", kind="rounds of 50 steps", faults=(does.slow_node(1.5),)),
+    Pattern(
+        name="two at once, rounds of 50 steps",
+        kind="rounds of 50 steps",
+        faults=(does.straggler(1.5), does.straggler(1.6)),
+    ),
     Pattern(name="slow from the first iteration", kind="data parallel", faults=(does.straggler(1.4, onset=0),)),
     Pattern(name="slow from the first iteration, 3D", kind="3D", faults=(does.straggler(1.9, onset=0),)),
     Pattern(name="ramp +50 % over 2 000", kind="data parallel", iterations=3500, faults=(does.ramp(0.5, 2000),)),
@@ -212,7 +239,16 @@ _FAULTS: Final = (
 )
 
 PATTERNS: Final = {
-    pattern.name: pattern for pattern in (*_HEALTHY, *_RHYTHMS, *_STRAGGLERS, *_PULSES, *_CHANGES_OF_CALLS, *_FAULTS)
+    pattern.name: pattern
+    for pattern in (
+        *_HEALTHY,
+        *_HEALTHY_ROUNDS,
+        *_RHYTHMS,
+        *_STRAGGLERS,
+        *_PULSES,
+        *_CHANGES_OF_CALLS,
+        *_FAULTS,
+    )
 }
 
 FULL: Final = (

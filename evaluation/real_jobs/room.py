@@ -13,6 +13,7 @@ from collections.abc import Callable
 from evaluation.real_jobs.chain import RankAgent
 from evaluation.real_jobs.outcome import Case, Code, Facts, Incident, Order, Outcome, Pod, Said, Seen, Taken
 from evaluation.real_jobs.patterns import PATTERNS
+from evaluation.real_jobs.rounds import ROUND_STEPS, RoundsWorld, Steps
 from evaluation.real_jobs.scene import SAMPLE_EVERY, entropy, scene_of
 from evaluation.real_jobs.world import START_UNIX_NS, World
 from falcon_core.topology.parallelism import Axis, Parallelism
@@ -35,7 +36,9 @@ class Room:
         self.case = case
         pattern = PATTERNS[case.pattern]
         self.scene = scene_of(pattern, case.world, case.level, case.seed)
-        self.world = World(self.scene, entropy(pattern, case.world, case.level, case.seed))
+        drawn = entropy(pattern, case.world, case.level, case.seed)
+        steps = ROUND_STEPS.get(pattern.kind)
+        self.world = World(self.scene, drawn) if steps is None else RoundsWorld(self.scene, drawn, steps)
         degrees = self.scene.job.parallelism
         self.layout = Parallelism(
             tensor=degrees.tensor, data=degrees.data, pipeline=degrees.pipeline, expert=degrees.expert
@@ -89,7 +92,7 @@ class Room:
             if self.made < _CRC_ITERATIONS:
                 self.crc = zlib.crc32(records.tobytes(), self.crc)
 
-    def _play(self, block: Block, begins: Ints) -> None:
+    def _play(self, block: Block | Steps, begins: Ints) -> None:
         """Play a block, or as much of it as there is before the nodes change."""
         start = self.world.now_ns
         ends = start + (block.seconds.cumsum() * 1e9).astype(int)

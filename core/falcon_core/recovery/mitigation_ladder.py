@@ -246,7 +246,7 @@ def _is_well(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     if slow.moved is not None and rebalance.is_on_its_way(state, look):
         return False
     if slow.moved is not None and look.obs.shared_unevenly and slow.link is None:
-        return rebalance.replicas_are_alike(look)
+        return rebalance.is_over(slow, look)
     return no_longer_slow(slow, look)
 
 

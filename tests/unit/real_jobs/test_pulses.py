@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from evaluation.real_jobs import effects as does
-from evaluation.real_jobs import patterns, room
-from evaluation.real_jobs.outcome import Case, Outcome
-from evaluation.real_jobs.present import Present
+from evaluation.real_jobs.outcome import Outcome
 from evaluation.real_jobs.scene import Calls, Effect, Pattern, Scene
+from tests.unit.real_jobs.playing import played
 
 
 def _played(
@@ -17,8 +16,7 @@ def _played(
     pattern = Pattern(
         name="of a test", kind="data parallel", calls=calls, iterations=480, effects=effects, faults=faults
     )
-    monkeypatch.setattr(room, "PATTERNS", {**patterns.PATTERNS, pattern.name: pattern})
-    return room.Room(Case(pattern=pattern.name, world=8, level="low", seed=11), Present).play()
+    return played(monkeypatch, pattern, world=8, level="low", seed=11)
 
 
 @pytest.mark.parametrize(("calls", "every", "factor"), [("Blocking", 3, 4.0), ("Enqueued", 4, 15.0)])

@@ -58,10 +58,18 @@ def comparable(ranks: list[RankSeen], times: Floats | None = None) -> list[RankS
     level = float(np.sort(times)[(len(times) - 1) // 2])
     factor = JUDGEMENT.same_unit_factor
     same = (level < factor * times) & (times < factor * level)
+    # Where ranks meet rarely, one that was as fast as the others still counts what they count (``signals.job.pace``).
+    healthy = np.fromiter(map(_healthy_before, timed), dtype=np.float64, count=len(timed))
+    same |= (level < factor * healthy) & (healthy < factor * level)
     if 2 * int(same.sum()) <= len(timed):
         return []
     differing = {timed[row].rank for row in np.flatnonzero(~same).tolist()}
     return [rank for rank in ranks if rank.rank not in differing]
+
+
+def _healthy_before(rank: RankSeen) -> float:
+    """Return the rank's iteration time before the onset that it reports, ns; infinite where it reports none."""
+    return float("inf") if rank.sent.onset is None else float(rank.sent.onset.before_ns)
 
 
 def _typical_ns(obs: Observation) -> Floats:
@@ -222,6 +230,9 @@ def _by_own_excess(
     windows = max(1, min(windows, in_a_report))
     shortest = min((len(rank.sent.compute_ns) for rank in ranks), default=0)
     if len(ranks) < 2 or shortest < windows * policy.consecutive:
+        return []
+    # What all ranks gained alike is no rank's own, and a minority with a known healthy level does not show it.
+    if 2 * sum(bool(rank.sent.healthy_compute_ns) for rank in ranks) <= len(ranks):
         return []
     times = medians([rank.sent.iteration_ns or [0] for rank in ranks])
     least_ns = max(least_ns, least_excess_ns(times, loss_ns))

@@ -111,7 +111,7 @@ def check(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     still_long = _is_still_long(slow, level, look)
     if still_long and _is_early(slow, look.obs):
         return Step(state)
-    state, cost = replacement_check.learned_cost(state, slow, swap_for_link.FACTS)
+    state, cost = replacement_check.learned_cost(state, slow, swap_for_link.FACTS, look.obs.now)
     state = durations.cut_short(state, slow, slow.restart.switched_at or look.obs.now)
     measured = replace(swapped, after_ns=int(level))
     if swap_for_link.did_not_help(swapped, level):

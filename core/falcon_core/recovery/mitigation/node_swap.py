@@ -90,7 +90,7 @@ def check(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     swapped = slow.swapped
     if level is None or swapped is None:
         return Step(state)
-    state, cost = replacement_check.learned_cost(state, slow, swap_for_link.FACTS)
+    state, cost = replacement_check.learned_cost(state, slow, swap_for_link.FACTS, look.obs.now)
     measured = replace(swapped, after_ns=int(level))
     if level <= (slow.times.well_ns) * (1 + look.policy.verify):
         state = durations.cut_short(state, slow, slow.restart.switched_at or look.obs.now)

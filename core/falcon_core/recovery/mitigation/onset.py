@@ -2,7 +2,8 @@
 
 A slowdown that begins here names no rank and is a suspicion (phase ``Suspected``). It begins in one of these cases:
 
-- Most ranks report an onset (``signals.changepoint.detector``).
+- Most ranks report an onset (``signals.changepoint.detector``), or a group that the others wait for where groups meet
+  rarely (``signals.job.pace``).
 - The generation's settled level is above that of the job's earlier generations.
 - The replicas of a young generation are not alike (``rebalance.since_start``).
 - A rank is suddenly slow, and micro-batches can be moved (``early_rebalance``).
@@ -33,7 +34,7 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     if level is None:
         return state
     # In a synchronous job all ranks become slow at once: an onset that only few report is their own noise.
-    if 2 * len(onsets) > len(tracked):
+    if 2 * len(onsets) > len(tracked) or len(look.obs.behind):
         return with_leader(state, _reported(state, look.obs, onsets, int(level)))
     healthy_ns = None if onsets else _healthy_ns(state, look, tracked)
     if healthy_ns is None:
@@ -46,6 +47,10 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
 
 def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level_ns: int) -> SlowIncident:
     first = sorted(onsets, key=lambda onset: onset.unix_ns)[len(onsets) // 2]
+    healthy_ns = min(first.before_ns, state.levels.healthy_ns or first.before_ns)
+    # Where groups of ranks meet rarely, the next slowest group bounds what a repair can gain.
+    if obs.others_ns is not None:
+        healthy_ns = max(healthy_ns, int(obs.others_ns))
     # A slowdown that outlives its culprit's has another reason from now on.
     outlived = any(relieved.at >= first.unix_ns / 1e9 for relieved in state.habits.relieved)
     return SlowIncident(
@@ -58,9 +63,7 @@ def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level
             reported_iteration=first.reported_iteration,
             quiet_iteration=obs.iterations if outlived else 0,
         ),
-        times=IterationTimes(
-            healthy_ns=min(first.before_ns, state.levels.healthy_ns or first.before_ns), slow_ns=level_ns
-        ),
+        times=IterationTimes(healthy_ns=healthy_ns, slow_ns=level_ns),
         loss=ski_rental.Loss(generation=obs.generation, counted_iterations=max(0, first.iteration - 1)),
     )
 

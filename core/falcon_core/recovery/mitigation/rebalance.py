@@ -21,9 +21,9 @@ what a new onset takes, for each ``APART_WINDOWS``.
 
 It needs no named rank (``UnnamedRebalance``): the plan takes the replicas' measured times, and stays as it is where
 they are alike. A weak slowdown costs more until its rank is named than moving micro-batches does. Without a name it is
-over when the replicas would take equally long for equal shares (``replicas_are_alike``). A generation that begins with
-replicas that are not alike has such a slowdown (``since_start``): a restart does not end a rank's slowness, and its
-agents need fifty iterations to learn the usual times.
+over when the replicas would take equally long for equal shares, or as long as they did before (``is_over``). A
+generation that begins with replicas that are not alike has such a slowdown (``since_start``): a restart does not end a
+rank's slowness, and its agents need fifty iterations to learn the usual times.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.mitigation.strategy import Attempt, Strategy, SubjectKind
 from falcon_core.recovery.model.actions import RESTARTS, Command, Swap, left_replicas
-from falcon_core.recovery.model.observation import Look, Observation, resumed_at
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen, resumed_at
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import (
     Culprit,
@@ -275,6 +275,27 @@ def replicas_are_alike(look: Look, least: float | None = None) -> bool:
     times = adjust_microbatches.even_seconds(look)
     least = look.policy.verify if least is None else least
     return float(times.max()) <= adjust_microbatches.healthy_seconds(times) * (1 + least)
+
+
+def is_over(slow: SlowIncident, look: Look) -> bool:
+    """Check whether nothing is left of a slowdown without a name: the replicas are alike, or each is as it was before.
+
+    Replicas may differ by nature. In a generation that was slow from its start, agents hold slow times for healthy.
+    """
+    if replicas_are_alike(look):
+        return True
+    if slow.onset.generation != look.obs.generation or slow.onset.iteration <= 1 or adjust_microbatches.hindrance(look):
+        return False
+    return all(_computes_as_before(rank, slow, look.policy) for rank in look.obs.ranks)
+
+
+def _computes_as_before(rank: RankSeen, slow: SlowIncident, policy: Policy) -> bool:
+    sent, least = rank.sent, 1 + policy.verify
+    if not rank.fresh or sent.healthy_compute_ns is None or sent.healthy_iteration_ns is None or not sent.compute_ns:
+        return False
+    if sent.healthy_iteration_ns > slow.times.healthy_ns * least:
+        return False
+    return median(sent.compute_ns[-policy.consecutive :]) <= sent.healthy_compute_ns * least
 
 
 def _moved(plan: adjust_microbatches.Plan, named: Culprit | None, before_ns: int) -> Moved:

@@ -18,6 +18,7 @@ from falcon_core.model import Cause
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.signals.job.cause import CpuEvidence
+from falcon_core.signals.job.pace import behind, pace_ns
 from falcon_core.stats.medians import Floats, Ints, Table, medians
 from falcon_core.stats.order import median_of
 from falcon_core.wire.launcher.printed import Printed
@@ -88,6 +89,11 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def tracked(self) -> bool:
         """Return whether the rank's iterations are seen."""
         return self.sent.tracking == "Tracking"
+
+    @property
+    def ended_well(self) -> bool:
+        """Return whether the rank's process has ended with exit code 0."""
+        return self.process == "Ended" and self.exit_code == 0
 
     @property
     def cpu(self) -> CpuEvidence:
@@ -284,11 +290,44 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         numbers = np.fromiter((rank.rank for rank in known), dtype=np.int64, count=len(known))
         return numbers, medians([rank.sent.compute_ns for rank in known])
 
+    @cached_property
+    def behind(self) -> Ints:
+        """Return the places in ``ranks`` of those that alone set the job's pace: [n]; none in a synchronous job.
+
+        Old reports prove nothing: the ranks of a silent pod would stay slow for as long as it is silent.
+        """
+        reporting = [row for row, rank in enumerate(self.ranks) if rank.sent.onset is not None and rank.fresh]
+        # At nearly every look of a large job none or all of the ranks report one.
+        if not reporting or 2 * len(reporting) > len(self.ranks):
+            return np.empty(0, dtype=np.int64)
+        rows = self._fresh_rows
+        before = np.full(len(self.ranks), np.inf)
+        before[reporting] = [onset.before_ns for row in reporting if (onset := self.ranks[row].sent.onset)]
+        return rows[behind(self.iteration_times.medians(rows=rows), before[rows])] if len(rows) else rows
+
+    @property
+    def _fresh_rows(self) -> Ints:
+        """Return the places of the ranks with a recent report that have counted an iteration: [n]."""
+        fresh = np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))
+        return np.flatnonzero(fresh & (self.iteration_times.lengths > 0))
+
+    @property
+    def others_ns(self) -> float | None:
+        """Return the job's iteration time, ns, if the ranks ``behind`` were as fast as the rest; None without them."""
+        if not len(self.behind):
+            return None
+        others = np.setdiff1d(self._fresh_rows, self.behind)
+        return pace_ns(self.iteration_times.medians(rows=others))
+
     def iteration_ns(self, newest: int, *, fresh: bool = False) -> float | None:
         """Return the job's iteration time: the median over the ranks of the median of their newest iterations.
 
+        Where a few ranks alone set the pace (``behind``), it is theirs.
+
         ``fresh``: of the ranks with recent reports alone. None where no rank has counted an iteration.
         """
+        if len(self.behind):
+            return median_of(self.iteration_times.medians(newest, self.behind))
         timed = self.iteration_times.lengths > 0
         if fresh:
             timed &= np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))

@@ -98,3 +98,18 @@ def test_where_no_healthy_computation_is_known_nobody_has_an_own_excess() -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # no mean of nothing
         assert measured(unknown, 3, POLICY).beyond(1.0, POLICY) == set()
+
+
+@pytest.mark.parametrize(("unknown", "named"), [([], 0), ([1], 0), ([1, 2], None)])
+def test_an_own_excess_names_a_rank_only_where_most_ranks_have_a_healthy_level(
+    unknown: list[int], named: int | None
+) -> None:
+    """Check agents of which some have no healthy level: a minority does not show what all ranks have gained."""
+    longer = {"compute_ns": [230 * MS] * 16, "iteration_ns": [290 * MS] * 16}
+    healthy_ns = {0: 180 * MS, 1: 230 * MS, 2: 230 * MS}
+    ranks = {
+        number: {**longer, "healthy_compute_ns": None if number in unknown else healthy_ns[number]}
+        for number in range(3)
+    }
+    culprit = locate(seen(ranks=ranks), POLICY, unnamed(290 * MS))
+    assert (None if culprit is None else culprit.rank) == named
