@@ -33,6 +33,10 @@ at its price, which the loss never reaches: the cost is the clairvoyant's own.
 **A price that moves** while the slowdown lasts (a spare's, as spares come and go): against a clairvoyant who pays the
 lowest price that there was, the factor for one action is at most 2 × highest ÷ lowest: 2 where it stands still.
 
+**A price that errs**: where an action is due at p and then costs c, it costs at most 1 + max(c/p, p/c) times the
+clairvoyant's best. If the loss reaches p, p + c is paid, and the best is at least the lower of both. So a price that
+has faded to a default which is too low (``faded``) costs more by their ratio, once; the measurement corrects it.
+
 **A known end** changes the rule: an action whose price exceeds all that it can still save is not taken (``due``).
 """
 
@@ -49,6 +53,7 @@ from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 
 LEARNED_FROM = 5  # newest measurements: conditions drift
 LEAST_MEASURED = 3  # with fewer, the guess counts as another one
+HALF_DAYS = 7  # after which a measurement counts half: a price that stops an action stops what would correct it
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -206,3 +211,13 @@ def learn(measured_seconds: Sequence[float], guess_seconds: float) -> float:
     newest = list(measured_seconds[-LEARNED_FROM:])
     known = newest if len(newest) >= LEAST_MEASURED else [guess_seconds, *newest]
     return sorted(known)[(len(known) - 1) // 2]
+
+
+def faded(measured_seconds: float, guess_seconds: float, age_days: int) -> float:
+    """Return what a measurement of this age counts as: it nears the guess, by half of the distance each ``HALF_DAYS``.
+
+    Raises InvalidInputError for a negative age.
+    """
+    if age_days < 0:
+        raise InvalidInputError(f"a measurement of {age_days} days")
+    return guess_seconds + (measured_seconds - guess_seconds) * math.pow(0.5, age_days / HALF_DAYS)

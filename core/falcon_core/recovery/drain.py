@@ -235,6 +235,6 @@ def _concluded(state: RecoveryState, obs: Observation) -> Step:
     if not training(obs, seen_before=move.iterations > 0 or state.levels.healthy_ns is not None):
         return Step(state)
     seconds = max(0.0, resumed_at(obs) - move.switched_at)
-    guess = state.overheads.get(replace_node.TYPE, replace_node.FACTS.default_seconds)
-    state = with_measured(replace(state, move=None), replace_node.TYPE, seconds, guess)
+    default = replace_node.FACTS.default_seconds
+    state = with_measured(replace(state, move=None), replace_node.TYPE, seconds, default_seconds=default, now=obs.now)
     return Step(state, events=[MoveClosed(incident=move, seconds=seconds)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery import drain, mitigation_ladder
+from falcon_core.recovery.cost import learned_prices
 from falcon_core.recovery.diagnosis import microbatch_normalization
 from falcon_core.recovery.failslow import incidents
 from falcon_core.recovery.failstop import hangs, restart_ladder, setup_retries
@@ -28,7 +29,7 @@ replace = msgspec.structs.replace
 def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once. The caller stores the state before it carries out the commands."""
     look = replace(look, obs=microbatch_normalization.evened(look))
-    taken = _ladders(state, look)
+    taken = _ladders(learned_prices.step(state, look.obs.now), look)
     state = rebalance.carried(taken.state, taken.commands, look)
     state = rebalance.step(state, look)
     state = probe_controller.step(state, look)

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from falcon_core.planning.errors import InvalidInputError
 from falcon_core.planning.ski_rental import (
+    HALF_DAYS,
     Candidate,
     Choice,
     Loss,
     accumulate,
     due,
+    faded,
     learn,
     next_strategy,
     wait_or_drop,
@@ -132,3 +135,15 @@ def test_never_more_than_twice_the_clairvoyants_cost(duration: float, excess: fl
             break
     best = min(duration * excess, price)
     assert lost.seconds + paid <= 2 * best + 2 * step * excess + 1e-6
+
+
+@given(seconds=st.floats(0.0, 1e5), guess=st.floats(1.0, 100.0), days=st.integers(0, 400))
+def test_a_measurement_counts_half_after_each_week(seconds: float, guess: float, days: int) -> None:
+    now, later = (faded(seconds, guess, age) for age in (days, days + HALF_DAYS))
+    assert later - guess == pytest.approx((now - guess) / 2, abs=1e-6)
+    assert faded(seconds, guess, 0) == pytest.approx(seconds)
+
+
+def test_a_measurement_of_the_future_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="-1 days"):
+        faded(10.0, 13.0, -1)

@@ -136,6 +136,20 @@ def test_a_price_that_moves_costs_its_spread(prices: list[float], lasts: float) 
     assert loss + paid <= 2 * max(prices) / min(prices) * clairvoyant + 2 * STEP
 
 
+@settings(deadline=None, derandomize=True)
+@given(price=st.floats(0.5, 5.0), costs=st.floats(0.5, 5.0), lasts=st.floats(0.1, 20.0))
+def test_a_price_that_errs_costs_at_most_its_error(price: float, costs: float, lasts: float) -> None:
+    """Check an action that ends the loss and is due at one price, but costs another one."""
+    act, loss, paid = Candidate(name="act", overhead_seconds=price), 0.0, 0.0
+    for _ in range(round(lasts / STEP)):
+        if due(act, Loss(seconds=loss)):
+            paid = costs
+            break
+        loss += STEP
+    clairvoyant = min(round(lasts / STEP) * STEP, costs)
+    assert loss + paid <= (1 + max(costs / price, price / costs)) * clairvoyant + 2 * STEP
+
+
 # -- a known end -------------------------------------------------------------------------------------------------------
 
 

@@ -79,19 +79,20 @@ def level_after(look: Look, windows: int) -> float | None:
     return look.obs.iteration_ns(look.policy.consecutive) if done >= windows * look.policy.consecutive else None
 
 
-def learned_cost(state: RecoveryState, slow: SlowIncident, facts: StrategyType) -> tuple[RecoveryState, float | None]:
+def learned_cost(
+    state: RecoveryState, slow: SlowIncident, facts: StrategyType, now: float
+) -> tuple[RecoveryState, float | None]:
     """Learn for how long training stood still for a strategy; the second value is that time [s], None: not known."""
     if slow.restart.trained_at is None or slow.restart.switched_at is None:
         return state, None
     cost = max(0.0, slow.restart.trained_at - slow.restart.switched_at)
-    guess = state.overheads.get(facts.name, facts.default_seconds)
-    return with_measured(state, facts.name, cost, guess), cost
+    return with_measured(state, facts.name, cost, default_seconds=facts.default_seconds, now=now), cost
 
 
 def _judged(state: RecoveryState, level: float, helped: Collection[SlowIncident], look: Look) -> Step:
     """Close the incidents whose nodes were replaced, and learn what the restart cost. ``helped``: these did."""
     slow, checked = together.first_of(state), _checked(state)
-    state, cost = learned_cost(state, slow, replace_node.FACTS)
+    state, cost = learned_cost(state, slow, replace_node.FACTS, look.obs.now)
     closed: list[Event] = [
         SlowClosed(
             incident=incident,

@@ -466,6 +466,6 @@ def _close(state: RecoveryState, obs: Observation) -> Step:
     closed = StopClosed(incident=incident, resumed=True, seconds=max(0.0, at - incident.since))
     # Only a single plain restart shows what a restart costs: a recurrence or another node takes longer.
     if [step.what for step in incident.done] == ["Restart"]:
-        guess = state.overheads.get(restart_budget.TYPE, restart_budget.DEFAULT_OVERHEAD_SECONDS)
-        state = with_measured(state, restart_budget.TYPE, max(0.0, at - incident.done[0].at), guess)
+        default, took = restart_budget.DEFAULT_OVERHEAD_SECONDS, max(0.0, at - incident.done[0].at)
+        state = with_measured(state, restart_budget.TYPE, took, default_seconds=default, now=obs.now)
     return Step(replace(state, stop=None), events=[closed])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from falcon_core.planning.ski_rental import LEARNED_FROM, learn
+from falcon_core.planning.ski_rental import LEARNED_FROM, faded, learn
 from falcon_core.recovery.model.failure import Attempt, Departure, HangIncident, Outage, Repeat, Retried, StopIncident
 from falcon_core.recovery.model.planned_move import LeavingNode, PlannedMove
 from falcon_core.recovery.model.policy import Policy
@@ -36,6 +36,7 @@ from falcon_core.recovery.model.treatments import Sharing, SlowPair
 from falcon_core.signals.changepoint.generation_level import Level
 
 replace = msgspec.structs.replace
+DAY_SECONDS = 86_400.0
 MOST_NODES = 8  # that have a slowdown open: with a failure and a hang they fit into a status
 
 
@@ -83,6 +84,7 @@ class Habits(Stored, frozen=True, kw_only=True):
     durations: list[Lasted] = []  # lengths of earlier slowdowns
     slow_pairs: list[SlowPair] = []  # links that roles were exchanged against
     measured: dict[str, list[float]] = {}  # newest standstills, seconds by strategy
+    measured_at: dict[str, list[float]] = {}  # when each of them was measured; those of earlier operators lack it
     repeats: list[Repeat] = []  # failures that may come again
     outage: Outage | None = None  # the newest one
 
@@ -107,7 +109,7 @@ class RecoveryState(Stored, frozen=True, kw_only=True):
     moved_at: float = 0.0  # when the newest planned move began its restart
     attempts: list[Attempt] = []
     awaiting: Awaiting | None = None  # failure at a program's start without a repair yet (``failstop.restart_ladder``)
-    overheads: dict[str, float] = {}  # standstills as learned from ``Habits.measured``, seconds by strategy
+    overheads: dict[str, float] = {}  # standstills as learned from ``Habits.measured`` (``cost.learned_prices``)
     departures: list[Departure] = []  # nodes that the job has left, oldest first
     exposure: Exposure = Exposure()
 
@@ -138,15 +140,37 @@ class RecoveryState(Stored, frozen=True, kw_only=True):
         return [slow.culprit for slow in self.slowdowns if slow.culprit is not None]
 
 
-def with_measured(state: RecoveryState, strategy: str, seconds: float, guess_seconds: float) -> RecoveryState:
-    """Return the state after a strategy made training stand still for so long; ``guess_seconds``: its price so far."""
-    measured = [*state.habits.measured.get(strategy, []), round(seconds, 2)][-LEARNED_FROM:]
-    learned = round(learn(measured, guess_seconds), 2)
-    return replace(
-        state,
-        overheads={**state.overheads, strategy: learned},
-        habits=replace(state.habits, measured={**state.habits.measured, strategy: measured}),
+def with_measured(
+    state: RecoveryState, strategy: str, seconds: float, *, default_seconds: float, now: float
+) -> RecoveryState:
+    """Return the state after a strategy made training stand still for so long; ``default_seconds``: our estimate."""
+    habits = state.habits
+    known = habits.measured.get(strategy, [])
+    times = [*measured_times(state, strategy, now), now]
+    after = replace(
+        habits,
+        measured={**habits.measured, strategy: [*known, round(seconds, 2)][-LEARNED_FROM:]},
+        measured_at={**habits.measured_at, strategy: times[-LEARNED_FROM:]},
     )
+    return with_learned(replace(state, habits=after), strategy, default_seconds=default_seconds, now=now)
+
+
+def measured_times(state: RecoveryState, strategy: str, now: float) -> list[float]:
+    """Return when each of a strategy's standstills was measured; ``now`` for those that were stored without a time."""
+    known, times = state.habits.measured.get(strategy, []), state.habits.measured_at.get(strategy, [])
+    return [*[now] * (len(known) - len(times)), *times][-len(known) :] if known else []
+
+
+def with_learned(state: RecoveryState, strategy: str, *, default_seconds: float, now: float) -> RecoveryState:
+    """Return the state with the price that a strategy's measurements make now, each by its age in whole days."""
+    known = state.habits.measured.get(strategy, [])
+    times = measured_times(state, strategy, now)
+    counted = [
+        faded(seconds, default_seconds, max(0, int((now - at) // DAY_SECONDS)))
+        for seconds, at in zip(known, times, strict=True)
+    ]
+    learned = round(learn(counted, default_seconds), 2)
+    return replace(state, overheads={**state.overheads, strategy: learned})
 
 
 def numbered(state: RecoveryState, slow: SlowIncident, policy: Policy) -> tuple[RecoveryState, SlowIncident]:
