@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_core.times import PATIENCE_SECONDS
 from falcon_operator.base.ports import ContainerView
 from tests.world.running import idle, operator, run, runs, state, trained
 from tests.world.world import World
@@ -46,6 +47,37 @@ async def test_a_pod_that_is_about_to_end_is_named() -> None:
     world.terminate(0)
     name = world.pod_of(0).name
     await run(world, operator, lambda w: w.status.summary.startswith(f"pod {name} got a signal to end"))
+
+
+async def test_a_rank_that_runs_on_after_the_others_have_ended_well_is_named() -> None:
+    world = World(replicas=3)
+    await trained(world)
+    for rank in (0, 2):
+        world.end_rank(rank, exit_code=0)
+    where = f"pod {world.pod_of(1).name}, node {world.node_of(1).name}"
+    ended = f"2 of 3 ranks have ended with exit code 0, and rank 1 ({where}) runs on"
+    await run(world, operator, lambda w: w.status.summary == ended)
+    await run(world, operator, lambda w: w.status.summary.startswith("stalled since "))
+    assert world.status.summary.endswith(f": {ended}")
+    (ready,) = [each for each in world.status.conditions if each.type == "Ready"]
+    assert (ready.status, ready.reason) == ("False", "Stalled")
+    assert ready.message.startswith(f"{ended}, but no rank has made progress since")
+
+
+async def test_a_rank_that_uploads_for_long_after_the_others_have_ended_well_is_left_alone() -> None:
+    world = World(replicas=3)
+    await trained(world)
+    world.hanging = True  # all make no calls, and rank 0 is in none
+    for rank in (1, 2):
+        world.end_rank(rank, exit_code=0)
+    world.moved_unix -= PATIENCE_SECONDS  # its last call was so long ago
+    until = world.clock.seconds + 60
+    await run(world, operator, lambda w: w.clock.seconds > until, seconds=90)
+    assert runs(1)(world)
+    assert world.intent.recovery.hang is None
+    assert not world.status.diagnoses
+    world.end_rank(0, exit_code=0)
+    await run(world, operator, state("Succeeded"))
 
 
 async def test_a_rank_that_had_ended_before_does_not_make_the_pod_done() -> None:

@@ -8,8 +8,9 @@ import msgspec
 
 from falcon_operator.api.warmpool import ClaimLimits, SpareStatus
 from falcon_operator.intent.placement.last_resort import PLACE_SECONDS
+from falcon_operator.job.decide import LEAVE_SECONDS
 from tests.stories.slowdowns.test_return import left_slow, take_spares
-from tests.world.running import idle, operator, run, state, trained
+from tests.world.running import idle, operator, reasons, run, state, trained
 from tests.world.world import Node, World
 
 replace = msgspec.structs.replace
@@ -105,6 +106,38 @@ async def lost_without_a_spare() -> World:
     await run(world, operator, lambda w: w.exclusions, seconds=60)
     lost.ready = False
     return world
+
+
+async def test_a_replacement_after_long_training_releases_no_pod_of_its_peers() -> None:
+    """The time that the generation before had trained counted for the deadline to find nodes: all were released."""
+    world = World(spares=0, spec={"schedulingDeadlineSeconds": 20})
+    world.edit_spec(warm_pool_ref=None)
+    world.nodes["free"] = Node("free", False)
+    await trained(world)
+    begun = world.clock.seconds
+
+    def replaced(world: World) -> bool:
+        """Slow the node down in the middle of a run: another one would have another operator, with a new clock."""
+        if world.intent.membership.generation == 1:
+            world.node_of(0).slow = 4.0 if world.clock.seconds > begun + 30 else 1.0
+        return world.intent.membership.generation > 1 and world.status.state == "Running"
+
+    await run(world, operator, replaced, seconds=200)
+    assert world.intent.membership.generation == 2
+    assert world.node_of(0).name == "free"
+    assert len(world.made) == 4
+    assert "GangReleased" not in reasons(world)
+
+
+async def test_a_pod_that_leaves_after_long_training_may_end_by_itself() -> None:
+    """The time that the generation before had trained counted for the time that a pod has to end its processes."""
+    world = World(spec={"mitigation": {"mode": "Enforce"}})
+    await trained(world)
+    await idle(world, operator, LEAVE_SECONDS + 10)
+    left = world.pod_of(2)
+    world.node_of(2).cordoned = True
+    await run(world, operator, lambda w: w.intent.membership.generation == 2, seconds=120)
+    assert not left.deleting_at or left.state == "Stopped", "its processes save before they end"
 
 
 async def test_after_a_gang_was_released_the_job_takes_a_spare_again() -> None:

@@ -141,13 +141,22 @@ def _at_rest(table: _Table) -> Flags:
 
 
 def nobody_waits(obs: Observation) -> bool:
-    """Check that no rank is inside a call by its own report: each rank saves, evaluates or waits for data by itself."""
-    return bool(obs.ranks) and all(
+    """Check that no rank is inside a call by its own report: each rank saves, evaluates or waits for data by itself.
+
+    Ranks that have ended well are inside no call. Where all have, no rank is left that could wait or not.
+    """
+    left = [rank for rank in obs.ranks if not rank.ended_well]
+    return bool(left) and all(
         reports_all(rank)
         and all(comm.entered in (None, comm.finished) for comm in rank.sent.comms)
         and all(pair.sending or pair.entered == pair.finished for pair in rank.sent.pairs)
-        for rank in obs.ranks
+        for rank in left
     )
+
+
+def is_ending(obs: Observation) -> bool:
+    """Check whether some ranks have ended well, and no rank that runs on waits inside a call: it may save or upload."""
+    return any(rank.ended_well for rank in obs.ranks) and nobody_waits(obs)
 
 
 def waits(rank: RankSeen) -> bool:

@@ -6,7 +6,8 @@ a stall becomes an incident only when it lasts:
 
 - soon, if the awaited ranks do not run at all;
 - later, if they run now and then or wait for a device, as a rank that writes a file does;
-- late, if they work, if no rank can be named, or if no rank waits inside a call.
+- late, if they work, if no rank can be named, or if no rank waits inside a call;
+- never, if ranks have ended well and none of the others waits inside a call: these may save or upload for hours.
 
 A hang that has cost what a restart costs is ended by a restart, on the ladder for fail-stop: ``due`` says when.
 """
@@ -21,7 +22,7 @@ import msgspec
 from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Severity
 from falcon_core.planning.restart_price import RestartPrice, restart_price
-from falcon_core.recovery.diagnosis.communicator_progress import Counts, nobody_waits, place, progress
+from falcon_core.recovery.diagnosis.communicator_progress import Counts, is_ending, nobody_waits, place, progress
 from falcon_core.recovery.failstop.output_evidence import could_answer, raised, said_last
 from falcon_core.recovery.model.events import HangClosed
 from falcon_core.recovery.model.failure import Awaited, Fault, HangFinding, HangIncident, StackGroup
@@ -136,7 +137,7 @@ def step(state: RecoveryState, look: Look) -> Step:
     since = stalled_since(look.obs)
     if state.hang is not None:
         return _follow(state, state.hang, look, stalled=since is not None)
-    if since is None or state.stop is not None:
+    if since is None or state.stop is not None or is_ending(look.obs):
         return Step(state)
     # A raised error explains the stall at once. Any other stall may be a checkpoint or an evaluation.
     patience = 0.0 if raised(look.obs, look.policy.judge) else IDLE_SECONDS

@@ -12,7 +12,7 @@ from falcon_core.errors.last_words import LastWords
 from falcon_core.errors.taxonomy import Exit, classify_exit
 from falcon_core.errors.tracebacks import exception_type
 from falcon_core.model import Severity
-from falcon_core.recovery.diagnosis.communicator_progress import nobody_waits, waits
+from falcon_core.recovery.diagnosis.communicator_progress import is_ending, nobody_waits, waits
 from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.signals.job.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, RAISED_SECONDS
@@ -51,13 +51,14 @@ def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
 
     A rank has failed if it printed an error that ends a program, ``RAISED_SECONDS`` ago at least, has made no call
     since then, and its stack shows that it has left its program; or if its program is over while others are inside a
-    collective, whatever it printed. Where no rank waits inside a call, each rank may save or evaluate by itself.
+    collective, whatever it printed. Where no rank waits inside a call, each rank may save or evaluate by itself, unless
+    others have ended well: then the program of each is over, or about to be.
     """
     running = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
     may_have_failed = any(rank.printed or has_ended(rank) for rank in running)
     if not obs.running or not may_have_failed or not all(map(_is_still, running)):
         return []
-    if len(obs.ranks) > 1 and nobody_waits(obs):
+    if len(obs.ranks) > 1 and nobody_waits(obs) and not is_ending(obs):
         return []
     # If some rank's interpreter answers, one that does not has left its program or stands still.
     interpreters_answer = any(rank.sent.stack for rank in running)

@@ -108,6 +108,31 @@ def test_where_nobody_is_inside_a_call_nobody_is_waited_for() -> None:
     assert step(STATE, Look(outside, POLICY)).state.hang is None
 
 
+def _after_others_ended(waits: bool) -> Any:
+    """Return ranks 1 and 2 that have ended with exit code 0, while rank 0 is silent: inside a call, or not."""
+    counts = CommSignals(comm=7, size=3, place=0, entered=40 + waits, finished=40)
+    obs = stalled(2 * PATIENCE_SECONDS, inside=(), comms=[counts])
+    ended = [replace(rank, process="Ended", exit_code=0) if rank.rank else rank for rank in obs.ranks]
+    return replace(obs, ranks=ended)
+
+
+def test_a_rank_that_runs_on_by_itself_after_the_others_have_ended_well_does_not_hang() -> None:
+    obs = _after_others_ended(waits=False)
+    assert nobody_waits(obs)
+    assert step(STATE, Look(obs, POLICY)).state.hang is None
+
+
+def test_a_rank_that_waits_in_a_call_for_ranks_that_have_ended_well_hangs() -> None:
+    obs = _after_others_ended(waits=True)
+    assert not nobody_waits(obs)
+    assert step(STATE, Look(obs, POLICY)).state.hang is not None
+
+
+def test_where_all_ranks_have_ended_well_none_is_left_that_could_wait() -> None:
+    obs = _after_others_ended(waits=False)
+    assert not nobody_waits(replace(obs, ranks=obs.ranks[1:]))
+
+
 @pytest.mark.parametrize(
     "zero",
     [

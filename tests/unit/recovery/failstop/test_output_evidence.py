@@ -174,6 +174,19 @@ def test_where_nobody_waits_each_rank_may_save_by_itself() -> None:
     assert fault_of(replace(obs, ranks=rest)) is None
 
 
+def test_after_others_have_ended_well_an_error_is_a_failure_of_the_rank_that_runs_on() -> None:
+    obs = standing()
+    rest = [
+        replace(rank, sent=replace(rank.sent, comms=[CommSignals(comm=7, size=3, place=0, entered=40, finished=40)]))
+        if rank.rank == 1
+        else replace(rank, process="Ended", exit_code=0)
+        for rank in obs.ranks
+    ]
+    fault = fault_of(replace(obs, ranks=rest))
+    assert fault is not None
+    assert fault.rank == 1
+
+
 def test_without_a_stack_of_its_own_it_counts_where_others_show_theirs() -> None:
     """An interpreter that is torn down answers no more; one that never answered shows nothing."""
     obs = standing(stack=[])
