@@ -27,7 +27,7 @@ _TABLES: Final = {  # of part one: who wrote the lines; None is not known
     "catalogue_condition.txt": Source.CONDITION,
     "catalogue_output.txt": Source.OUTPUT,
 }
-_OBJECTS: Final = ("messages.jsonl", "held_out_1.jsonl", "held_out_2.jsonl", "held_out_3.jsonl", "held_out_4.jsonl")
+_OBJECTS: Final = ("messages.jsonl", *(f"held_out_{number}.jsonl" for number in range(1, 7)))
 
 
 class Labelled(msgspec.Struct, frozen=True):

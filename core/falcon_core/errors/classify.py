@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from falcon_core.errors import patterns
+from falcon_core.errors.quantities import with_shortfall, without_zeros
 from falcon_core.errors.table import Benign, Domain, ErrorClass, Rule, Source, Table, xid_pattern
 from falcon_core.model import Severity
 from falcon_core.text import clean
@@ -27,6 +28,12 @@ MOST_FINDINGS: Final = 1000  # of one chunk
 _BLOCK: Final = 16  # lines that the first look takes at once
 _FEW: Final = 2  # of them that are judged one by one: a look costs more than a line
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])?")
+# Monitors write a condition's name as one word, such as GPUFallenOffBus or gpu_count.
+_NAME_ENDS: Final = re.compile(
+    rb"_|(?<=[a-z\d])(?=[A-Z][a-zA-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+    rb"|(?<=GPU)(?=[A-Z])|(?<=NIC)(?=[A-Z])|(?<=ECC)(?=[A-Z])|(?<=NVLink)(?=[A-Z])|(?<=IB)(?=[A-Z][a-z])"
+)
+_UNITS: Final = re.compile(rb"NV Link|NV Switch|Infini Band|PC Ie|Ro CE|Core DNS")
 _PREFIX: Final = patterns.compiled(
     rb"^(?:\s*(?:\[\d+,\d+\]<std\w+>:"
     rb"|\[?(?:rank|default|worker|trainer|node)[ _-]?\d+\]?:|\d+: |\(\w[\w.]* pid=\d+(?:, ip=[\d.a-f:]+)?\)"
@@ -176,7 +183,29 @@ class Classifier:
                 self._judge(line, number, source, raised, ended=ended, quiet=quiet) for number, line in enumerate(lines)
             )
             return worst(each for each in judged if each is not None)
+        if source is Source.CONDITION:
+            return self._of_report([without_zeros(_bounded(line)) for line in lines])
         return worst(self._findings(lines, source))
+
+    def _of_report(self, lines: list[bytes]) -> Finding | None:
+        """Judge a report on a node: by its words, by its names as words, and by the numbers that it compares."""
+        source = Source.CONDITION
+        found = worst(self._findings(lines, source))
+        if found is not None and not found.error_class.vague:
+            return found
+        open_lines = [line for line in lines if self._may_tell_more(line)]
+        if found is None:
+            found = worst(self._findings([_spelt_out(line) for line in open_lines], source))
+        if found is None or found.error_class.vague:
+            short = worst(self._findings([short for line in open_lines if (short := with_shortfall(line))], source))
+            return short or found
+        return found
+
+    def _may_tell_more(self, line: bytes) -> bool:
+        """Check whether names and numbers in a line may show a fault: the condition holds, and nothing excuses it."""
+        text = _stripped(line)
+        excused = b"=False" in text or any(benign.search(text) is not None for benign in self._announced)
+        return not excused and (self._base is None or self._base._may_tell_more(line))
 
     def chunk(self, text: str | bytes, source: Source | None = None, most: int = MOST_FINDINGS) -> list[Finding]:
         """Judge the lines of a piece of output, in order; at most ``most`` findings."""
@@ -283,6 +312,11 @@ def _lines(text: str | bytes) -> list[bytes]:
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
     return data.replace(b"\r", b"\n").split(b"\n")
+
+
+def _spelt_out(line: bytes) -> bytes:
+    """Return the line with the names in it as words: "GPUFallenOffBus=True" is "GPU Fallen Off Bus=True"."""
+    return _UNITS.sub(lambda found: found.group().replace(b" ", b""), _NAME_ENDS.sub(b" ", line))
 
 
 def _bounded(line: bytes) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+from typing import Final
 
 import msgspec
 
@@ -17,6 +19,12 @@ RULES_PATH = "spec.recovery.rules"
 MOST_JOBS = 256  # with rules of their own, whose judges are kept
 _REMEMBERED = 4096  # words
 _TYPE_ENDS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Group", "Warning")  # of exceptions without words
+
+# Words that stand before advice and details as a type stands before its message.
+_LABEL: Final = re.compile(
+    r"Action|Advice|Cause|Context|Description|Details?|Help|Hint|Host|Note|Reason|Remedy|Result|See|Solution|Status"
+    r"|Step|Suggestion|Tip|Usage"
+)
 
 
 class Judge:
@@ -167,6 +175,8 @@ def _is_raised(text: str) -> bool:
     name = _exception_type(text)
     head = _before_place(text)
     bare = ": " not in head and not head.endswith(":")
+    if _LABEL.fullmatch(name) is not None:
+        return False
     # "ERROR: …" names a level. A bare word is a type only if it is named like one: "Retrying (…" is printed.
     return "." in name or (name[:1].isupper() and not name.isupper() and (not bare or name.endswith(_TYPE_ENDS)))
 

@@ -156,7 +156,8 @@ def _pieces(line: str) -> list[str]:
     if len(line) <= MOST_CHARACTERS - _MOST_PLACE:
         return []
     step = _PIECE - _OVERLAP
-    return [line[at : at + _PIECE] for at in range(0, min(len(line), _MOST_PIECES * step), step)]
+    # The piece before holds an end that is no longer than the overlap, with the words that stand before it.
+    return [line[at : at + _PIECE] for at in range(0, min(len(line) - _OVERLAP, _MOST_PIECES * step), step)]
 
 
 def printed_text(line: str) -> str:

@@ -32,6 +32,8 @@ _BOX_LINE: Final = re.compile(r"^[│┃|] ?(?P<text>.*?)\s*[│┃|]?$")
 _BOX_FRAME: Final = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+)(?: in (?P<function>\S+))?$")
 # Errors that the interpreter reports and leaves: no program ends with them.
 _LEFT: Final = re.compile(r"^(?:Exception ignored (?:in|while|on)\b|--- Logging error ---$)")
+# What such an error says of the disk holds for all that the process writes.
+_OF_DISK: Final = re.compile(r"^OSError: \[Errno (?:5|28|30|122)\] ")
 # ray/exceptions.py: a worker's error is raised again in its driver, below a line that names the worker.
 _HANDED: Final = re.compile(r"\bray::.{0,200}?\((?P<whose>pid=\d+(?:, ip=[^,)]+)?)")
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
@@ -87,6 +89,12 @@ class _Traceback:
         # The innermost frame often lies in a library. The program's own line helps its owner more.
         if not any(part in frame["file"] for part in _LIBRARIES):
             self._own = frame
+
+    def raises(self, text: str) -> bool:
+        """Check whether the line below the traceback names what the program raised, or what befell its disk."""
+        if self.is_left:
+            return _OF_DISK.match(text) is not None
+        return _RAISED.match(text) is not None or _SYNTAX.match(text) is not None
 
     @property
     def place(self) -> str:
@@ -146,9 +154,7 @@ class Tracebacks:
             self._note(text, mark)
             return None
         del self._open[mark]
-        if traceback.is_left or not (_RAISED.match(text) or _SYNTAX.match(text)):
-            return None
-        return Raised(text, traceback.place, traceback.mark or others_mark(mark))
+        return Raised(text, traceback.place, traceback.mark or others_mark(mark)) if traceback.raises(text) else None
 
     def _note(self, text: str, mark: str) -> None:
         if text and not text[0].isspace():

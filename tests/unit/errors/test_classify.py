@@ -13,6 +13,7 @@ from falcon_core.errors.classify import (
     worst,
 )
 from falcon_core.errors.judge import shipped_judge
+from falcon_core.errors.table import Source
 from tests.unit.errors.lines import labelled
 
 ECC = """step 812 | loss 2.31
@@ -43,6 +44,23 @@ def test_a_whole_log_is_told_by_its_own_cause(log: str, name: str) -> None:
     found = worst(shipped_judge().classifier.chunk(log))
     assert found is not None
     assert found.name == name
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("FATAL: last checkpoint failed: No space left on device", "DiskFull"),
+        ("previous save failed: No space left on device", "DiskFull"),
+        ("last upload failed: 503 Service Unavailable", "StorageUnavailable"),
+        ("last attempt failed: 503 Service Unavailable", "StorageUnavailable"),
+        ("previous attempt failed with NCCL timeout; resuming from checkpoint step 4000", ""),
+        ("restored from step 800 after the last run was killed by SIGKILL", ""),
+        ("previous save failed at step 300 and was discarded", ""),
+    ],
+)
+def test_a_failed_save_of_this_run_is_no_end_of_an_earlier_one(line: str, name: str) -> None:
+    found = worst(shipped_judge().classifier.chunk(line))
+    assert (found.name if found is not None else "") == name
 
 
 def test_a_finding_says_what_matched_and_where() -> None:
@@ -120,3 +138,70 @@ def test_a_chunk_says_what_its_lines_say(lines: list[str]) -> None:
     classifier = shipped_judge().classifier
     alone = [finding.name for line in lines if (finding := classifier.line(line)) is not None]
     assert [finding.name for finding in classifier.chunk("\n".join(lines))] == alone
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("AcceleratedHardwareReady False SomeReason: of 8 GPUs", "GpuDriverError"),
+        ("RdmaHealthy=False NoReasonGiven", "NicLost"),
+        ("HardwareHealth=False SomeReason", "UnknownNodeFault"),
+        ("AcceleratedHardwareReady True AllGood", None),
+        ("ContainerRuntimeUnhealthy=False NoProblem", None),
+        ("VMEventScheduled=False NoVMEventScheduled", None),
+        ("node gpu-3 was uncordoned, NodeHealth=True", None),
+    ],
+)
+def test_a_condition_that_should_hold_is_a_fault_only_where_it_does_not(line: str, name: str | None) -> None:
+    found = shipped_judge().classifier.line(line, Source.CONDITION)
+    assert (found.name if found is not None else None) == name
+
+
+def test_a_status_of_cuda_is_a_finding_whatever_call_returned_it() -> None:
+    words = "JaxRuntimeError: INTERNAL: Failed to query event: CUDA_ERROR_NVLINK_UNCORRECTABLE: an error"
+    found = shipped_judge().classifier.line(words, Source.OUTPUT, raised=True)
+    assert found is not None
+    assert found.name == "NvlinkError"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("SomeGPUFallenOffBusHere=True on slot 5", "GpuLost"),
+        ("gpu_thing: GPU_COUNT expected 8, got 6", "GpuLost"),
+        ("GPUOddPartFailure=True", "GpuFault"),
+        ("HardwareOddPartFault=True", "UnknownNodeFault"),
+        ("SomeGPUFallenOffBusHere=False", None),
+        ("odd_nvlink_check: PASSED", None),
+        ("Some_odd_part=True", None),
+    ],
+)
+def test_the_name_of_a_condition_is_read_as_words(line: str, name: str | None) -> None:
+    found = shipped_judge().classifier.line(line, Source.CONDITION)
+    assert (found.name if found is not None else None) == name
+
+
+def test_names_in_the_output_of_a_rank_are_not_read_as_words() -> None:
+    assert shipped_judge().classifier.line("SomeGPUFallenOffBusHere=True", Source.OUTPUT) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "source", "name"),
+    [
+        ("HTCondor: startd of gpu-4 vanished, no update for 1200 seconds", Source.CONDITION, "LostConnection"),
+        ("event DeviceMissing: accelerator 0000:9d:00.0 no longer enumerated", Source.CONDITION, "GpuLost"),
+        ("[ 812.4] habanalabs hl2: device is gone, all register reads return 0xffffffff", Source.KERNEL, "GpuLost"),
+        ("[ 455.0] devdrv hbm ecc: device 3 multi-bit error reported", Source.KERNEL, "EccError"),
+        ("[ 15.4] newchip 0000:41:00.0: firmware crashed, device is dead", Source.KERNEL, "PcieError"),
+        ("[ 15.4] xhci_hcd 0000:00:14.0: controller is dead", Source.KERNEL, ""),
+    ],
+)
+def test_a_part_and_what_befell_it_are_read_in_any_drivers_words(line: str, source: Source, name: str) -> None:
+    finding = shipped_judge().classifier.line(line, source)
+    assert (finding.name if finding is not None else "") == name
+
+
+def test_a_line_of_information_is_no_error_whatever_its_words() -> None:
+    ended = "coordination_service.cc:686] /job:jax_worker/replica:0/task:3 has disconnected from coordination service."
+    assert shipped_judge().last_words(f"I0000 00:00:1711301822.558010  981991 {ended}").error_class == ""
+    assert shipped_judge().last_words(f"E0000 00:00:1711301822.558010  981991 {ended}").error_class == "RemoteError"

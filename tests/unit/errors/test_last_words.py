@@ -170,3 +170,20 @@ def test_what_a_nodes_condition_would_mean_means_nothing_in_a_programs_mouth(sai
     words = JUDGE.words(said)
     kind = shipped().get(words.error_class) if words.error_class else None
     assert kind is None or kind.severity is not Severity.SEV1 or not kind.of_hardware
+
+
+def test_a_log_that_cannot_be_written_tells_of_a_full_disk() -> None:
+    words = "--- Logging error ---\nTraceback (most recent call last):\n" + '  File "/a/logging.py", line 9, in emit\n'
+    assert shipped_judge().last_words(f"{words}OSError: [Errno 28] No space left on device").error_class == "DiskFull"
+    assert shipped_judge().last_words(f"{words}TypeError: not all arguments converted").error_class == ""
+
+
+def test_a_scrap_of_a_long_line_is_not_judged_without_the_words_before_it() -> None:
+    line = "RuntimeError: " + "x" * 284 + " of node nic not found"
+    assert shipped_judge().last_words(line).error_class != "NicLost"
+
+
+def test_advice_below_an_error_is_no_error() -> None:
+    error = "EE1002: Stream synchronize timeout. rtDeviceSynchronize execute failed"
+    said = shipped_judge().last_words(f"{error}\n        Solution: 1. Check whether the network is normal.")
+    assert (said.text, said.error_class) == (error, "NcclTimeout")
