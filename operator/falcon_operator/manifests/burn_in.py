@@ -36,6 +36,8 @@ LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested
 PURPOSE_SPARE = "spare"
 PURPOSE_EXCLUDED = "excluded"  # a job that runs has left the node
 PURPOSE_FENCED = "fenced"  # a job that is over has left the node fenced
+PURPOSE_CONTROL = "control"  # a spare is tested while a node is tested that a job has left
+LABEL_CONTROL_OF = "falcon.dev/burn-in-of"  # name of the test with which a control runs
 BURN_IN_CONTAINER = "burn-in"  # the agent's own test of CPUs, memory and disk
 BENCH_CONTAINER = "bench"  # the executor's test of the devices, in the pool's image
 CPU_SECONDS = 30  # of the agent's own test, at most, where the pool names an image
@@ -63,8 +65,12 @@ def build_burn_in_pod(
     agent_image: str,
     image_pull_policy: str,
     images: Sequence[str] = (),
+    control_of: str = "",
 ) -> Manifest:
-    """Build the pod that tests ``node`` as the pool's ``spec.burnIn`` says. It is deleted with its owner, the pool."""
+    """Build the pod that tests ``node`` as the pool's ``spec.burnIn`` says. It is deleted with its owner, the pool.
+
+    ``control_of``: name of the test with which it runs, if it is a control.
+    """
     wanted = pool.spec.burn_in
     agent = _Agent(agent_image, image_pull_policy, _shared(wanted.resources))
     return {
@@ -73,7 +79,12 @@ def build_burn_in_pod(
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "labels": {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: pool.metadata.name, LABEL_PURPOSE: purpose},
+            "labels": {
+                LABEL_ROLE: ROLE_BURN_IN,
+                LABEL_POOL: pool.metadata.name,
+                LABEL_PURPOSE: purpose,
+                **({LABEL_CONTROL_OF: control_of} if control_of else {}),
+            },
             "ownerReferences": [_owner(pool)],
         },
         "spec": {

@@ -1,8 +1,8 @@
 """Read the results of burn-in pods, and compare a node's scores with those of its peers.
 
-A test is slower than its peers for two reasons: the node is slow, or others used its CPUs during the test. A test that
-others slowed says nothing about the node (``Disturbed``). A node is called slow only after ``SLOW_TESTS`` slow tests,
-since a fence takes the node from everybody.
+A test is slower than its peers for three reasons: the node is slow, others used its CPUs during the test, or something
+slowed all machines then. In the last two cases it says nothing about the node (``Disturbed``). A node is called slow
+only after ``SLOW_TESTS`` slow tests, since a fence takes the node from everybody.
 """
 
 from __future__ import annotations
@@ -122,6 +122,26 @@ def _with_bench(
     if accusers:
         message += f", but pods of the namespace that calls it slow run on it: {listed(accusers)}"
     return replace(result, outcome="Disturbed" if accusers else "Slow", ratio=slower, message=message)
+
+
+def among_controls(result: BurnInResult, controls: Sequence[BurnInResult]) -> BurnInResult:
+    """Return what a slow test says about its node, given the same test of spares at the same time (``controls``).
+
+    If it is not slower than theirs, it says nothing: the spares may have become slow as well, or all machines were.
+    """
+    measured = [control for control in controls if control.outcome == "Passed" and control.gflops]
+    if result.outcome != "Slow" or not result.gflops or not measured:
+        return result
+    slower = [ratio(result.gflops, max(control.gflops or 0.0 for control in measured))]
+    slower += [
+        ratio(rate, max(control.scores[name] for control in measured if name in control.scores))
+        for name, rate in result.scores.items()
+        if any(name in control.scores for control in measured)
+    ]
+    if max(slower) > JUDGEMENT.median_factor:
+        return result
+    found = f"{result.message}, but spares were as slow at the same time ({max(slower):.1f}x)"
+    return replace(result, outcome="Disturbed", message=found)
 
 
 def _score(report: BurnInReport) -> float:

@@ -31,6 +31,7 @@ from falcon_operator.base.time_format import timestamp, unix_seconds
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
     PULL,
+    PURPOSE_CONTROL,
     PURPOSE_EXCLUDED,
     PURPOSE_SPARE,
     START_SECONDS,
@@ -317,12 +318,13 @@ def _was_spare(node: NodeView, pool: str) -> bool:
 
 
 def _left_behind(snap: PoolSnapshot) -> list[PodView]:
-    """Return the tests of excluded nodes whose jobs were deleted before they could read and remove these tests."""
+    """Return the tests of excluded nodes, and their controls, whose jobs were deleted before they removed them."""
     longest = START_SECONDS + longest_seconds(snap.pool) + UNREAD_SECONDS
+    purposes = (PURPOSE_EXCLUDED, PURPOSE_CONTROL)
     return [
         pod
         for pod in snap.burn_ins
-        if pod.labels.get(LABEL_PURPOSE) == PURPOSE_EXCLUDED and snap.now - pod.created_unix > longest
+        if pod.labels.get(LABEL_PURPOSE) in purposes and snap.now - pod.created_unix > longest
     ]
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from falcon_operator.api.common import ROLE_TRAINER, TAINT_FENCED, TAINT_SPARE, Toleration
 from falcon_operator.api.warmpool import WarmPool
-from falcon_operator.base.ports import NodeTaint, NodeView, Occupant
+from falcon_operator.base.ports import NodeTaint, NodeView, Occupant, PodView
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN, tolerations
 
 _OF_THE_NODE = ("DaemonSet", "Node")  # owners of pods that belong to each node: daemons and mirror pods
@@ -41,13 +41,10 @@ def trainers(occupants: Iterable[Occupant]) -> list[str]:
     return [f"{pod.namespace}/{pod.name}" for pod in occupants if pod.role == ROLE_TRAINER]
 
 
-def neighbours(occupants: Iterable[Occupant], own_namespace: str) -> list[str]:
-    """Return the names of the pods that may slow a test on their node: tenants, and training pods of any job.
-
-    ``own_namespace``: Falcon's, where burn-in pods are its own. A pod elsewhere may call itself what it likes.
-    """
-    strangers = (pod for pod in occupants if (pod.role, pod.namespace) != (ROLE_BURN_IN, own_namespace))
-    return tenants(msgspec.structs.replace(pod, role="") for pod in strangers)
+def neighbours(occupants: Iterable[Occupant], test: PodView) -> list[str]:
+    """Return the names of the pods that may slow a test on its node: tenants, training pods, tests for other jobs."""
+    others = (pod for pod in occupants if (pod.namespace, pod.name) != (test.namespace, test.name))
+    return tenants(msgspec.structs.replace(pod, role="") for pod in others)
 
 
 def pods_of(occupants: Iterable[Occupant], namespace: str) -> list[str]:

@@ -106,6 +106,48 @@ async def test_a_test_without_peers_waits_for_the_score_of_a_spare() -> None:
     await run(world, operator, lambda _: TAINT_FENCED in slow.taints, seconds=60)
 
 
+async def returned(world: World) -> Node:
+    """Return a node that was lost and replaced, and is back."""
+    await trained(world)
+    lost = world.node_of(2)
+    world.kill_node(lost.name)
+    lost.ready, lost.ready_changed = False, world.clock.unix()
+    await run(world, operator, lambda w: w.exclusions != [] and w.status.state == "Running", seconds=90)
+    lost.ready, lost.dead, lost.ready_changed = True, False, world.clock.unix()
+    return lost
+
+
+async def test_a_slow_test_says_nothing_while_spares_are_as_slow_at_the_same_time() -> None:
+    """Check a busy host below all machines: the spares were as fast as usual when they joined."""
+    world = World(spares=2)
+    lost = await returned(world)
+    world.busy_host = 3.0
+    await run(world, operator, lambda w: w.exclusions[0].test != "Pending", seconds=300)
+    assert world.exclusions[0].test == "Unavailable"
+    assert "but spares were as slow at the same time (1.0x)" in world.status.diagnoses[0].result
+    assert TAINT_FENCED in lost.taints, "a fence stays until a test says that the node is well"
+    assert world.tested == 4 * [lost.name]
+    await idle(world, operator, 5)
+    assert world.burn_ins == {}, "tests and controls go together"
+
+
+async def test_a_node_that_is_slower_than_a_spare_at_the_same_time_is_slow() -> None:
+    world = World(spares=2)
+    lost = await returned(world)
+    world.busy_host, lost.slow = 2.0, 2.0
+    await run(world, operator, lambda w: w.exclusions[0].test != "Pending", seconds=300)
+    assert world.exclusions[0].test == "Failed"
+    assert world.tested == 2 * [lost.name]
+
+
+async def test_a_node_that_has_just_booted_is_tested_when_it_has_settled() -> None:
+    world = World(spares=2)
+    lost = await returned(world)
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.tested == [lost.name], seconds=120)
+    assert world.clock.seconds - begun > STEADY_SECONDS - 1
+
+
 @pytest.mark.slow
 async def test_a_node_in_trouble_is_not_released_from_its_fence_before_the_trouble_is_over() -> None:
     """A short test passes on a node whose link is broken."""

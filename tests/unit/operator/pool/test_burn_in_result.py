@@ -11,7 +11,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.wire.measurement.burn_in import BurnInReport, decode_report, encode_report
 from falcon_operator.base.ports import ContainerView, PodView
 from falcon_operator.intent.model.snapshot import BurnInResult
-from falcon_operator.pool.burn_in_result import MOST_TESTS, is_settled, is_slow, listed, weigh
+from falcon_operator.pool.burn_in_result import MOST_TESTS, among_controls, is_settled, is_slow, listed, weigh
 from falcon_operator.pool.history import Reference
 
 
@@ -171,3 +171,37 @@ def test_beside_itself_a_wait_for_cpus_may_be_anybodys() -> None:
     assert weigh(ended(msgspec.structs.replace(WAITED, throttled=0.6)), own, []).outcome == "Slow"
     assert weigh(ended(SLOW), own, []).outcome == "Slow"
     assert weigh(ended(BurnInReport(gflops=40.0)), own, []).outcome == "Slow", "no counter says otherwise"
+
+
+def _slow(**fields: Any) -> BurnInResult:
+    return BurnInResult(**{"outcome": "Slow", "gflops": 40.0, "ratio": 2.5, "message": "slow", **fields})
+
+
+@pytest.mark.parametrize(
+    ("controls", "outcome"),
+    [
+        ([], "Slow"),
+        ([BurnInResult(outcome="Passed", gflops=45.0)], "Disturbed"),
+        ([BurnInResult(outcome="Passed", gflops=45.0), BurnInResult(outcome="Passed", gflops=99.0)], "Slow"),
+        ([BurnInResult(outcome="Running"), BurnInResult(outcome="Failed")], "Slow"),
+    ],
+    ids=["none", "as slow", "one was fast", "none has a score"],
+)
+def test_a_slow_test_counts_where_a_spare_was_faster_at_the_same_time(
+    controls: list[BurnInResult], outcome: str
+) -> None:
+    assert among_controls(_slow(), controls).outcome == outcome
+
+
+def test_the_rates_of_the_pools_image_are_compared_with_the_controls_too() -> None:
+    node = _slow(gflops=100.0, scores={"gemm": 10.0, "copy": 5.0})
+    assert among_controls(node, [BurnInResult(outcome="Passed", gflops=100.0, scores={"gemm": 11.0})]).outcome == (
+        "Disturbed"
+    )
+    fast = BurnInResult(outcome="Passed", gflops=100.0, scores={"gemm": 30.0})
+    assert among_controls(node, [fast]).outcome == "Slow"
+
+
+def test_a_test_that_was_not_slow_needs_no_controls() -> None:
+    passed = BurnInResult(outcome="Passed", gflops=90.0, ratio=1.1)
+    assert among_controls(passed, [BurnInResult(outcome="Passed", gflops=20.0)]) == passed
