@@ -8,6 +8,7 @@ from falcon_agent.reporting.schedule import ReportSchedule
 from falcon_core.wire.launcher.launch import LaunchStatus
 from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.measurement.probe import ProbeReport
+from falcon_core.wire.reporting.groups import GroupReport
 from falcon_core.wire.reporting.messages import Detection, Summary
 from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 
@@ -19,6 +20,7 @@ class _Turn(NamedTuple):
     check: CheckReport | None
     smoke: CheckReport | None
     probe: ProbeReport | None
+    groups: GroupReport | None
     ranks: tuple[tuple[int, str, bool, bool], ...]  # rank, tracking, whether in a slowdown, whether silent
 
 
@@ -38,6 +40,7 @@ class Voices:
             summary.check,
             summary.smoke,
             summary.probe,
+            summary.groups,
             tuple(
                 (rank.rank, rank.tracking, rank.onset is not None, _is_silent(rank.last_call_unix_ns, summary.unix_ns))
                 for rank in summary.ranks

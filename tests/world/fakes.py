@@ -31,6 +31,7 @@ from falcon_operator.base.ports import (
     Rejected,
 )
 from falcon_operator.intent.model.run import build_run, read_run
+from falcon_operator.manifests.burn_in import LABEL_PURPOSE, PURPOSE_CONTROL
 
 if TYPE_CHECKING:
     from tests.world.world import Pod, World
@@ -87,7 +88,7 @@ class FakeKube:
     async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]:
         if LABEL_JOB_UID in labels:
             return [self._view(pod) for pod in self.world.pods.values()]
-        return list(self.world.burn_ins.values())
+        return [pod for pod in self.world.burn_ins.values() if labels.items() <= pod.labels.items()]
 
     def _view(self, pod: Pod) -> PodView:
         booted = self.world.clock.seconds >= pod.booted_at
@@ -134,7 +135,8 @@ class FakeKube:
         node = self.world.nodes[terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]]
         name = manifest["metadata"]["name"]
         waited = 1 - 1 / node.slow if node.name in self.world.tenants else 0.0
-        report = BurnInReport(gflops=100 / node.slow, run_delay=waited, throttled=0.0, stolen=0.0)
+        gflops = 100 / node.slow / self.world.busy_host
+        report = BurnInReport(gflops=gflops, run_delay=waited, throttled=0.0, stolen=0.0)
         ended = ContainerView(name="burn-in", exit_code=0, exit_message=encode_report(report).decode())
         self.world.burn_ins[name] = PodView(
             namespace=manifest["metadata"]["namespace"],
@@ -144,9 +146,11 @@ class FakeKube:
             node=node.name,
             phase="Succeeded",
             created_unix=self.world.clock.unix(),
+            started_unix=self.world.clock.unix(),
             containers={"burn-in": ended},
         )
-        self.world.tested.append(node.name)
+        if manifest["metadata"]["labels"][LABEL_PURPOSE] != PURPOSE_CONTROL:
+            self.world.tested.append(node.name)
         self.world.mutate()
         return self.world.burn_ins[name]
 

@@ -61,6 +61,7 @@ class Reporting(Training):
             smoke=pod.smoke,
             imported=b"imports" if self.plan is not None and self.plan.imports_of == pod.uid else b"",
             probe=self._probed(pod) if running else None,
+            groups=self.groups.get(replica_of(pod.ranks)) if running else None,
             anomalies=node.odd(self.clock.seconds) if running else [],
         )
         now = self.clock.monotonic()

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from falcon_operator.api.common import Condition
-from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
-from falcon_operator.base.ports import Conflict, JobFindings, PodSettings
+from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJob, TrainingJobStatus
+from falcon_operator.base.ports import Conflict, JobFindings, PodSettings, SeriesAnswer
 from falcon_operator.intent.model.snapshot import Snapshot
 from falcon_operator.job.reconciler import Decided, JobReconciler
 from tests.world.world import Crash, World
@@ -52,9 +52,10 @@ def operator(
     *,
     settings: Settings | None = None,
     findings: Callable[[str], JobFindings | None] = lambda _: JobFindings(),
+    series: Callable[[TrainingJob], SeriesAnswer | None] = lambda _: None,
 ) -> JobReconciler:
     settings, metrics = settings or Settings(), metrics or Metrics()
-    return JobReconciler(world.kube, world.bus, settings, metrics, world.clock, findings, in_thread=at_once)
+    return JobReconciler(world.kube, world.bus, settings, metrics, world.clock, findings, series, in_thread=at_once)
 
 
 def state(wanted: str) -> Any:

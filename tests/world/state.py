@@ -12,6 +12,7 @@ from falcon_core.wire.launcher.imports import Imports
 from falcon_core.wire.launcher.launch import LaunchRank, LaunchStandby
 from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.reporting.anomalies import Anomaly
+from falcon_core.wire.reporting.groups import GroupReport
 from falcon_core.wire.reporting.messages import Onset, Plan, RankSignals, Sight, Work
 from falcon_core.wire.saves.checkpoint import Held, Loaded
 from falcon_core.wire.saves.directory import DirectoryReport
@@ -70,7 +71,7 @@ class Node:
         self.labels: dict[str, str] = {}
         self.cordoned = False
         self.reports: tuple[NodeReport, ...] = ()
-        self.ready_changed = START_UNIX
+        self.ready_changed = START_UNIX - 3600.0
         self.stuck: dict[str, Any] | None = None  # pods do not start here: what their kubelet says (fields of PodView)
         self.lacks = ""  # ranks end here soon after their start, with these words
         self.lacks_after_seconds = 0.5
@@ -126,6 +127,7 @@ class WorldState:
         self.claims = 0
         self.burn_ins: dict[str, PodView] = {}
         self.tested: list[str] = []
+        self.busy_host = 1.0  # how many times slower all tests are now
         self.tenants: dict[str, list[Occupant]] = {}  # other workloads, by node
         self.events: list[tuple[str, str]] = []
         self.plans: list[Plan] = []
@@ -161,6 +163,7 @@ class WorldState:
         self.copies: CopiesReport | None = None  # what each says of copies
         self.peers: Peers | None = None  # what the agents know of each other
         self.imports: Imports | None = None  # what standbys in pods without a replica import
+        self.groups: dict[int, GroupReport] = {}  # what the launcher of each replica says of the ranks' group
         self.directory: DirectoryReport | None = None  # what each pod says of its folder in memory
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from falcon_torch.elastic import refusals
 from falcon_torch.elastic.group import ENDED_EXIT, MEETING_KEY, STATE_LOST_EXIT
+from falcon_torch.elastic.group_report import GroupReport
 from falcon_torch.elastic.meeting import Meeting
 from falcon_torch.elastic.process_group import is_supported
 
@@ -48,12 +49,14 @@ class Launcher:
         environ = os.environ
         self._command, self._procs, self._replacements = command, procs, replacements
         nodes, self._node = int(environ.get("PET_NNODES", "1")), int(environ.get("PET_NODE_RANK", "0"))
+        self._report = GroupReport.of_this_pod()
         address, port = environ.get("MASTER_ADDR", "127.0.0.1"), int(environ.get("MASTER_PORT", "0"))
         if self._node == 0:
             self._store: Any = dist.TCPStore(
                 address, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
             )
-            self._meeting = Meeting(nodes * procs, patience_seconds, partial(refusals.note, self._store))
+            on_refused = partial(refusals.note, self._store)
+            self._meeting = Meeting(nodes * procs, patience_seconds, on_refused, self._report.look)
             self._store.set(MEETING_KEY, str(self._meeting.port))
             port = self._store.port
         self._place = address, port
@@ -117,7 +120,7 @@ class Launcher:
         ended = [(rank, self._code(process)) for rank, process in self._ranks.items()]
         for rank, code in ended:
             if code is not None:
-                del self._ranks[rank]
+                self._report.end(rank, self._ranks.pop(rank).pid, code)
         return [(rank, code) for rank, code in ended if code is not None]
 
     def _code(self, process: subprocess.Popen[bytes]) -> int | None:

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Tuple
 
-from falcon_torch.elastic.roster import Arrival, Roster
+from falcon_torch.elastic.roster import Arrival, Roster, Standing
 
 MOST_BYTES = 1 << 22  # of a line
 LOOK_SECONDS = 0.5
@@ -36,13 +36,18 @@ class Meeting:
     """The server, in threads of this process."""
 
     def __init__(
-        self, size: int, patience_seconds: float, on_refused: Callable[[int, int], None] = lambda rank, process: None
+        self,
+        size: int,
+        patience_seconds: float,
+        on_refused: Callable[[int, int], None] = lambda rank, process: None,
+        on_look: Callable[[Standing], None] = lambda standing: None,
     ) -> None:
         """Begin to listen on a port of the kernel's choice. The other arguments are those of ``Roster``.
 
-        ``on_refused`` is called with the rank and the process number of a process that has lost its place.
+        ``on_refused`` is called with the rank and the process number of a process that has lost its place, ``on_look``
+        with the present group after each look at it.
         """
-        self._on_refused = on_refused
+        self._on_refused, self._on_look = on_refused, on_look
         self._processes: Dict[int, Tuple[int, int]] = {}  # rank and process number, by seat
         self._roster = Roster(size, patience_seconds)
         self._connections: Dict[int, socket.socket] = {}
@@ -112,7 +117,7 @@ class Meeting:
     def _hear(self, seat: int, message: Dict[str, Any]) -> None:
         if "enter" in message:
             self._processes[seat] = int(message["enter"]), int(message["process"])
-            self._roster.enter(seat, int(message["enter"]))
+            self._roster.enter(seat, *self._processes[seat])
         elif "arrive" in message:
             arrival = Arrival(str(message["handle"]), list(message["progress"]), bool(message["has_state"]))
             self._roster.arrive(seat, int(message["arrive"]), arrival)
@@ -136,6 +141,9 @@ class Meeting:
                 self._on_refused(*self._processes[seat])
             if connection is not None:
                 _end(connection)
+        standing = self._roster.standing()
+        if standing is not None:
+            self._on_look(standing)
 
 
 def _end(connection: socket.socket) -> None:

@@ -14,6 +14,11 @@ EXCLUDED = "Excluded"  # the group goes on without this process
 STATE_LOST = "StateLost"  # no process that has the training's state is left
 ENDED = "Ended"  # the training is over
 
+GONE = "Gone"  # a member's connection has ended
+LATE = "Late"  # the others' patience with a member has ended
+CUT_OFF = "CutOff"  # a member has come with the number of an earlier group
+REPLACED = "Replaced"  # another process of the member's rank has come
+
 
 class Arrival(NamedTuple):
     """What a process brings to the next group."""
@@ -30,9 +35,36 @@ class Orders(NamedTuple):
     refused: List[int]  # seats whose connection ends
 
 
+class Loss(NamedTuple):
+    """A process that has lost its place in the group."""
+
+    rank: int
+    process: int  # its number in its pod
+    how: str  # GONE, LATE, CUT_OFF or REPLACED
+
+
+class Change(NamedTuple):
+    """How a group differs from its predecessor."""
+
+    before: int  # members of the earlier group; 0: there was none
+    lost: Tuple[Loss, ...] = ()
+    joined: Tuple[int, ...] = ()  # ranks whose processes were not members
+
+
+class Standing(NamedTuple):
+    """The present group, for those who read of it."""
+
+    number: int
+    wanted: int  # ranks of a whole group
+    ranks: Tuple[int, ...]  # of its members
+    late: Tuple[int, ...]  # ranks of members for which the next group waits
+    joining: Tuple[int, ...]  # ranks of other processes that have arrived
+    change: Change
+
+
 class _Seat:
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, process: int) -> None:
+        self.rank, self.process = rank, process
         self.arrival: Arrival | None = None
         self.knows = False  # that the group is to be renewed
 
@@ -52,21 +84,27 @@ class Roster:
         self._refused: Dict[int, str] = {}  # seats to be refused in the next look, and why
         self._ended = False  # a rank has done the last step
         self._begun = False  # a process has arrived with the training's state
+        self._ranks: Tuple[int, ...] = ()  # of the present group, as it was formed
+        self._lost: Dict[int, Loss] = {}  # members of the present group that have lost their seats
+        self._change = Change(0)  # from the group before to the present one
         self.number = 0  # of the present group; 0: none yet
 
-    def enter(self, seat: int, rank: int) -> None:
-        """Give a process its seat. An earlier process of the same rank loses its own."""
+    def enter(self, seat: int, rank: int, process: int = 0) -> None:
+        """Give a process its seat. An earlier process of the same rank loses its own.
+
+        ``process``: its number in its pod.
+        """
         for other, there in list(self._seats.items()):
             if there.rank == rank:
-                self._refuse(other, EXCLUDED)
-        self._seats[seat] = _Seat(rank)
+                self._refuse(other, EXCLUDED, REPLACED)
+        self._seats[seat] = _Seat(rank, process)
 
     def arrive(self, seat: int, number: int, arrival: Arrival) -> None:
         """Note that a process waits for the next group. ``number``: of the group that it knows; 0: none."""
         if seat not in self._seats:
             return
         if number != (self.number if seat in self._members else 0):
-            self._refuse(seat, EXCLUDED)
+            self._refuse(seat, EXCLUDED, CUT_OFF)
             return
         self._seats[seat].arrival = arrival
         self._begun = self._begun or arrival.has_state
@@ -79,7 +117,25 @@ class Roster:
 
     def leave(self, seat: int) -> None:
         """Note that a process has gone."""
+        self._note_loss(seat, GONE)
         self._seats.pop(seat, None)
+
+    def standing(self) -> Standing | None:
+        """Return the present group; None before the first one, and once a rank has done the last step."""
+        if not self.number or self._ended:
+            return None
+        arrived = {seat for seat, there in self._seats.items() if there.arrival is not None}
+        lost = any(member not in self._seats for member in self._members)
+        late = [member for member in self._members if member in self._seats and member not in arrived]
+        joining = arrived.difference(self._members)
+        return Standing(
+            self.number,
+            self._size,
+            self._ranks,
+            tuple(self._seats[seat].rank for seat in late) if arrived or lost else (),
+            tuple(sorted(self._seats[seat].rank for seat in joining)),
+            self._change,
+        )
 
     def look(self, now: float) -> Orders:
         """Return whom to send what at this moment [monotonic seconds]."""
@@ -90,7 +146,7 @@ class Roster:
                 messages = self._form(arrived)
         elif not self._can_hand_on(self._members):
             for seat in arrived:
-                self._refuse(seat, ENDED if self._ended else STATE_LOST)
+                self._refuse(seat, ENDED if self._ended else STATE_LOST, GONE)
         elif arrived or any(member not in self._seats for member in self._members):
             messages = self._renew(arrived, now)
         refused, self._refused = self._refused, {}
@@ -102,7 +158,7 @@ class Roster:
         # A member that hangs holds the others up no longer than this.
         if self._patience_is_over(can_go_on, now):
             for member in late:
-                self._refuse(member, EXCLUDED)
+                self._refuse(member, EXCLUDED, LATE)
             late = []
         if not late and can_go_on:
             return self._form(arrived)
@@ -126,8 +182,11 @@ class Roster:
         return any(arrival is None or arrival.has_state or not self._begun for arrival in there)
 
     def _form(self, arrived: List[int]) -> List[Tuple[int, Dict[str, Any]]]:
+        joined = [self._seats[seat].rank for seat in arrived if seat not in self._members]
+        self._change = Change(len(self._ranks), tuple(self._lost.values()), tuple(sorted(joined)))
         # In the order of their ranks, so that a group that is whole again has the order of the first.
         self._members = tuple(sorted(arrived, key=lambda seat: self._seats[seat].rank))
+        self._ranks, self._lost = tuple(self._seats[seat].rank for seat in self._members), {}
         self.number, self._waiting_since = self.number + 1, None
         arrivals = [self._seats[seat].arrival or Arrival("", []) for seat in self._members]
         for seat in self._members:
@@ -138,6 +197,13 @@ class Roster:
             for position, seat in enumerate(self._members)
         ]
 
-    def _refuse(self, seat: int, why: str) -> None:
+    def _refuse(self, seat: int, why: str, how: str) -> None:
+        """Take a process's seat. ``why``: for the process; ``how``: it was lost, for those who read of the group."""
+        self._note_loss(seat, how)
         self._seats.pop(seat, None)
         self._refused[seat] = why
+
+    def _note_loss(self, seat: int, how: str) -> None:
+        if seat in self._members and seat in self._seats:
+            there = self._seats[seat]
+            self._lost[seat] = Loss(there.rank, there.process, how)

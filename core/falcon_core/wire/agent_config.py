@@ -39,6 +39,7 @@ class AgentConfig(
     checkpoint_bytes: Count = 0  # memory of the pod for checkpoints; 0: none
     copies_dir: str = COPIES_DIR
     copies_bytes: Count = 0  # likewise, for copies of another pod's checkpoints
+    reads_gpus: bool = False  # the container sees the node's GPUs, and the pod has all of them
     copies_interface: str = ""  # over which copies are sent; "": the pod's own address
 
     @property

@@ -24,6 +24,7 @@ LABEL_ROLE = "falcon.dev/role"  # "trainer" | "burn-in"
 ROLE_TRAINER = "trainer"
 LABEL_POOL = "falcon.dev/pool"  # on burn-in pods: the pool they test for
 ANNOTATION_CHECK = "falcon.dev/check"  # on a TrainingJob: a new value asks for a check of machines and links
+ANNOTATION_METRICS = "falcon.dev/check-metrics"  # likewise: asks for a look at the series; "….7200": of so many seconds
 ANNOTATION_TEMPLATE_HASH = "falcon.dev/template-hash"
 ANNOTATION_STORED_FIELDS = "falcon.dev/stored-fields-sha256"  # on a definition: which fields it keeps
 TAINT_FENCED = "falcon.dev/fenced"  # NoSchedule; the value is the job's name, shortened, and its uid

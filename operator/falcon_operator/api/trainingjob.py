@@ -8,8 +8,9 @@ import msgspec
 
 from falcon_operator.api.checkpoint import CheckpointSpec
 from falcon_operator.api.common import ApiStruct, Condition, ObjectMeta, Resources
-from falcon_operator.api.elastic import ElasticSpec, ElasticStatus
+from falcon_operator.api.elastic import ElasticSpec, ElasticStatus, GroupStatus
 from falcon_operator.api.markers import Keywords, cel, object_schema, schema
+from falcon_operator.api.metrics_check import MetricsCheckStatus
 from falcon_operator.api.pod_template import PodTemplate
 from falcon_operator.api.policy import AnomaliesSpec, DetectionSpec, MitigationSpec, PreflightSpec, RecoverySpec
 
@@ -457,13 +458,17 @@ class TrainingJobStatus(ApiStruct, frozen=True, kw_only=True):
     """Ready (all ranks of the current generation train); Accepted (False where the spec cannot run: the message names
     the field and the remedy); Degraded, JobChanged (all ranks compute longer alike: no node or link is at fault),
     Recovering, Suspended, AgentLost, AgentsCutOff; WarmPoolUsable (False where the job's pool does not exist or does
-    not serve its namespace); Elastic (a job with spec.elastic: False where it has fewer replicas than it asks for);
-    Succeeded and Failed, which are final. RunReadable and StatusShown are False where the
-    operator could not read all that it had stored, or where the server refused a status. What has never been true or
-    mattered is left out."""
+    not serve its namespace); Elastic (a job with spec.elastic, or whose ranks go on without a lost one: False where it
+    has fewer replicas than it asks for, or fewer ranks); Succeeded and Failed, which are final. RunReadable and
+    StatusShown are False where the operator could not read all that it had stored, or where the server refused a
+    status. What has never been true or mattered is left out."""
 
     elastic: ElasticStatus | None = None
     """The size of a job with spec.elastic; absent for others."""
+
+    group: GroupStatus | None = None
+    """The group of ranks of a job whose own launcher is falcon_torch.elastic; absent for others, and while no ranks
+    have met."""
 
     counters: Counters = Counters()
     """What recovery has done in the job's life."""
@@ -475,6 +480,10 @@ class TrainingJobStatus(ApiStruct, frozen=True, kw_only=True):
     check: CheckStatus | None = None
     """The newest measurement of all machines and links that a user requested (kubectl falcon check, or a new
     value of the annotation falcon.dev/check); absent if no check was requested."""
+
+    metrics_check: MetricsCheckStatus | None = None
+    """The newest look at the job's series that a user requested (kubectl falcon check --metrics, or a new value of
+    the annotation falcon.dev/check-metrics); absent if none was requested."""
 
     diagnoses: Annotated[list[DiagnosisStatus], schema(list_type="atomic", maxItems=64)] = []
     """The findings, newest first."""

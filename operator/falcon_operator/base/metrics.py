@@ -84,6 +84,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     fenced_nodes: int
     bus: BusState = BusState()
     certificates: Mapping[str, float] = {}  # when each expires, unix seconds, by its Secret
+    first_job_expiry: float | None = None  # when the first certificate of a job's agents expires, unix seconds
     anomaly_service: tuple[bool, int] | None = None  # whether it answers, and questions without an answer; None: none
 
 
@@ -93,6 +94,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.leading = False
+        self.webhook_expiries: Mapping[str, float] = {}  # of the webhook's certificates, as ``Readings.certificates``
         self.readings: Callable[[], Readings] | None = None  # while this process leads
         self._jobs: dict[JobName, JobFigures] = {}
         self._iterations: dict[JobName, tuple[float | None, float | None]] = {}  # seconds: now, healthy
@@ -308,6 +310,12 @@ def _of_readings(now: Readings) -> Iterator[Metric]:
     for secret, at in sorted(now.certificates.items()):
         expiries.add_metric([secret], at)
     yield expiries
+    if now.first_job_expiry is not None:
+        yield GaugeMetricFamily(
+            "falcon_job_certificates_expire_timestamp_seconds",
+            "When the first certificate of a job's agents expires, unix time.",
+            value=now.first_job_expiry,
+        )
     yield GaugeMetricFamily(
         "falcon_etcd_session_healthy", "1 while heartbeats come back through the watch.", value=float(now.etcd_healthy)
     )

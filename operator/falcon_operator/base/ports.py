@@ -16,6 +16,7 @@ import msgspec
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launcher.imports import Imports
 from falcon_core.wire.measurement.probe import ProbeOrder
+from falcon_core.wire.overview import Overview
 from falcon_core.wire.reporting.messages import Plan, Summary
 from falcon_core.wire.saves.peers import Peers
 from falcon_core.wire.verdicts import Verdict
@@ -190,6 +191,15 @@ class JobFindings(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     age_seconds: float = 0.0  # of the answer
     verdicts: tuple[Verdict, ...] = ()
+
+
+class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the anomaly service answered to a user who wants to see a job's series."""
+
+    asked: str  # the annotation's value
+    at: float  # unix seconds
+    overview: Overview | None = None
+    trouble: str = ""  # why there is no overview
 
 
 class Kube(Protocol):
@@ -420,6 +430,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     error_overrides: str = ""  # what is laid over the table of error classes: YAML, as ``errors.table.Overrides``
     departure_taints: tuple[str, ...] = ()  # keys of taints which say that a node is about to go
     injected: InjectedSpec = InjectedSpec()  # the platform's figures for the containers that Falcon adds
+    gpu_series: bool = False  # agents read the GPUs of pods that have one for each rank
 
 
 class Clock(Protocol):

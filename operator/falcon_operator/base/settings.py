@@ -121,6 +121,7 @@ class Settings(BaseSettings):
     etcd_endpoints: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_endpoints)]
     etcd_secret_prefix: Text
     etcd_managed: Annotated[bool, BeforeValidator(_boolean)] = True  # False: etcd and its authority belong to others
+    etcd_selector: str = ""  # labels of etcd's pods in the operator's namespace; empty: it restarts none of them
     etcd_server_names: Annotated[Words, Field(validate_default=True)] = ()  # in the server certificate
     etcd_retention_seconds: Annotated[
         int | None, Field(ge=1, description="a whole number of seconds, as etcd's --auto-compaction-retention")
@@ -144,6 +145,7 @@ class Settings(BaseSettings):
     spare_annotations: Annotated[dict[str, str], NoDecode, BeforeValidator(_annotations)] = {}
     # {agent: {resources: …}, install: {resources: …}} (JSON): the platform's figures for the containers of jobs
     injected: Annotated[InjectedSpec, NoDecode, BeforeValidator(_injected)] = InjectedSpec()
+    gpu_series: Annotated[bool, BeforeValidator(_boolean)] = False  # agents read the GPUs of their pods by NVML
     fence_limit: Annotated[int, Field(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")] = 2
     fence_window_seconds: Annotated[
         int, Field(ge=1, le=31_536_000, description="a whole number from 1 to 31536000 (a year)")
@@ -183,6 +185,7 @@ class Settings(BaseSettings):
             error_overrides=self.errors,
             departure_taints=self.departure_taints,
             injected=self.injected,
+            gpu_series=self.gpu_series,
         )
 
     @property

@@ -10,7 +10,7 @@ import structlog
 from falcon_operator.api.common import API_VERSION
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
-from falcon_operator.base.ports import Conflict, Manifest, NotFound, Rejected
+from falcon_operator.base.ports import Clock, Conflict, Manifest, NotFound, Rejected
 from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
 
 COMPONENT = "falcon"
@@ -23,21 +23,26 @@ def build_event(
 ) -> Manifest:
     """Build the Event. Its name derives from its content: recording the same event twice gives one Event."""
     meta = regarding.metadata
-    digest = hashlib.sha256(f"{meta.uid}/{type_}/{reason}/{note}".encode()).hexdigest()[:16]
+    involved = {
+        "apiVersion": API_VERSION,
+        "kind": "TrainingJob" if isinstance(regarding, TrainingJob) else "WarmPool",
+        "name": meta.name,
+        "namespace": meta.namespace,
+        "uid": meta.uid,
+        "resourceVersion": meta.resource_version,
+    }
+    return _event(involved, type_, reason, note, instance=instance, now=now)
+
+
+def _event(involved: dict[str, str], type_: str, reason: str, note: str, *, instance: str, now: float) -> Manifest:
+    digest = hashlib.sha256(f"{involved['uid']}/{type_}/{reason}/{note}".encode()).hexdigest()[:16]
     stamp = dt.datetime.fromtimestamp(int(now), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    namespace = meta.namespace or "default"  # where Events of cluster-scoped objects live
+    namespace = involved["namespace"] or "default"  # where Events of cluster-scoped objects live
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{meta.name[:200]}.{digest}", "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": API_VERSION,
-            "kind": "TrainingJob" if isinstance(regarding, TrainingJob) else "WarmPool",
-            "name": meta.name,
-            "namespace": meta.namespace,
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-        },
+        "metadata": {"name": f"{involved['name'][:200]}.{digest}", "namespace": namespace},
+        "involvedObject": involved,
         "type": type_,
         "reason": reason,
         "message": _cut(note),
@@ -48,6 +53,22 @@ def build_event(
         "lastTimestamp": stamp,
         "count": 1,
     }
+
+
+class Recorder:
+    """Record Events about Secrets of the operator's own namespace."""
+
+    def __init__(self, server: Transport, namespace: str, instance: str, clock: Clock) -> None:
+        self._server = server
+        self._namespace = namespace
+        self._instance = instance
+        self._clock = clock
+
+    async def about_secret(self, name: str, type_: str, reason: str, note: str) -> None:
+        """Record an Event. The Secret's uid is left out: a Secret that was deleted has none."""
+        involved = {"apiVersion": "v1", "kind": "Secret", "name": name, "namespace": self._namespace, "uid": ""}
+        event = _event(involved, type_, reason, note, instance=self._instance, now=self._clock.unix())
+        await record(self._server, event)
 
 
 def repeated(event: Manifest) -> Manifest:

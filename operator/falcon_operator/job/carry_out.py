@@ -194,7 +194,7 @@ class EffectRunner:
                 await self._write_pool(snap.pool, status)
             case fx.BurnIn(node=node, since=since):
                 assert snap.pool is not None  # burn-ins are wanted only where there is a pool
-                await self._burn_ins.start(node, since, snap.pool, snap.settings)
+                await self._burn_ins.start(node, since, snap.pool, snap.settings, snap.nodes)
             case fx.TaintNode(node=node, key=taint, value=value):
                 await self._kube.taint_node(node, taint, value)
             case fx.UntaintNode(node=node, key=taint, value=value):

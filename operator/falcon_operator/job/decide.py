@@ -175,6 +175,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         return _conclude(snap, before, inactive.held(snap, replace(intent, held=held), held), commands)
     if given_up is not None:
         return _conclude(snap, before, inactive.failed(snap, intent, given_up.reason, given_up.message), commands)
+    snap = _in_phase(snap, intent, before)
     # The recovery has evicted nodes: exclude them before new pods choose their nodes.
     intent = _exclude(snap, intent, policy)
     intent = elastic.ask(snap, intent, before.membership.excluded_nodes, enforce=policy.enforce)
@@ -186,6 +187,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
     intent = sized
     if finish.finished(intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), commands)
+    snap = _in_phase(snap, intent, before)
     gathering = gang.gather(snap, intent)
     # A check may exchange a node, and a start must know that: so both checks come before ``advance``.
     intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)
@@ -216,6 +218,13 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         events=[*_warnings(snap, before), *events],
         again_seconds=_again_seconds(intent, obs),
     )
+
+
+def _in_phase(snap: Snapshot, intent: Intent, before: Intent) -> Snapshot:
+    """Return the snapshot with the age of the phase that the job is in now, which may have begun in this look."""
+    now, then = intent.membership, before.membership
+    is_new = (now.generation, now.phase) != (then.generation, then.phase)
+    return replace(snap, phase_seen_at=snap.monotonic) if is_new else snap
 
 
 def _again_seconds(intent: Intent, obs: Observation) -> float:

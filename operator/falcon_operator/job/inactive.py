@@ -66,6 +66,7 @@ def _quiet(
             ready=f"0/{total}",
             iteration="",
             elastic=size_without_pods(job),
+            group=None,
             iterations=replace(before.iterations, current_microseconds=None),
             counters=counters(intent),
             start_time=timestamp(intent.started_at) if intent.started_at else "",

@@ -37,6 +37,7 @@ from falcon_operator.base.ports import (
     PodSettings,
     PodView,
     Rejected,
+    SeriesAnswer,
     Unavailable,
 )
 from falcon_operator.intent import on_demand
@@ -130,6 +131,7 @@ class JobReconciler:
         metrics: Metrics,
         clock: Clock,
         findings: Callable[[str], JobFindings | None] = lambda _: JobFindings(),
+        series: Callable[[TrainingJob], SeriesAnswer | None] = lambda _: None,
         in_thread: InThread = asyncio.to_thread,
     ) -> None:
         self._kube = kube
@@ -138,6 +140,7 @@ class JobReconciler:
         self._metrics = metrics
         self._clock = clock
         self._findings = findings  # the anomaly service's, by the job's uid
+        self._series = series  # likewise what users want to see of it
         self._in_thread = in_thread
         self._burn_ins = BurnIns(kube, settings.namespace, clock)
         self._runner = EffectRunner(kube, bus, self._burn_ins, clock)
@@ -271,6 +274,7 @@ class JobReconciler:
             pool=named,
             reports=self._bus.reports(job.metadata.uid),
             findings=self._findings(job.metadata.uid),
+            series=self._series(job),
             problems=[str(problem) for problem in problems(job, self._settings.pods.error_overrides)],
             refused=memory.refused,
             refused_fences=dict(memory.refused_fences),

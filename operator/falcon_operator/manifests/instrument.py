@@ -48,6 +48,13 @@ OUTPUT_MIB = 2  # a process: its newest output, and that of the generation befor
 RING_MIB = 24  # a process: its rings of the newest generations
 
 
+# NVIDIA's container runtime mounts NVML and the devices, without allocating any, and nothing to compute with.
+_SEES_GPUS = (
+    {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+    {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+)
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The job on the bus, and how its processes are started."""
 
@@ -194,6 +201,7 @@ def _agent(config: AgentConfig, settings: PodSettings) -> Manifest:
             downward("FALCON_POD", "metadata.name"),
             downward("FALCON_POD_UID", "metadata.uid"),
             downward("FALCON_NODE", "spec.nodeName"),
+            *(_SEES_GPUS if config.reads_gpus else ()),
         ],
         "volumeMounts": [
             {"name": VOLUME_AGENT, "mountPath": f"{RUN_DIR}/{AGENT_DIR}"},

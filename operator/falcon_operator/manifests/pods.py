@@ -28,6 +28,8 @@ from falcon_operator.manifests.amounts import amount
 from falcon_operator.manifests.directory import directory_of
 from falcon_operator.manifests.instrument import RUN_DIR, TLS_DIR, Identity, instrument
 
+GPU = "nvidia.com/gpu"
+
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels and no look-alikes, like Kubernetes' own suffixes
 _SUFFIX_LENGTH = 5
 
@@ -57,6 +59,14 @@ def trainer_container(job: TrainingJob) -> str:
 def processes_per_pod(job: TrainingJob) -> int:
     """Return how many processes ``falcon-launch`` starts in a pod: a process a rank, or the user's launcher alone."""
     return job.spec.procs_per_replica if job.spec.launcher == "Falcon" else 1
+
+
+def has_a_gpu_for_each_rank(job: TrainingJob) -> bool:
+    """Check whether the container that trains asks for as many GPUs of NVIDIA's as the pod has ranks."""
+    name = trainer_container(job)
+    containers = job.spec.template["spec"]["containers"]
+    limits = next((each.get("resources", {}).get("limits") for each in containers if each["name"] == name), None) or {}
+    return str(limits.get(GPU, "")) == str(job.spec.procs_per_replica)
 
 
 def checkpoint_bytes(job: TrainingJob) -> int:
@@ -106,6 +116,7 @@ def agent_config(job: TrainingJob, settings: PodSettings) -> AgentConfig:
         run_dir=RUN_DIR,
         checkpoint_bytes=checkpoint_bytes(job),
         copies_bytes=copies_bytes(job),
+        reads_gpus=settings.gpu_series and has_a_gpu_for_each_rank(job),
         copies_interface=job.spec.checkpoint.interface or "",
     )
 

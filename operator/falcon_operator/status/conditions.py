@@ -17,6 +17,7 @@ from falcon_operator.api.warmpool import WarmPoolStatus
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.observation import job_observation, pod_starts
 from falcon_operator.intent.placement import last_resort, standby_pods
+from falcon_operator.status.groups.group_status import group_words
 from falcon_operator.status.text.common_cause import common_words
 from falcon_operator.status.text.elastic import unused_sizes
 from falcon_operator.status.text.format import change_words, link_where, listed
@@ -135,12 +136,14 @@ def ready(view: View, state: State) -> Finding:
     if view.stalled_since is not None:
         since, awaited = clock_time(view.stalled_since), f"; {view.awaited}" if view.awaited else ""
         hang = ": a hang" if view.intent.recovery.hang else ""
-        message = f"all processes are alive, but no rank has made progress since {since}{hang}{awaited}"
+        alive = view.unended or "all processes are alive"
+        message = f"{alive}, but no rank has made progress since {since}{hang}{awaited}"
         return Finding("Ready", False, "Stalled", message)
     if state in ("Running", "Degraded"):
         watched = f"; Falcon cannot watch them: {view.untracked}" if view.untracked else ""
         number = view.intent.membership.generation
-        return Finding("Ready", True, "Training", f"all {view.total} ranks of generation {number} train{watched}")
+        trains = view.unended or f"all {view.total} ranks of generation {number} train"
+        return Finding("Ready", True, "Training", f"{trains}{watched}")
     return Finding("Ready", False, state, view.gathering.waiting or f"the job is {state.lower()}")
 
 
@@ -277,7 +280,28 @@ def moving(view: View) -> Finding:
 
 
 def elastic_size(view: View) -> Finding | None:
-    """Build the finding on whether an elastic job has all replicas that it asks for; None for other jobs."""
+    """Build the finding on whether an elastic job has all replicas and ranks that it asks for; None for other jobs."""
+    replicas, ranks = _replicas(view), _ranks_of_group(view)
+    if replicas is None or ranks is None or ranks.value is None:
+        return replicas or ranks
+    # What says more comes first: fewer replicas, then fewer ranks of these.
+    first = ranks if replicas.value and not ranks.value else replicas
+    return replace(first, message=f"{replicas.message}; {ranks.message}", shown=True)
+
+
+def _ranks_of_group(view: View) -> Finding | None:
+    """Build the finding on whether all ranks are in the group that goes on without a lost rank."""
+    group = view.group
+    if group is None:
+        # While ranks restart they have not met yet.
+        known = view.snap.job.status.group is not None
+        return Finding("Elastic", None, "NoGroup", "no group of ranks is reported", quiet=True) if known else None
+    if group.ranks < group.wanted:
+        return Finding("Elastic", False, "FewerRanks", group_words(group), shown=True)
+    return Finding("Elastic", True, "AllRanks", group_words(group))
+
+
+def _replicas(view: View) -> Finding | None:
     weighed, size = view.weighed, view.size
     if weighed is None or size is None:
         return None

@@ -17,6 +17,7 @@ from falcon_operator.api.trainingjob import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.base.effects import Event
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.status.conditions import is_true
+from falcon_operator.status.groups.group_events import group_events
 from falcon_operator.status.limits import EVENT, fit_text
 from falcon_operator.status.text.common_cause import common_words
 from falcon_operator.status.text.format import change_words, listed
@@ -72,6 +73,7 @@ def turning_points(before: Look, after: Look, commands: Sequence[Command] = ()) 
     found += _of_demand(before.intent.demand, after.intent.demand)
     found += _of_sharing(before.intent, after.intent)
     found += _of_size(before.intent, after)
+    found += group_events(before.status.group, after.status.group)
     found += probe_events(before.intent.recovery, after.intent.recovery)
     found += _of_conditions(before.status, after.status)
     found += _of_generation(before.intent, after.intent, after.status.summary)

@@ -11,6 +11,7 @@ import msgspec
 
 from falcon_core.text import clean, clip
 from falcon_operator.api.common import Condition
+from falcon_operator.api.elastic import GroupStatus
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep, IterationStatus, TrainingJobStatus
 from falcon_operator.base.time_format import timestamp
 
@@ -40,7 +41,14 @@ def fit(status: TrainingJobStatus) -> TrainingJobStatus:
         conditions=[_condition(condition) for condition in status.conditions],
         diagnoses=[_diagnosis(diagnosis) for diagnosis in status.diagnoses[:MOST_DIAGNOSES]],
     )
-    # Each text has its limit, but many of them together may still be too much for one object.
+    # Each text has its limit, but many of them together may still be too much for one object. What the operator says
+    # unasked comes before what a user wanted to see.
+    while len(msgspec.json.encode(status)) > STATUS_BYTES and (looked := status.metrics_check) and looked.maps:
+        status = replace(status, metrics_check=replace(looked, maps=looked.maps[:-1]))
+    # A diagnosis may need a person; of a group of ranks the newest change and the newest lost rank are enough.
+    while len(msgspec.json.encode(status)) > STATUS_BYTES and (group := status.group) and _has_earlier(group):
+        newer = replace(group, changes=group.changes[1:] or group.changes, lost=group.lost[1:] or group.lost)
+        status = replace(status, group=newer)
     while len(msgspec.json.encode(status)) > STATUS_BYTES and status.diagnoses:
         last = max(
             (at for at, diagnosis in enumerate(status.diagnoses) if diagnosis.state == "Resolved"),
@@ -48,6 +56,10 @@ def fit(status: TrainingJobStatus) -> TrainingJobStatus:
         )
         status = replace(status, diagnoses=[*status.diagnoses[:last], *status.diagnoses[last + 1 :]])
     return status
+
+
+def _has_earlier(group: GroupStatus) -> bool:
+    return max(len(group.changes), len(group.lost)) > 1
 
 
 def _condition(condition: Condition) -> Condition:

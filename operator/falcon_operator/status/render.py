@@ -18,6 +18,7 @@ from falcon_operator.status.conditions import agents_lost, is_shown, live_condit
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
 from falcon_operator.status.limits import fit
+from falcon_operator.status.metrics_check import metrics_check
 from falcon_operator.status.text.common_cause import describe_common_cause
 from falcon_operator.status.text.exchanges import swapping_words
 from falcon_operator.status.text.format import fault_brief, link_brief, listed, milliseconds
@@ -61,6 +62,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
         counters=counters(intent),
         pauses=pauses(intent.recovery),
         check=check_status(intent.recovery),
+        metrics_check=metrics_check(view),
         start_time=timestamp(intent.started_at),
         diagnoses=[*(note for note in incidents if note.state != "Resolved"), *common, *odd, *over],
     )
@@ -74,7 +76,8 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
             status,
             observed_generation=generation,
             summary=summary_of(view, state, brief(odd)),
-            ready=f"{view.training}/{view.total}",
+            ready=ready_ranks(view),
+            group=view.group,
             iteration=milliseconds(current) if current else "",
             healthy_iteration=milliseconds(healthy) if healthy else "",
             iterations=IterationStatus(
@@ -97,6 +100,14 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
             ),
         )
     )
+
+
+def ready_ranks(view: View) -> str:
+    """Return how many ranks train, over all ranks of the current size."""
+    group = view.group
+    # A launcher runs on when a rank of its own is lost: the ranks' group alone knows.
+    lacks = group is not None and view.training == view.total and group.wanted == view.total
+    return f"{min(view.training, group.ranks) if lacks and group is not None else view.training}/{view.total}"
 
 
 def _healthy_ns(recovery: RecoveryState) -> int | None:
@@ -186,8 +197,7 @@ def _summary(view: View, state: State) -> str:
     if view.blind_since is not None:
         return f"blind: no report from any agent since {clock_time(view.blind_since)}"
     if view.stalled_since is not None:
-        awaited = f"; {view.awaited}" if view.awaited else ""
-        return f"stalled: no rank has made progress since {clock_time(view.stalled_since)}{awaited}"
+        return _stalled_summary(view, clock_time(view.stalled_since))
     if recovery.move is not None:
         return move_summary(recovery.move)
     if slow is not None and is_shown(slow, view.policy):
@@ -206,8 +216,21 @@ def _summary(view: View, state: State) -> str:
     return _trains(view)
 
 
+def _stalled_summary(view: View, since: str) -> str:
+    if view.unended:  # shown first, as the line is short
+        return f"stalled since {since}: {view.unended}"
+    awaited = f"; {view.awaited}" if view.awaited else ""
+    return f"stalled: no rank has made progress since {since}{awaited}"
+
+
 def _trains(view: View) -> str:
+    if view.unended:
+        return view.unended
     text = f"all ranks train, not watched: {view.untracked}" if view.untracked else "all ranks train"
+    group = view.group
+    if group is not None and group.ranks < group.wanted:
+        awaits = f"; waits for {group.next}" if group.next else ""
+        return f"{group.ranks} of {group.wanted} ranks train{awaits}"
     weighed, size = view.weighed, len(view.intent.membership.members)
     return (
         f"{text}, with {size} of {weighed.wanted} replicas" if weighed is not None and size < weighed.wanted else text

@@ -12,14 +12,16 @@ import msgspec
 from falcon_core.recovery import Look, Observation, Policy
 from falcon_core.recovery.views import Liveness, communicator_progress, hangs
 from falcon_core.times import BLIND_SECONDS
-from falcon_operator.api.elastic import ElasticStatus
+from falcon_operator.api.elastic import ElasticStatus, GroupStatus
 from falcon_operator.intent import elastic
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.snapshot import Snapshot
-from falcon_operator.intent.observation import job_observation
+from falcon_operator.intent.observation import job_observation, rank_groups
 from falcon_operator.intent.placement.gang import Gathering
+from falcon_operator.status.groups.group_status import describe_group
 from falcon_operator.status.text import hang_diagnosis
 from falcon_operator.status.text.elastic import describe_size
+from falcon_operator.status.text.format import NAMED, listed, place
 
 CURRENT_ITERATIONS = 8  # the newest, of which the shown iteration time is the median
 State = Literal["", "Pending", "Starting", "Running", "Degraded", "Recovering", "Suspended", "Succeeded", "Failed"]
@@ -48,7 +50,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def finished(self) -> int:
         """Return the number of ranks that have ended well before the others."""
-        return sum(rank.process == "Ended" and rank.exit_code == 0 for rank in self.obs.ranks)
+        return sum(rank.ended_well for rank in self.obs.ranks)
 
     @cached_property
     def untracked(self) -> str:
@@ -72,8 +74,29 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return describe_size(self.snap, self.intent, self.weighed, enforce=self.policy.enforce)
 
     @cached_property
+    def group(self) -> GroupStatus | None:
+        """Return the group of ranks that goes on without a lost rank; None where no launcher has reported one."""
+        membership, shown = self.intent.membership, self.snap.job.status.group
+        seen = rank_groups.group_seen(self.snap, membership)
+        if seen is not None:
+            return describe_group(seen, self.snap.now)
+        # Another operator has read a report that this one waits for: what it has shown is no news when that comes.
+        is_present = shown is not None and membership.phase == "Run" and shown.generation == membership.generation
+        return shown if is_present else None
+
+    @cached_property
     def stalled_since(self) -> float | None:
         return hangs.stalled_since(self.obs)
+
+    @cached_property
+    def unended(self) -> str:
+        """Return which ranks run on after others have ended well, in words; "" while none has ended or all have."""
+        left = [rank for rank in self.obs.ranks if rank.process == "Running"]
+        if not self.finished or not left:
+            return ""
+        ended = f"{self.finished} of {self.total} ranks have ended with exit code 0"
+        where = listed([place(communicator_progress.place(self.obs, rank)) for rank in left[:NAMED]], len(left))
+        return f"{ended}, and {where} {'runs' if len(left) == 1 else 'run'} on"
 
     @cached_property
     def awaited(self) -> str:

@@ -25,7 +25,7 @@ class Job:
         return [(seat, message) for seat, message in orders.messages]
 
     def come(self, seat: int, rank: int) -> None:
-        self.roster.enter(seat, rank)
+        self.roster.enter(seat, rank, 100 + seat)
         self.arrive(seat, 0, has_state=False)
 
     def arrive(self, seat: int, number: int | None = None, has_state: bool = True) -> None:
@@ -213,3 +213,62 @@ def test_a_rank_that_has_done_the_last_step_is_no_loss_and_nothing_is_left_for_w
     job.roster.end(3)
     job.come(9, 1)
     assert job.look() == [(9, {"refused": roster.ENDED})]
+
+
+def test_a_group_says_who_was_lost_who_is_late_and_who_has_joined() -> None:
+    job = Job()
+    assert job.roster.standing() is None
+    job.begin()
+    assert job.roster.standing() == roster.Standing(1, 3, (0, 1, 2), (), (), roster.Change(0, (), (0, 1, 2)))
+    job.roster.leave(2)
+    job.look()
+    standing = job.roster.standing()
+    assert standing.late == (0, 2), "no other has come yet, and the group has lost a member"
+    job.arrive(3)
+    job.look()
+    assert job.roster.standing().late == (0,)
+    job.arrive(1)
+    job.look()
+    lost = roster.Loss(1, 102, roster.GONE)
+    assert job.roster.standing() == roster.Standing(2, 3, (0, 2), (), (), roster.Change(3, (lost,), ()))
+    job.come(4, 1)
+    job.look()
+    standing = job.roster.standing()
+    assert (standing.number, standing.late, standing.joining) == (2, (0, 2), (1,))
+    job.arrive(1)
+    job.arrive(3)
+    job.look()
+    assert job.roster.standing() == roster.Standing(3, 3, (0, 1, 2), (), (), roster.Change(2, (), (1,)))
+
+
+def test_a_group_says_how_a_process_lost_its_place() -> None:
+    job = Job()
+    job.begin()
+    job.arrive(1)
+    job.look()
+    job.arrive(2, number=7)
+    job.look(PATIENCE + 1)
+    change = job.roster.standing().change
+    assert [(loss.rank, loss.how) for loss in change.lost] == [(1, roster.CUT_OFF), (2, roster.LATE)]
+    job.come(5, 0)
+    job.look()
+    assert [(loss.rank, loss.process, loss.how) for loss in job.roster._lost.values()] == [(0, 101, roster.REPLACED)]
+
+
+def test_a_process_that_never_had_a_place_is_no_loss() -> None:
+    job = Job()
+    job.begin()
+    job.come(4, 1)
+    job.roster.leave(4)
+    for seat in (1, 3):
+        job.arrive(seat)
+    job.look()
+    assert [loss.process for loss in job.roster.standing().change.lost] == [102], "whose place it took"
+
+
+def test_once_a_rank_is_done_the_group_is_not_said_to_shrink() -> None:
+    job = Job()
+    job.begin()
+    job.roster.end(1)
+    job.look()
+    assert job.roster.standing() is None

@@ -15,6 +15,7 @@ from falcon_core.wire.measurement.probe import MOST_CHANNELS, ChannelStart, Prob
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.reporting.anomalies import MAX_ANOMALIES, Anomaly
 from falcon_core.wire.reporting.bounds import MAX_TEXT
+from falcon_core.wire.reporting.groups import GroupChange, GroupReport, LostRank, RankEnd, RankGroup
 from falcon_core.wire.reporting.messages import (
     RECENT_ITERATIONS,
     CommSignals,
@@ -195,7 +196,7 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, None, [], b"", None, None, [], "new"]
+    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, None, [], b"", None, None, [], None, "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
@@ -360,3 +361,46 @@ def test_anomalies_beyond_the_bounds_are_refused(anomaly: list[Any]) -> None:
     decode_summary(msgspec.msgpack.encode([*long, [["Disk", 0]]]), "p")
     refused([*long, [anomaly]])
     refused([*long, [["Disk", 0]] * (MAX_ANOMALIES + 1)])
+
+
+GROUP = GroupReport(
+    RankGroup(
+        3,
+        4,
+        3,
+        NOW_NS // 1_000_000,
+        missing=[1],
+        late=[0, 2],
+        joining=[1],
+        changes=[GroupChange(3, NOW_NS // 1_000_000, 4, 3, [LostRank(1, 77, "Gone")], [])],
+    ),
+    [RankEnd(1, 77, -9, NOW_NS // 1_000_000)],
+)
+
+
+@pytest.mark.parametrize("groups", [GROUP, GroupReport(None, GROUP.ends)])
+def test_a_group_of_ranks_passes_and_a_report_without_one_has_no_byte_for_it(groups: GroupReport) -> None:
+    plain = pod([rank(0)], [process(0)])
+    assert sent(replace(plain, groups=groups)).groups == groups
+    assert sent(plain).groups is None
+    odd = replace(plain, anomalies=[Anomaly("Memory", 0)])
+    assert len(msgspec.msgpack.decode(encode_summary(odd, ()))) == 23, "as an operator of an earlier release has it"
+    assert sent(replace(odd, groups=groups)).anomalies == odd.anomalies
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [[3, 4, 3, -1]],
+        [[3, 4, 3, 0, [0] * 17]],
+        [[1 << 63, 4, 3, 0]],
+        [[3, 4, 1 << 31, 0]],
+        [[3, 4, 3, 0, [], [], [], [[3, 0, 4, 3]] * 9]],
+        [[3, 4, 3, 0, [], [], [], [[3, 0, 4, 3, [[0, 0, "x" * 17]]]]]],
+        [None, [[0, 0, 1 << 31]]],
+        [None, [[0, 0, 0]] * 17],
+    ],
+)
+def test_a_group_beyond_the_bounds_is_refused(groups: list[Any]) -> None:
+    whole = msgspec.msgpack.decode(encode_summary(replace(pod([], []), groups=GROUP), ()))
+    refused([*whole[:-1], groups])

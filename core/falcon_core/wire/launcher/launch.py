@@ -21,6 +21,7 @@ rings and output grow in place)::
     launch/printed.<n>     an empty file that changes its name when a process has printed: at most five times a
                            second, and five times at once after a quiet second
     launch/microbatches.<local>   what that rank's script says of its micro-batches (wire.microbatches)
+    launch/group.json      what the pod's own launcher says of its ranks' group (wire.groups)
     launch/directory.json  how far the copies of the folder in memory are (wire.directory)
     launch/check           what the newest measurement of the machine printed (agent/falcon_bench)
     launch/smoke           what the newest smoke test printed, in the same form (``falcon-launch smoke``)
@@ -85,6 +86,7 @@ COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"
 SMOKE_FILE = "launch/smoke"
 DIRECTORY_FILE = "launch/directory.json"
+GROUP_FILE = "launch/group.json"
 LINKS_ASKED_FILE = "agent/links"
 LINKS_FILE = "launch/links"
 RINGS_FILE = "launch/rings.json"

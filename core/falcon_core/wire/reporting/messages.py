@@ -18,6 +18,7 @@ from falcon_core.wire.measurement.check_links import LinksOrder
 from falcon_core.wire.measurement.probe import ProbeReport
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.reporting.anomalies import Anomaly, OutputMetric
+from falcon_core.wire.reporting.groups import GroupReport
 from falcon_core.wire.reporting.microbatches import MicroShare
 from falcon_core.wire.reporting.samples import StackSamples
 from falcon_core.wire.saves.checkpoint import Held, Loaded
@@ -233,3 +234,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none
     probe: ProbeReport | None = None  # what it has done of the newest order
     anomalies: list[Anomaly] = []  # what its agent finds odd about its own ranks; ≤ MAX_ANOMALIES
+    groups: GroupReport | None = None  # the group of ranks that goes on without a lost one; None: there is none

@@ -36,6 +36,7 @@ from falcon_core.wire.reporting.bounds import (
     Text,
     Times,
 )
+from falcon_core.wire.reporting.groups import GroupReport
 from falcon_core.wire.reporting.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.reporting.messages import (
     MAX_COMMS,
@@ -176,8 +177,14 @@ class _OddReport(_LongReport, array_like=True, frozen=True, gc=False):
     anomalies: Annotated[list[Anomaly], Meta(max_length=MAX_ANOMALIES)] = []
 
 
+class _GroupReport(_OddReport, array_like=True, frozen=True, gc=False):
+    """A report of a pod whose own launcher lets ranks go on without a lost one."""
+
+    groups: GroupReport | None = None
+
+
 _NO_TROUBLES: Final = _Troubles(-1)
-_decoder = msgspec.msgpack.Decoder(_OddReport)
+_decoder = msgspec.msgpack.Decoder(_GroupReport)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -207,12 +214,14 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     last, odd = (summary.imported, summary.network, summary.probe), summary.anomalies[:MAX_ANOMALIES]
     lists = (shared, summary.output, troubles, held, summary.loaded)
     # Most reports have none of the rare parts: the short form saves their fields.
-    if not any((*rare, *last, *lists, odd)):
+    if not any((*rare, *last, *lists, odd, summary.groups)):
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended, loaded = encode_launch(summary.ended), summary.loaded[:MAX_RANKS]
     rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke, loaded)
     long = (*fields, printed, troubles, held, *rest, *last)
+    if summary.groups is not None:
+        return _encoder.encode(_GroupReport(*long, odd, summary.groups))
     return _encoder.encode(_OddReport(*long, odd) if odd else _LongReport(*long))
 
 
@@ -256,6 +265,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         network=report.network,
         probe=report.probe,
         anomalies=report.anomalies,
+        groups=report.groups,
     )
 
 

@@ -115,6 +115,11 @@ def least_memory_bytes(ranks: int) -> int:
     return BUFFERS * ranks * LEAST_BUFFER_BYTES
 
 
+def unpack_sequence(page: bytes) -> int:
+    """Read the number of a rank's save from the beginning of a buffer; -1 where it holds no whole checkpoint."""
+    return -1 if unpack_held(page) is None else int(_COMMIT.unpack_from(page)[7])
+
+
 def unpack_held(page: bytes) -> Held | None:
     """Read a commit record from the beginning of a buffer; None where the buffer holds no whole checkpoint."""
     raw = page[: _COMMIT.size]

@@ -14,7 +14,7 @@ from falcon_core.wire.reporting.messages import Summary
 from falcon_operator.api.common import LABEL_ROLE, ROLE_TRAINER
 from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.api.warmpool import WarmPool
-from falcon_operator.base.ports import JobFindings, JobReports, NodeView, PodSettings, PodView
+from falcon_operator.base.ports import JobFindings, JobReports, NodeView, PodSettings, PodView, SeriesAnswer
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.node_troubles import grave_troubles
 from falcon_operator.intent.model.policy import error_rules
@@ -45,6 +45,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pool: WarmPool | None = None  # that the job names
     reports: JobReports = JobReports()
     findings: JobFindings | None = JobFindings()  # of the anomaly service; None: not known yet
+    series: SeriesAnswer | None = None  # what a user wanted to see of the job's series; None: nothing new
     elsewhere: list[Lasted] = []  # how long slowdowns lasted in other jobs; only while one is open
     burn_ins: dict[str, BurnInResult] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy

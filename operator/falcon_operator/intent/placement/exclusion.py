@@ -32,7 +32,8 @@ from falcon_operator.intent.observation import job_observation
 
 VERDICTS = 32  # that are remembered
 DETAIL_LENGTH = 300
-STEADY_SECONDS = 60.0  # a node that was NotReady is well when it has been Ready for so long, where nothing can test it
+# A node that was NotReady is tested when it has been Ready for so long; where nothing can test it, it is well then.
+STEADY_SECONDS = 60.0
 RETURNED = ("ReadyAgain", "LiftedByHand", "UsableAgain")  # verdicts after which a node may be used where nothing tests
 VALUE_LENGTH = 63  # of a taint, at most
 replace = msgspec.structs.replace
@@ -164,7 +165,8 @@ def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
         node = snap.nodes.get(exclusion.node)
         if node is not None:
             wanted += _taints(exclusion, node, fence_owner(snap.job))
-            testable = node.ready and node.name not in busy and node.name not in snap.troubled
+            # A machine that has just booted is busy with that: a test would be slow.
+            testable = _is_steady(snap, node.name) and node.name not in busy and node.name not in snap.troubled
             if exclusion.test == "Pending" and testable and tested:
                 wanted.append(BurnIn(node.name, exclusion.test_since))
     return wanted

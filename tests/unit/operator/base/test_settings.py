@@ -62,6 +62,7 @@ def test_everything_set() -> None:
             "FALCON_SPARE_ANNOTATIONS": '{"karpenter.sh/do-not-disrupt":"true"}',
             "FALCON_ERRORS": "{disabled: [python]}",
             "FALCON_METRICS_PORT": "9090",
+            "FALCON_GPU_SERIES": "true",
         }
     )
     assert settings.identity == "me"
@@ -77,6 +78,7 @@ def test_everything_set() -> None:
     assert (settings.log_level, settings.metrics_port) == ("debug", 9090)
     assert settings.pods.error_overrides == "{disabled: [python]}"
     assert settings.pods.injected.agent.resources.limits == {"cpu": 1}
+    assert settings.pods.gpu_series
     assert settings.pods.departure_taints == ("spot/notice", "a.example/going")
     assert settings.spare_annotations == {"karpenter.sh/do-not-disrupt": "true"}
 

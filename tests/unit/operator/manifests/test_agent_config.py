@@ -57,3 +57,30 @@ def test_the_agent_knows_its_job_and_all_gateways(tmp_path: Path) -> None:
     assert config.key == JobKey("team", "gpt2", "job-uid")
     assert config.gateways == ("a:7443", "b:7443")
     assert (config.checkpoint_bytes, config.copies_bytes, config.copies_interface) == (0, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "procs", "gpus", "reads"),
+    [(True, 8, 8, True), (True, 8, "8", True), (True, 8, 4, False), (True, 2, None, False), (False, 8, 8, False)],
+)
+def test_an_agent_sees_gpus_only_where_the_platform_wants_it_and_each_rank_has_one(
+    wanted: bool, procs: int, gpus: int | str | None, reads: bool
+) -> None:
+    of = job(procsPerReplica=procs)
+    (container,) = of.spec.template["spec"]["containers"]
+    limits = {} if gpus is None else {"limits": {"nvidia.com/gpu": gpus}}
+    template = {
+        **of.spec.template,
+        "spec": {**of.spec.template["spec"], "containers": [{**container, "resources": limits}]},
+    }
+    of = replace(of, spec=replace(of.spec, template=template), metadata=replace(of.metadata, uid="job-uid"))
+    member = Member(replica=0, pod_name="gpt2-0-x7kfd", first_rank=0)
+    pod = build_pod(of, member, replace(SETTINGS, gpu_series=wanted), excluded=[])
+    agent = by_name(pod["spec"]["initContainers"])["falcon-agent"]
+    env = {entry["name"]: entry.get("value", "") for entry in agent["env"]}
+    config = msgspec.json.decode(env["FALCON_AGENT_CONFIG"], type=AgentConfig)
+    assert config.reads_gpus == reads
+    seen = {name: value for name, value in env.items() if name.startswith("NVIDIA_")}
+    expected = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+    assert seen == (expected if reads else {})
+    assert "nvidia.com/gpu" not in str(agent["resources"]), "it takes none from the trainer"

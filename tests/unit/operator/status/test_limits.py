@@ -11,11 +11,14 @@ import pytest
 import yaml
 
 from falcon_core.recovery.model.slowdown import Culprit
+from falcon_core.wire.reporting.groups import MAX_LIST
 from falcon_operator.api.common import Condition
+from falcon_operator.api.elastic import GroupChangeStatus, GroupStatus, LostRankStatus
 from falcon_operator.api.trainingjob import DiagnosisStatus, DoneStep, TrainingJobStatus
 from falcon_operator.base.ports import Rejected
 from falcon_operator.status import limits
 from falcon_operator.status.diagnoses import describe_slowdown
+from falcon_operator.status.groups import group_status
 from falcon_operator.status.limits import STATUS_BYTES, SUMMARY, fit
 from tests.unit.operator.status.test_status import POLICY, SLOW
 from tests.world.running import condition, operator, run, state, trained
@@ -59,6 +62,18 @@ def test_any_status_fits(length: int) -> None:
     assert numbers == sorted(numbers, reverse=True)
 
 
+def test_earlier_changes_of_a_group_make_room_for_open_diagnoses() -> None:
+    changes = [GroupChangeStatus(number=at, at="", before=4, ranks=3, what="w" * 256) for at in range(2, 7)]
+    lost = [LostRankStatus(rank=at, pod="gpt2-1", at="", why="w" * 256) for at in range(5)]
+    group = GroupStatus(generation=1, number=6, ranks=3, wanted=4, since="", changes=changes, lost=lost)
+    small = replace(huge(100, number=0), group=group)
+    assert fit(small) == small
+    fitted = fit(replace(huge(1_000), group=group))
+    assert len(msgspec.json.encode(fitted)) <= STATUS_BYTES
+    assert fitted.group == replace(group, changes=changes[-1:], lost=lost[-1:])
+    assert fitted.diagnoses[0].id == "gpt2-64", "the open incident stays"
+
+
 def test_a_small_status_is_left_as_it_is() -> None:
     status = huge(20, number=3)
     short = [replace(note, done=note.done[:3]) for note in status.diagnoses]
@@ -74,6 +89,11 @@ def test_the_limits_equal_the_limits_of_the_definition() -> None:
     assert all(note[field]["maxLength"] >= limits.TEXT for field in ("why", "evidence", "result"))
     assert note["done"]["maxItems"] >= limits.DONE_STEPS
     assert note["done"]["items"]["properties"]["what"]["maxLength"] >= limits.LINE
+    group = schema["group"]["properties"]
+    lists = (group["changes"]["items"]["properties"]["what"], group["lost"]["items"]["properties"]["why"])
+    assert all(text["maxLength"] >= group_status.TEXT for text in (group["why"], *lists))
+    assert group["next"]["maxLength"] >= group_status.NEXT
+    assert all(group[name]["maxItems"] >= MAX_LIST for name in ("changes", "lost"))
     assert schema["diagnoses"]["maxItems"] >= limits.MOST_DIAGNOSES
 
 

@@ -1,0 +1,102 @@
+"""Read from the agents' reports how the group stands whose ranks go on without a lost one (docs/adr/0167).
+
+The launcher of the first pod knows the group, each pod's launcher how its own ranks have ended. A rank and the number
+of its process in its pod put the two together.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.errors.taxonomy import Exit, classify_exit
+from falcon_core.recovery import Member, Membership
+from falcon_core.wire.launcher.printed import Printed
+from falcon_core.wire.reporting.groups import GroupChange, LostRank, RankEnd, RankGroup
+from falcon_core.wire.reporting.messages import Summary
+from falcon_operator.intent.model.snapshot import Snapshot
+
+PRINTED_BEFORE_MS = 10_000  # its end, an error counts for a rank
+PRINTED_AFTER_MS = 2_000  # the agent reads output when it comes, and an interpreter takes its time to end
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that has lost its place in the group, and what is known of its end."""
+
+    rank: int
+    member: Member
+    how: str  # ``LostRank.how``
+    end: Exit | None = None  # None: it ended well, or nothing is known of its end
+    printed: Printed | None = None  # an exception that ended a program of its pod at that time
+
+    @property
+    def cause(self) -> Exit | None:
+        """Return its end, if that is why it lost its place: what it did after the others had gone on is no cause."""
+        return self.end if self.how in ("Gone", "Replaced") else None
+
+
+class GroupSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The group of the running generation."""
+
+    generation: int
+    group: RankGroup
+    losses: dict[int, list[Loss]]  # by the number of the group that went on without them
+
+
+def group_seen(snap: Snapshot, membership: Membership) -> GroupSeen | None:
+    """Return the group; None where no launcher reports one for the running generation."""
+    if membership.phase != "Run" or not membership.members:
+        return None
+    reports = [_report(snap, membership, member) for member in membership.members]
+    first = reports[0]
+    if first is None or first.groups is None or first.groups.group is None:
+        return None
+    group, procs = _in_order(first.groups.group), snap.job.spec.procs_per_replica
+    losses: dict[int, list[Loss]] = {}
+    for change in group.changes:
+        for lost in change.lost:
+            replica = lost.rank // procs
+            if replica < len(membership.members):  # another number is no rank of this job
+                loss = _loss(lost, membership.members[replica], reports[replica])
+                losses.setdefault(change.number, []).append(loss)
+    return GroupSeen(generation=membership.generation, group=group, losses=losses)
+
+
+def _in_order(group: RankGroup) -> RankGroup:
+    """Return the group with those changes whose numbers grow: each number stands for one change."""
+    changes: list[GroupChange] = []
+    for change in group.changes:
+        if (changes[-1].number if changes else 0) < change.number <= group.number:
+            changes.append(change)
+    return msgspec.structs.replace(group, changes=changes)
+
+
+def _report(snap: Snapshot, membership: Membership, member: Member) -> Summary | None:
+    summary = snap.summary(member.pod_uid)
+    return summary if summary is not None and summary.generation == membership.generation else None
+
+
+def _loss(lost: LostRank, member: Member, report: Summary | None) -> Loss:
+    known = report.groups.ends if report is not None and report.groups is not None else []
+    # Only its own pod's report counts, so that no pod speaks of another's ranks.
+    end = next((each for each in known if (each.rank, each.process) == (lost.rank, lost.process)), None)
+    if report is None or end is None:
+        return Loss(rank=lost.rank, member=member, how=lost.how)
+    return Loss(rank=lost.rank, member=member, how=lost.how, end=_exit(end), printed=_printed(report, end))
+
+
+def _exit(end: RankEnd) -> Exit | None:
+    code, signal = (end.code, None) if end.code >= 0 else (None, -end.code)
+    return classify_exit(exit_code=code, signal=signal, oom_killed=False)
+
+
+def _printed(report: Summary, end: RankEnd) -> Printed | None:
+    """Return the newest exception that the pod printed when a rank of it ended; ranks share their pod's output."""
+    if end.code <= 0:  # a signal ends a program without an exception
+        return None
+    found = [
+        printed
+        for output in report.output
+        for printed in output.printed
+        if printed.raised and -PRINTED_BEFORE_MS <= printed.unix_ns // 1_000_000 - end.unix_ms <= PRINTED_AFTER_MS
+    ]
+    return max(found, key=lambda each: each.unix_ns, default=None)

@@ -1,0 +1,1 @@
+"""Describe the group of ranks that goes on without a lost one."""
