@@ -23,6 +23,8 @@ from falcon_agent.launch.measurements import Checks, Smoke
 from falcon_agent.launch.notify import News
 from falcon_agent.launch.plan import links_for, newer, plan_for
 from falcon_agent.launch.run_dir import RunDir
+from falcon_agent.node import nvml
+from falcon_agent.node.gpu_series import GpuSeries
 from falcon_agent.output.last_words import Ends
 from falcon_agent.output.monitor import Output
 from falcon_agent.output.uncaught import Uncaught
@@ -47,6 +49,7 @@ from falcon_core.wire.launcher.imports import Imports
 from falcon_core.wire.launcher.launch import LAUNCH_DIR, LaunchCounters, LaunchPlan, LaunchStatus
 from falcon_core.wire.measurement.probe import ProbeOrder
 from falcon_core.wire.network import NetworkCounters
+from falcon_core.wire.reporting import groups
 from falcon_core.wire.reporting.anomalies import MAX_ANOMALIES, MAX_TEXT, Anomaly, OutputMetric
 from falcon_core.wire.reporting.messages import DetailRequest, Plan, RankSignals, Summary
 from falcon_core.wire.reporting.microbatches import MicrobatchOrder
@@ -79,6 +82,7 @@ class Agent:
         )
         self._resources = Resources()
         self._series = SeriesFeed(settings.pod_uid)
+        self._gpu_series = GpuSeries(nvml.load, config.procs) if config.reads_gpus else None
         self._saved: list[tuple[int, int]] = []  # rank and step of each checkpoint in the pod's memory
         self._uncaught = Uncaught(self._run_dir)
         self._stacks = Stacks(self._run_dir)
@@ -110,6 +114,7 @@ class Agent:
         self._last_status: LaunchStatus | None = None
         self._news: News | None = None
         self._directory: DirectoryReport | None = None
+        self._groups: groups.GroupReport | None = None
 
     async def run(self) -> None:
         """Run until SIGTERM; training goes on without the agent."""
@@ -316,6 +321,7 @@ class Agent:
             self._smoke.look(status, now),
             self._look_at_probe(status, reads=reads),
             self._look_at_directory(status),
+            reads and self._look_at_group(status),
             reads and self._answer.look(self._plan, self._held, now),
         )
         self._last_status = status
@@ -348,6 +354,7 @@ class Agent:
         self, reporter: Reporter, status: LaunchStatus | None, counters: LaunchCounters | None, now: float
     ) -> None:
         """Keep what has just been read, and send what is due, while a service reads series."""
+        gpus = self._gpu_series.look(wanted=reporter.reads_series) if self._gpu_series is not None else []
         if not reporter.reads_series:
             self._series.stop()
             return
@@ -360,6 +367,7 @@ class Agent:
         self._series.take_counters(counters, read_traffic())
         self._series.take_iterations(newest)
         self._series.take_output(printed)
+        self._series.take_gpus(gpus)
         for chunk in self._series.end(self._phase(status, now), now, unix_seconds):
             reporter.send_series(chunk)
 
@@ -402,6 +410,11 @@ class Agent:
         """Read how far the copies behind are; return whether the news is urgent: no rank runs."""
         before, self._directory = self._directory, report_of(self._run_dir.directory())
         return self._directory != before and (status is None or status.state != "Running")
+
+    def _look_at_group(self, status: LaunchStatus | None) -> bool:
+        """Read how the ranks' group stands; return whether that is news. Groups may change many times a second."""
+        before, self._groups = self._groups, groups.report_of(self._run_dir.group(), _generation(status))
+        return self._groups is not None and self._groups != before
 
     def _listen(self, status: LaunchStatus | None, now: float) -> bool:
         """Read what the processes print, and whether an exception has ended a program; return whether there is news."""
@@ -477,6 +490,7 @@ class Agent:
             probe=self._probing.report(time.monotonic()),
             copies=self._copying.report if self._copying is not None else None,
             directory=self._directory,
+            groups=self._groups,
             imported=self._imports.asked(self._plan, self._settings.pod_uid, status),
             anomalies=self._anomalies(status, generation, time.monotonic()),
         )

@@ -6,6 +6,9 @@ the loss of any pod leaves the newest step of any rank, or the step before it.
 
 Each rank counts itself in the process group's store when its checkpoint has been copied; no rank makes a collective
 call. Where the agent makes no copies, a rank counts itself at once: a job is never held up for long by what fails.
+
+Where the store ends with the process that serves it, which often is rank 0, a save waits as well: this rank's older
+checkpoint may be the newest that the lost pod's copies have, and the launcher is about to restart the ranks.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class Guard:
         self._file, self._store, self._here = file, shared, here
         self._before: Tuple[int, int] | None = None  # step and generation that have to be copied
         self._warned = False
+        self._ended = False  # the store, and one save has waited since: nothing is left to wait for
         self._store.add("ranks", 1)
 
     @classmethod
@@ -57,7 +61,7 @@ class Guard:
 
     def wait(self) -> float:
         """Wait until all ranks have counted themselves for the checkpoint before; return for how long, seconds."""
-        if self._before is None:
+        if self._before is None or self._ended:
             return 0.0
         began = time.monotonic()
         while not self._is_copied(self._before):
@@ -83,13 +87,16 @@ class Guard:
             return
 
     def _is_copied(self, key: Tuple[int, int]) -> bool:
+        if self._ended:  # PyTorch prints a warning for each call
+            return False
         try:
             ranks = self._store.add("ranks", 0)
             return bool(ranks < self._here.world_size or self._store.add(_name(key), 0) >= self._here.world_size)
         except RuntimeError as error:
             if of_a_handler(error):
                 raise
-            return True
+            self._ended = True
+            return False
 
     def _has_copy(self, sequence: int) -> bool:
         """Check whether another pod has this rank's checkpoint, or none is going to have it."""

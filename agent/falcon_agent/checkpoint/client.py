@@ -28,6 +28,12 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     context: ssl.SSLContext
 
 
+async def reach(peer: Peer) -> None:
+    """Check that the holder takes connections, and is an agent of the same job. Raises PeerError where it is not."""
+    async with _connection(peer):
+        pass
+
+
 async def put(peer: Peer, buffer: Path, pace: protocol.Pace | None = None) -> bool:
     """Hand a buffer's checkpoint to the holder, at a pace; return whether it has it now.
 
@@ -101,7 +107,15 @@ async def _fetch(peer: Peer, rank: int, number: int, buffer: Path) -> int:
 
 @contextlib.asynccontextmanager
 async def _call(peer: Peer, what: int, rank: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Open a connection to a holder that shows the job's certificate, and send a request."""
+    """Open a connection to a holder, and send a request."""
+    async with _connection(peer) as (reader, writer):
+        await protocol.send(writer, protocol.REQUEST.pack(protocol.MAGIC, protocol.VERSION, what, rank))
+        yield reader, writer
+
+
+@contextlib.asynccontextmanager
+async def _connection(peer: Peer) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open a connection to a holder that shows the job's certificate."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(
@@ -112,7 +126,6 @@ async def _call(peer: Peer, what: int, rank: int) -> AsyncIterator[tuple[asyncio
     try:
         # TLS has shown a certificate of the authority; this shows that it is of the same job.
         protocol.check_peer(writer, peer.job_uid)
-        await protocol.send(writer, protocol.REQUEST.pack(protocol.MAGIC, protocol.VERSION, what, rank))
         yield reader, writer
     finally:
         writer.close()

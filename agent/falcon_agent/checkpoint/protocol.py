@@ -89,6 +89,16 @@ async def read(reader: Reader, size: int) -> bytes:
         raise PeerError(f"the connection ended or stood still: {error}") from error
 
 
+async def read_first(reader: asyncio.StreamReader, size: int) -> bytes:
+    """Read exactly so many bytes; none where the peer ends the connection at once. Raises :class:`PeerError`."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            first = await reader.read(1)
+    except (TimeoutError, OSError) as error:
+        raise PeerError(f"the connection ended or stood still: {error}") from error
+    return first + await read(reader, size - 1) if first else b""
+
+
 async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
     """Send bytes, and wait until most have left. Raises :class:`PeerError`."""
     try:

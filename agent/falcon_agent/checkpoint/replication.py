@@ -68,8 +68,8 @@ class Certificate:
                 _log.warning("the job's renewed certificate cannot be read", error=str(error))
             self._unreadable = True
 
-    def _read_at(self) -> int:
-        return credentials(self._folder)[1].stat().st_mtime_ns
+    def _read_at(self) -> list[int]:
+        return [file.stat().st_mtime_ns for file in credentials(self._folder)]
 
 
 class Copying:
@@ -95,6 +95,7 @@ class Copying:
         self._host, self._port = "", 0
         self._why = "the copies' memory is being made"
         self._copied: dict[int, int] = {}  # by rank: the sequence of the newest checkpoint that the holder has
+        self._first: dict[int, int] = {}  # by local rank: sequence from which on copies are of use
         self._holder = ""  # uid of the pod that has them
         self._keepers: dict[int, str] = {}  # by rank: uid of the pod from which its checkpoints came
         self._fetched_for = 0  # the generation that began with them
@@ -266,16 +267,40 @@ class Copying:
         if holder.uid != self._holder:
             self._holder, self._copied = holder.uid, {}
         self._pace.bytes_per_second = known.bytes_per_second
+        if self._why and (failure := await self._begin(holder)):
+            return failure
         # Together, and not one after the other: the pace is the pod's, and a rank that waits costs the others nothing.
         local_ranks = range(self._store.ranks)
         failures = await asyncio.gather(*(self._copy(holder, own.first_rank, each) for each in local_ranks))
         return next(filter(None, failures), "")
+
+    async def _begin(self, holder: PeerPod) -> str:
+        """Let saves wait for copies from now on; return why no copies can be made yet.
+
+        Until now ranks saved as fast as they could, and some may have left a checkpoint of now two saves behind before
+        its copy is made. So only the newest of now, and what follows it, have a step in common with all ranks.
+        """
+        try:
+            await client.reach(self._peer(holder))
+        except (PeerError, OSError) as error:
+            return str(error)
+        self._say("")
+        self._first = {each: self._store.committed(each) for each in range(self._store.ranks)}
+        return ""
+
+    def _is_late(self, local_rank: int, sequence: int) -> bool:
+        """Check whether a checkpoint is older than the first that ranks may not leave behind before it is copied."""
+        # Where a rank's buffers were cleared since, its numbers begin again.
+        return sequence < self._first.get(local_rank, -1) <= self._store.committed(local_rank)
 
     async def _copy(self, holder: PeerPod, first_rank: int, local_rank: int) -> str:
         """Copy a rank's newest checkpoint, unless the holder has it; return why it could not be copied."""
         newest = self._store.newest(local_rank)
         rank = first_rank + local_rank
         if newest is None or newest[1].rank != rank or self._copied.get(rank) == newest[1].sequence:
+            return ""
+        # The newer one gets its checksums now.
+        if self._is_late(local_rank, newest[1].sequence):
             return ""
         try:
             if await client.put(self._peer(holder), newest[0], self._pace):

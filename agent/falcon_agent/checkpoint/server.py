@@ -166,7 +166,10 @@ class Holder:
                 await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        magic, version, what, rank = protocol.REQUEST.unpack(await protocol.read(reader, protocol.REQUEST.size))
+        request = await protocol.read_first(reader, protocol.REQUEST.size)
+        if not request:  # the peer only looked whether this agent can be reached
+            return
+        magic, version, what, rank = protocol.REQUEST.unpack(request)
         if magic != protocol.MAGIC or version != protocol.VERSION or what not in (protocol.PUT, protocol.GET):
             raise PeerError("no request of this version")
         await (self._take(reader, writer, rank) if what == protocol.PUT else self._give(reader, writer, rank))

@@ -26,6 +26,7 @@ from falcon_core.wire.saves.checkpoint import (
     unpack_held,
     unpack_loaded,
     unpack_parts,
+    unpack_sequence,
 )
 
 _EVERYBODY = 0o666  # the training container may run as any user
@@ -85,6 +86,10 @@ class Store:
             (path, parts) for path in self.buffers(local_rank) if (parts := unpack_parts(*_page(path))) is not None
         ]
         return max(found, key=lambda each: each[1].sequence, default=None)
+
+    def committed(self, local_rank: int) -> int:
+        """Return the sequence of a rank's newest whole checkpoint, with or without checksums; -1 without any."""
+        return max(unpack_sequence(_page(path)[0]) for path in self.buffers(local_rank))
 
     def holds(self, local_rank: int, rank: int) -> bool:
         """Check whether a buffer of a local rank holds a checkpoint of the job's rank ``rank``."""

@@ -22,6 +22,7 @@ from falcon_core.wire.launcher.launch import (
     COPIED_FILE,
     COUNTERS_FILE,
     DIRECTORY_FILE,
+    GROUP_FILE,
     IMPORTED_FILE,
     IMPORTS_FILE,
     LINKS_ASKED_FILE,
@@ -47,6 +48,7 @@ from falcon_core.wire.launcher.launch import (
 from falcon_core.wire.launcher.notes import NOTES_SUFFIX, Notes, unpack
 from falcon_core.wire.launcher.output import OutputFormatError
 from falcon_core.wire.measurement.check_links import LinksPrinted, PodLinks
+from falcon_core.wire.reporting import groups
 from falcon_core.wire.reporting.microbatches import MicrobatchOrder
 from falcon_core.wire.saves.directory import LaunchDirectory
 
@@ -88,6 +90,10 @@ class RunDir:
     def directory(self) -> LaunchDirectory | None:
         """Read how far the copies of the folder in memory are; None where there is none."""
         return self._read(DIRECTORY_FILE, LaunchDirectory)
+
+    def group(self) -> groups.LaunchGroup | None:
+        """Read what the pod's own launcher says of the ranks' group; None where there is no such launcher."""
+        return self._read(GROUP_FILE, groups.LaunchGroup, groups.MOST_BYTES)
 
     def check(self) -> bytes:
         """Read what the newest measurement of the machine printed; empty where nothing can be read."""
@@ -244,10 +250,10 @@ class RunDir:
         path = self.path / _MEMORY_FILE
         return path.read_bytes() if path.exists() else b""
 
-    def _read(self, name: str, type_: type[_T]) -> _T | None:
+    def _read(self, name: str, type_: type[_T], most_bytes: int = MOST_BYTES) -> _T | None:
         watched = self._seen.get(name)
         if watched is None:
-            watched = self._seen[name] = WatchedFile(self.path / name, type_, MOST_BYTES)
+            watched = self._seen[name] = WatchedFile(self.path / name, type_, most_bytes)
         value = watched.look()
         return value if isinstance(value, type_) else None
 

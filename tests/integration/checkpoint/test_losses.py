@@ -124,18 +124,24 @@ def remove(pod: Pod) -> None:
         path.unlink()
 
 
+@pytest.mark.parametrize(("saves", "pause_seconds"), [(1, 0.0), (50, 2.0)], ids=["first copy", "rank 0 first"])
 async def test_a_container_that_is_killed_whole_in_a_save_comes_back_from_its_neighbour(
-    make: Make, ranks: Ranks
+    make: Make, ranks: Ranks, saves: int, pause_seconds: float
 ) -> None:
-    """As by the kernel for its memory: rank and agent end in the same instant, and their pod is made anew."""
+    """As by the kernel for its memory: rank and agent end in the same instant, and their pod is made anew.
+
+    Both ranks save as fast as they can before the first copy is made: it is of use all the same.
+    """
     killed, keeper = make("killed", 0), make("keeper", 1)
     await ready(killed, keeper)
-    tell([killed, keeper], {"killed": "keeper"})
     lives = await asyncio.to_thread(ranks.live, [killed, keeper], 20, forever=True)
-    await until("it is copied", lambda: killed.told[1].get(0, 0) >= 3)
+    tell([killed, keeper], {"killed": "keeper"})
+    await until("it is copied", lambda: killed.told[1].get(0, 0) >= saves)
     copied = max(step for _, step in keeper.steps())
+    # Rank 0 serves the store of the process group: the other rank no longer learns what is copied.
     for life in lives:
         os.kill(life["pid"], signal.SIGKILL)
+        await asyncio.sleep(pause_seconds)
     killed.copying.take(Peers(epoch=2, generation=1, phase="Run", procs=1, pods=[]))
     remove(killed)
 

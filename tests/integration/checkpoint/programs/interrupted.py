@@ -68,6 +68,7 @@ def ending(number, frame):
 signal.signal(signal.SIGUSR1, ending)
 guard = Guard.__new__(Guard)
 guard._store = Refusing()
+guard._ended = False
 try:
     print("guard", guard._is_copied((1, 1)))
 except RuntimeError as error:
