@@ -44,7 +44,7 @@ sys.exit(main())
 
 def program() -> bytes:
     """Return the program: Python runs the zip file that follows its first line."""
-    sources = {f"kubectl_falcon/{path.name}": path for path in (ROOT / "cli/kubectl_falcon").glob("*.py")}
+    sources = {str(path.relative_to(ROOT / "cli")): path for path in (ROOT / "cli/kubectl_falcon").rglob("*.py")}
     sources |= {f"falcon_core/{name}": ROOT / "core/falcon_core" / name for name in SHARED}
     contents = {"__main__.py": MAIN.encode(), **{name: path.read_bytes() for name, path in sources.items()}}
     packed = io.BytesIO()

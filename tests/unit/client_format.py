@@ -25,9 +25,11 @@ interruption = _load("interruption")
 sys.modules.setdefault("falcon_torch.interruption", interruption)  # found by its name, without the package
 client = _load("store/format")  # the layout of checkpoints
 agreement = _load("agreement")
+sys.modules.setdefault("falcon_torch.agent_file", _load("agent_file"))
 microbatch_report = _load("microbatch_report")
 elastic_roster = _load("elastic/roster")
 sys.modules.setdefault("falcon_torch.elastic.roster", elastic_roster)
+elastic_group_report = _load("elastic/group_report")
 elastic_meeting = _load("elastic/meeting")
 sys.modules.setdefault("falcon_torch.elastic.meeting", elastic_meeting)
 elastic_attendance = _load("elastic/attendance")

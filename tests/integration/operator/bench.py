@@ -67,7 +67,7 @@ class Session:
             client,
             dataclasses.replace(site.tls(site.control, "root"), server_name="localhost"),
             leadership,
-            BusCertificates(jobs, control, control.cert, control.cert),
+            BusCertificates(jobs, control, control.cert, control.cert, jobs.cert),
             SystemClock(),
             identity=identity,
             on_change=lambda key, _: self.changed.append(key),
