@@ -175,7 +175,7 @@ def _search(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common
     if in_pieces:
         state, suspected = intermittent.look(state, slow, look)
         culprit, own = culprit_of(suspected, look, shared), intermittent.since(state, slow, look.policy)
-    if culprit is not None:
+    if culprit is not None and not concurrent_link.recovers(slow, look.obs, look.policy):
         state, suspects = _dated(state, slow, culprit, own, look)
         # Where work moves between ranks, a short stay is the job's habit and is not reported.
         reported = moving_work.first_unusual(state, suspects, look)

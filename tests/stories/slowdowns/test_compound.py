@@ -112,6 +112,33 @@ async def test_a_link_that_recovers_leaves_the_rank() -> None:
     assert reasons(world).count("Resolved") == 1
 
 
+@pytest.mark.parametrize("seconds", [1.5, 2.5])
+async def test_a_rank_that_is_disturbed_while_a_link_recovers_is_not_named(seconds: float) -> None:
+    world = training()
+    await trained(world)
+    slow_link(world)
+    await run(world, operator, lambda w: w.status.diagnoses, seconds=120)
+    world.flows.congested.clear()
+    node = world.node_of(2)
+    node.slow = SLOW_RANK
+    await idle(world, operator, seconds)
+    node.slow = 1.0
+    await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved", seconds=120)
+    await idle(world, operator, 30)
+    assert [note.cause for note in world.status.diagnoses] == ["SlowLink"]
+
+
+async def test_a_rank_that_stays_slow_when_a_link_recovers_is_named() -> None:
+    world = training()
+    await trained(world)
+    slow_link(world)
+    await run(world, operator, lambda w: w.status.diagnoses, seconds=120)
+    world.flows.congested.clear()
+    world.node_of(2).slow = SLOW_RANK
+    await run(world, operator, lambda w: "computation" in by_cause(w), seconds=30)
+    assert by_cause(world)["computation"].rank == 2
+
+
 async def test_suspension_closes_both() -> None:
     world = training()
     await both(world, "rank")

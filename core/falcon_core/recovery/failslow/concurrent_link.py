@@ -30,6 +30,7 @@ from falcon_core.recovery.failslow import incidents
 from falcon_core.recovery.history import durations
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look, Observation
+from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import (
     NAMED_RANKS,
     Culprit,
@@ -45,6 +46,7 @@ from falcon_core.recovery.model.state import RecoveryState, numbered, with_concu
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import adjust_microbatches
 
+PROVEN_WINDOWS = 2 * JUDGEMENT.lasting_windows  # of C iterations, in which a rank stands out while a link recovers
 EXCHANGED_WINDOWS = 2  # of C iterations since an exchange of roles, before it counts as not enough
 
 
@@ -149,6 +151,16 @@ def _exchange_judged(link: SlowIncident, look: Look) -> SlowIncident:
     ):
         return link
     return replace(link, swapped=replace(link.swapped, failed=NOT_ENOUGH, failed_at=look.obs.now))
+
+
+def recovers(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether most of what a named link cost is gone, and no rank has stood out for long yet.
+
+    The little that is left then is easily explained by a rank that other programs disturb for a second.
+    """
+    gone = slow.times.excess_ns <= JUDGEMENT.action_share * (slow.times.peak_ns - slow.times.well_ns)
+    stood_out = obs.iterations - slow.onset.quiet_iteration
+    return slow.link is not None and gone and stood_out < PROVEN_WINDOWS * policy.consecutive
 
 
 def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tuple[RecoveryState, SlowIncident]:
