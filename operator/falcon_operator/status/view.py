@@ -78,11 +78,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the group of ranks that goes on without a lost rank; None where no launcher has reported one."""
         membership, shown = self.intent.membership, self.snap.job.status.group
         seen = rank_groups.group_seen(self.snap, membership)
-        if seen is not None:
-            return describe_group(seen, self.snap.now)
-        # Another operator has read a report that this one waits for: what it has shown is no news when that comes.
         is_present = shown is not None and membership.phase == "Run" and shown.generation == membership.generation
-        return shown if is_present else None
+        # Another operator has read a report that this one waits for: what it has shown is no news when that comes.
+        if seen is None:
+            return shown if is_present else None
+        # The Event of a loss is recorded once, so it waits for what the lost rank's own pod reports of its end.
+        if is_present and rank_groups.awaits_an_end(seen, self.snap.now):
+            return shown
+        return describe_group(seen, self.snap.now)
 
     @cached_property
     def stalled_since(self) -> float | None:

@@ -1,17 +1,23 @@
-"""A node is lost and none is free: the job trains on with two of its three replicas, and with three when it returns."""
+"""A job goes on without what it has lost, and takes it back: a node, or one rank of a group that others go on in."""
 
 from __future__ import annotations
 
+import json
+import signal
 import time
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
 
 from dev.cluster import faults
-from dev.kubectl import Json, wait_for
-from tests.e2e.jobs import Job, condition, training_job
+from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.jobs import SCRIPTS_DIR, Job, condition, training_job, with_script
 
 MANY = 100_000
+LATE_SECONDS = 6.0  # from a process's start until it joins: the smaller group is read meanwhile
+STEPS_AFTER = 20
+MICRO_BATCHES = 8
 
 
 @pytest.mark.long  # four minutes: a node is lost, and has to be Ready for a minute before it is used again
@@ -48,3 +54,67 @@ def test_a_job_shrinks_by_a_lost_node_and_grows_when_it_returns(
     finally:
         if not healed:
             faults.heal(victim["node"])
+
+
+def test_a_lost_rank_is_replaced_while_the_others_train_and_is_read_in_the_status(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job], torch_site_packages: str
+) -> None:
+    """Two pods of two ranks; no pod and no other process is restarted, and each sample is computed once."""
+    manifest = training_job("group", steps=1, replicas=2, python_path=torch_site_packages)
+    manifest["spec"] |= {"launcher": "Own", "procsPerReplica": 2}
+    manifest = with_script(namespace, manifest, "growing.py")
+    [trainer] = manifest["spec"]["template"]["spec"]["containers"]
+    script = f"{SCRIPTS_DIR}/growing.py"
+    trainer["command"] = ["python3", "-m", "falcon_torch.elastic", script, str(MANY), str(LATE_SECONDS)]
+    job = start(manifest)
+    whole = job.wait("the group is whole", lambda s: s.get("group", {}).get("ranks") == 4, 180)
+    assert condition(whole, "Elastic")["status"] == "True"
+    uids, second = job.pod_uids(), job.member(1)
+
+    rank = f"{_interpreter(second['node'], script)} {script}"
+    assert len(faults.processes(second["node"], rank, second["podUid"])) == 2
+    faults.send_signal(second["node"], rank, signal.SIGKILL, second["podUid"], oldest=True)
+    fewer = job.wait("three ranks go on", lambda s: s["group"]["ranks"] == 3, 60)
+    print(job.kubectl.run("describe", "trainingjob", job.name))
+    (lost,) = fewer["group"]["lost"]
+    assert (lost["pod"], lost["node"]) == (second["podName"], second["node"])
+    assert lost["rank"] in (2, 3)
+    assert (lost["cause"], lost["why"]) == ("ProcessKilled", "killed by SIGKILL")
+    assert condition(fewer, "Elastic")["status"] == "False"
+    assert f"lost rank {lost['rank']}" in condition(fewer, "Elastic")["message"]
+    again = job.wait("the group is whole again", lambda s: s["group"]["ranks"] == 4, 60)
+    assert condition(again, "Elastic")["status"] == "True"
+    notes = {event["reason"]: event["message"] for event in job.kubectl.items("events")}
+    assert "killed by SIGKILL" in notes["Shrunk"]
+    assert f"rank {lost['rank']} joined" in notes["Grown"]
+    assert again["counters"] == {"restarts": 0, "replacements": 0}
+    assert (job.generation(), job.pod_uids()) == (1, uids)
+    _check_samples(job)
+
+
+def _interpreter(node: str, script: str) -> str:
+    """Return the path by which the launcher has started its ranks' interpreter."""
+    paths = ("/usr/bin/python3", "/usr/local/bin/python3")
+    return next(path for path in paths if faults.processes(node, f"{path} {script}"))
+
+
+def _check_samples(job: Job) -> None:
+    """Check that each of the steps that all ranks have logged had each micro-batch once, whoever was lost."""
+
+    def logged() -> dict[int, list[Json]]:
+        texts = [job.kubectl.run("logs", pod["metadata"]["name"], "-c", "trainer") for pod in job.pods()]
+        lines = [json.loads(line) for line in chain(*map(str.splitlines, texts)) if line.startswith("{")]
+        found: dict[int, list[Json]] = {}
+        for line in lines:
+            found.setdefault(line["step"], []).append(line)
+        return found
+
+    last = max(logged())
+    steps = wait_for(
+        "more steps", lambda: (now := logged()) and max(now) > last + STEPS_AFTER and now, timeout_seconds=60
+    )
+    assert sorted(steps) == list(range(min(steps), max(steps) + 1)), "no step is left out"
+    for step in range(min(steps), max(steps) - 1):
+        assert len({line["sum"] for line in steps[step]}) == 1, f"step {step}: all ranks have the same parameters"
+    whole = [step for step in steps.values() if len(step) == 4]
+    assert all(sorted(chain(*(line["numbers"] for line in step))) == list(range(MICRO_BATCHES)) for step in whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from falcon_core.wire.reporting.groups import GroupChange, GroupReport, LostRank, RankEnd, RankGroup
 from tests.stories.failures.test_nodes import add_spare
@@ -80,6 +81,24 @@ async def test_a_lost_rank_shows_until_another_process_has_taken_its_place() -> 
     notes = [note for reason, note in world.events if reason == "Shrunk"]
     assert "from 3 to 2 of 3 ranks in group 2: lost rank 1 (pod " in notes[0]
     assert world.generation == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "why"), [(1.0, "killed by SIGKILL"), (None, "its connection to the others has ended")]
+)
+async def test_the_event_waits_for_the_report_of_the_lost_ranks_own_pod(seconds: float | None, why: str) -> None:
+    world = World(replicas=3, spares=0)
+    await trained(world)
+    meet(world)
+    await run(world, operator, lambda w: w.status.group is not None, seconds=20)
+    lose(world)
+    end = world.groups.pop(1)
+    await idle(world, operator, seconds or 0.0)
+    assert "Shrunk" not in reasons(world)
+    if seconds is not None:
+        world.groups[1] = end
+    await run(world, operator, lambda w: "Shrunk" in reasons(w), seconds=5)
+    assert [note for reason, note in world.events if reason == "Shrunk" and f"node-b): {why};" in note]
 
 
 async def test_a_loss_that_is_over_before_the_next_look_has_both_events() -> None:

@@ -15,6 +15,7 @@ from falcon_core.wire.reporting.groups import GroupChange, LostRank, RankEnd, Ra
 from falcon_core.wire.reporting.messages import Summary
 from falcon_operator.intent.model.snapshot import Snapshot
 
+END_SECONDS = 2.0  # the first pod's report of a loss may come before the report of the lost rank's own pod
 PRINTED_BEFORE_MS = 10_000  # its end, an error counts for a rank
 PRINTED_AFTER_MS = 2_000  # the agent reads output when it comes, and an interpreter takes its time to end
 
@@ -59,6 +60,17 @@ def group_seen(snap: Snapshot, membership: Membership) -> GroupSeen | None:
                 loss = _loss(lost, membership.members[replica], reports[replica])
                 losses.setdefault(change.number, []).append(loss)
     return GroupSeen(generation=membership.generation, group=group, losses=losses)
+
+
+def awaits_an_end(seen: GroupSeen, now: float) -> bool:
+    """Check whether a rank was lost just now, and the report of how its process ended is still to come.
+
+    ``now``: unix seconds. A first pod whose clock is ahead is not waited for.
+    """
+    newest = seen.group.changes[-1] if seen.group.changes else None
+    if newest is None or not 0 <= now - newest.unix_ms / 1000 < END_SECONDS:
+        return False
+    return any(loss.how == "Gone" and loss.end is None for loss in seen.losses.get(newest.number, []))
 
 
 def _in_order(group: RankGroup) -> RankGroup:
