@@ -192,7 +192,13 @@ class Agent:
 
     def _copies_of(self, store: Store) -> Copying:
         settings = self._settings
-        return Copying(store, settings.config, pod_uid=settings.pod_uid, on_copied=self._run_dir.write_copied)
+        return Copying(
+            store,
+            settings.config,
+            pod_uid=settings.pod_uid,
+            on_copied=self._run_dir.write_copied,
+            were_on=self._run_dir.makes_copies(),
+        )
 
     def _runs(self, generation: int) -> bool:
         """Check whether the ranks of a generation were started, and use their buffers.

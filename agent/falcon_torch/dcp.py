@@ -67,6 +67,7 @@ class Writer(StorageWriter, BlockingAsyncStager):  # type: ignore[misc]
             raise ValueError('falcon_torch.dcp cannot leave a save out: use Checkpoint(when_behind="wait")')
         super().__init__()
         self._checkpoint, self._step = checkpoint, step
+        checkpoint.leaves_out = False  # PyTorch would take the step for saved
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Take the step from the end of a checkpoint's name. Raises ValueError where there is no number."""

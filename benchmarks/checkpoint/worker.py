@@ -137,7 +137,7 @@ def copied(_folder, size, rounds):
     saved, waited = time.perf_counter(), 0.0
     for _ in range(rounds):
         rank.checkpoint.wait()
-        while not (found := said.content()) or found["ranks"].get(str(dist.get_rank()), 0) < rank.step:
+        while not (found := said.content()) or found["ranks"].get(str(dist.get_rank()), [0, 0])[1] < rank.step:
             time.sleep(0.01)
         figures["copied"].append(time.perf_counter() - saved)
         time.sleep(SPACE_SECONDS)

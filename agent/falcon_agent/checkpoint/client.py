@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.files.untrusted import open_regular
-from falcon_core.wire.saves.checkpoint import BUFFERS, PAGE_BYTES, unpack_parts
+from falcon_core.wire.saves.checkpoint import BUFFERS, PAGE_BYTES, Parts, unpack_parts
 
 CONNECT_SECONDS = 10.0
 
@@ -58,7 +58,7 @@ async def put(peer: Peer, buffer: Path, pace: protocol.Pace | None = None) -> bo
                 return True
             if answer != protocol.OK:
                 raise PeerError(f"the holder does not take copies of rank {parts.rank} now")
-            if not await protocol.send_body(writer, file, page, parts, pace):
+            if not await protocol.send_body(writer, file, parts, pace):
                 return False
             if (await protocol.read(reader, 1))[0] != protocol.OK:
                 raise PeerError(f"rank {parts.rank}'s checkpoint of step {parts.step} arrived damaged")
@@ -67,42 +67,51 @@ async def put(peer: Peer, buffer: Path, pace: protocol.Pace | None = None) -> bo
         os.close(file)
 
 
-async def fetch(peer: Peer, rank: int, buffers: Sequence[Path]) -> list[int]:
-    """Fill a rank's buffers with what the holder has of it; return the steps, the newest first.
+async def offered(peer: Peer, rank: int, size: int) -> list[Parts]:
+    """Return which copies of a rank the holder has that fit into buffers of ``size`` bytes, the newest first.
 
-    A buffer into which something damaged came holds nothing afterwards.
+    Raises :class:`PeerError`.
+    """
+    async with _call(peer, protocol.GET, rank) as (reader, _):
+        return [parts for _, parts in await _pages(reader, rank, size)]
+
+
+async def fetch(peer: Peer, wanted: Parts, buffer: Path) -> bytes:
+    """Fetch a copy into a buffer; return its first page, without which the buffer holds nothing.
 
     Raises:
-        PeerError: the holder could not be reached, or sent what is no checkpoint of this rank.
-        OSError: a buffer cannot be written.
+        PeerError: the holder could not be reached, does not have the copy any more, or sent a damaged one.
+        OSError: the buffer cannot be written.
     """
-    return [step for number, buffer in enumerate(buffers) if (step := await _fetch(peer, rank, number, buffer)) >= 0]
-
-
-async def _fetch(peer: Peer, rank: int, number: int, buffer: Path) -> int:
-    """Fetch a rank's copy of this number; return its step, -1 where the holder has fewer."""
     file = open_regular(buffer, os.O_RDWR)
     try:
-        size = os.fstat(file).st_size
-        async with _call(peer, protocol.GET, rank) as (reader, writer):
-            (count,) = protocol.NUMBER.unpack(await protocol.read(reader, protocol.NUMBER.size))
-            # The peer may be hostile: everything that it sends is checked before it is used.
-            if count > BUFFERS:
-                raise PeerError(f"the holder reports {count} copies of a rank")
-            pages = [await protocol.read(reader, PAGE_BYTES) for _ in range(count)]
-            if number >= count:
-                return -1
-            # All further sizes follow from this page, so it must fit into the buffer.
-            parts = unpack_parts(pages[number], size)
-            if parts is None or parts.rank != rank:
-                raise PeerError(f"the holder's copy is no checkpoint of rank {rank} that fits into {size} bytes")
+        async with _call(peer, protocol.GET, wanted.rank) as (reader, writer):
+            pages = await _pages(reader, wanted.rank, os.fstat(file).st_size)
+            number = next((number for number, (_, parts) in enumerate(pages) if parts == wanted), None)
+            if number is None:
+                raise PeerError(f"the holder no longer has rank {wanted.rank}'s checkpoint of step {wanted.step}")
             await protocol.send(writer, protocol.NUMBER.pack(number))
             if (await protocol.read(reader, 1))[0] != protocol.OK:
                 raise PeerError("the holder does not give the copy")
-            await protocol.receive_body(reader, file, pages[number], parts)
-            return parts.step
+            await protocol.receive_chunks(reader, file, wanted)
+            return pages[number][0]
     finally:
         os.close(file)
+
+
+async def _pages(reader: asyncio.StreamReader, rank: int, size: int) -> list[tuple[bytes, Parts]]:
+    """Read which copies of a rank the holder has. The peer may be hostile: all is checked before it is used."""
+    (count,) = protocol.NUMBER.unpack(await protocol.read(reader, protocol.NUMBER.size))
+    if count > BUFFERS:
+        raise PeerError(f"the holder reports {count} copies of a rank")
+    found = []
+    for page in [await protocol.read(reader, PAGE_BYTES) for _ in range(count)]:
+        # All further sizes follow from this page, so it must fit into the buffer.
+        parts = unpack_parts(page, size)
+        if parts is None or parts.rank != rank:
+            raise PeerError(f"the holder's copy is no checkpoint of rank {rank} that fits into {size} bytes")
+        found.append((page, parts))
+    return found
 
 
 @contextlib.asynccontextmanager
@@ -127,6 +136,9 @@ async def _connection(peer: Peer) -> AsyncIterator[tuple[asyncio.StreamReader, a
         # TLS has shown a certificate of the authority; this shows that it is of the same job.
         protocol.check_peer(writer, peer.job_uid)
         yield reader, writer
+    except BaseException:
+        writer.transport.abort()  # a peer that is gone does not answer the end of TLS either
+        raise
     finally:
         writer.close()
         with contextlib.suppress(OSError):

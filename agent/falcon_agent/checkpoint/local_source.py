@@ -13,52 +13,52 @@ from pathlib import Path
 from falcon_agent.checkpoint import protocol
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.files.untrusted import open_regular
-from falcon_core.wire.saves.checkpoint import CHECKS_OFFSET, PAGE_BYTES, Parts, unpack_parts
+from falcon_core.wire.saves.checkpoint import CHECKS_OFFSET, Parts
 
 
-async def take(copies: Sequence[Path], rank: int, buffers: Sequence[Path]) -> list[int]:
-    """Fill a rank's buffers with the copies of it; return the steps, the newest first.
-
-    A buffer into which something damaged came holds nothing afterwards.
+async def take(copies: Sequence[Path], wanted: Parts, buffer: Path) -> bytes:
+    """Copy one of this pod's copies into a rank's buffer; return its first page, without which that holds nothing.
 
     Raises:
-        PeerError: a copy is damaged, or no checkpoint of this rank that fits.
+        PeerError: the copy is damaged, or not there any more.
         OSError: a file cannot be read or written.
     """
-    return [await _take(copy, rank, buffer) for copy, buffer in zip(copies, buffers, strict=False)]
-
-
-async def _take(copy: Path, rank: int, buffer: Path) -> int:
-    source = open_regular(copy)
-    try:
-        target = open_regular(buffer, os.O_RDWR)
+    for copy in copies:
+        source = open_regular(copy)
         try:
-            known, size = protocol.records(source), os.fstat(target).st_size
-            # The buffer has a fixed size and belongs to one rank: refuse before a byte of it is overwritten.
-            if known is None or known[1].rank != rank or unpack_parts(known[0], size) is None:
-                raise PeerError(f"the copy in {copy.name} is no checkpoint of rank {rank} that fits into {size} bytes")
-            page, parts = known
-            await protocol.receive_body(_Body(source, page, parts), target, page, parts)
-            return parts.step
+            known = protocol.records(source)
+            if known is not None and known[1] == wanted:
+                await _take(source, wanted, buffer)
+                return known[0]
         finally:
-            os.close(target)
+            os.close(source)
+    raise PeerError(f"this pod no longer has rank {wanted.rank}'s checkpoint of step {wanted.step}")
+
+
+async def _take(source: int, parts: Parts, buffer: Path) -> None:
+    target = open_regular(buffer, os.O_RDWR)
+    try:
+        # The buffer has a fixed size: refuse before a byte of it is overwritten.
+        if parts.end > os.fstat(target).st_size:
+            raise PeerError(f"rank {parts.rank}'s checkpoint of step {parts.step} does not fit into its buffer")
+        await protocol.receive_chunks(_Body(source, parts), target, parts)
     finally:
-        os.close(source)
+        os.close(target)
 
 
 class _Body:
     """A copy's table and chunks, and whether it stayed what it was: in the order in which a peer sends them."""
 
-    def __init__(self, file: int, page: bytes, parts: Parts) -> None:
-        self._file, self._page, self._parts = file, page, parts
+    def __init__(self, file: int, parts: Parts) -> None:
+        self._file, self._parts = file, parts
         self._at = 0  # 0: the table is next
 
     async def readexactly(self, size: int, /) -> bytes:
         """Return the next bytes. Raises OSError where the copy has become shorter."""
         await asyncio.sleep(0)  # the loop serves other pods as well
         if self._at >= self._parts.end:
-            same = os.pread(self._file, PAGE_BYTES, 0) == self._page
-            return protocol.COMMIT if same else protocol.ABORT
+            known = protocol.records(self._file)
+            return protocol.COMMIT if known is not None and known[1] == self._parts else protocol.ABORT
         piece = os.pread(self._file, size, self._at or CHECKS_OFFSET)
         if len(piece) < size:
             raise OSError("the copy has become shorter")

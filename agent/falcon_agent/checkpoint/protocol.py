@@ -115,10 +115,12 @@ class Pace:
     def __init__(self, bytes_per_second: int = 0) -> None:
         """Limit to so many bytes a second; 0: no limit."""
         self.bytes_per_second = bytes_per_second
+        self.taken_bytes = 0  # since it was made
         self._free_at = 0.0
 
     async def take(self, size: int) -> None:
         """Wait until so many bytes may be sent."""
+        self.taken_bytes += size
         if not self.bytes_per_second:
             return
         now = time.monotonic()
@@ -127,9 +129,7 @@ class Pace:
         await asyncio.sleep(begins - now)
 
 
-async def send_body(
-    writer: asyncio.StreamWriter, file: int, page: bytes, parts: Parts, pace: Pace | None = None
-) -> bool:
+async def send_body(writer: asyncio.StreamWriter, file: int, parts: Parts, pace: Pace | None = None) -> bool:
     """Send the table and the chunks of a buffer; return whether it still holds the same checkpoint at the end.
 
     Raises :class:`PeerError`.
@@ -144,8 +144,10 @@ async def send_body(
             await pace.take(len(piece))
         await send(writer, piece)
         at += len(piece)
-    # The rank may have begun its next save meanwhile: then what was sent is of two checkpoints.
-    same = os.pread(file, PAGE_BYTES, 0) == page
+    # The rank may have begun its next save meanwhile: then what was sent is of two checkpoints. Notes that it adds to
+    # the first page change nothing.
+    known = records(file)
+    same = known is not None and known[1] == parts
     await send(writer, COMMIT if same else ABORT)
     return same
 
@@ -155,6 +157,17 @@ async def receive_body(reader: Reader, file: int, page: bytes, parts: Parts) -> 
 
     Raises:
         PeerError: it did not arrive, or is damaged. The buffer then holds nothing.
+        OSError: the buffer cannot be written.
+    """
+    await receive_chunks(reader, file, parts)
+    write_page(file, page)
+
+
+async def receive_chunks(reader: Reader, file: int, parts: Parts) -> None:
+    """Receive a checkpoint into a buffer, which holds nothing before its first page is written (``write_page``).
+
+    Raises:
+        PeerError: it did not arrive, or is damaged.
         OSError: the buffer cannot be written.
     """
     # Without its first page the buffer holds nothing, whatever happens until the end.
@@ -177,6 +190,10 @@ async def receive_body(reader: Reader, file: int, page: bytes, parts: Parts) -> 
     # Each chunk was right when it was sent, but only the sender knows whether all are of one checkpoint.
     if await read(reader, 1) != COMMIT:
         raise PeerError("the buffer was written to while it was copied")
+
+
+def write_page(file: int, page: bytes) -> None:
+    """Write a buffer's first page: from now on the buffer holds a checkpoint. Raises OSError."""
     _put(file, page, 0)
 
 

@@ -1,7 +1,9 @@
 """Keep copies of another pod's checkpoints, and serve them to the agents of the job.
 
-The files lie in a volume that the agent alone mounts. Each rank of the other pod has two: the newest whole copy is
-never the file that is written to. Which rank a file is of stands in its records.
+The files lie in a volume that the agent alone mounts. Each rank of the other pod has two: the copy that its agent sent
+last is never the file that is written to. Its number need not be the largest: after a restart a rank goes on from a
+step before its newest, and its numbers may begin again. Which rank a file is of stands in its records, and when the
+copy was last sent in the file's time of change, so that both outlive this process.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import ssl
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,8 +35,8 @@ class Copy(NamedTuple):
     """A file for a copy, and what it holds; ``parts``: None where that is no whole checkpoint."""
 
     path: Path
-    page: bytes
     parts: Parts | None
+    sent_ns: int = 0  # when the sender last sent it, or heard that it is here
 
 
 class Copies:
@@ -49,7 +52,8 @@ class Copies:
         for path in self._paths():
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(file, 0, self._bytes)
+                if os.fstat(file).st_size != self._bytes:  # the time of change of a copy that is there stays
+                    os.posix_fallocate(file, 0, self._bytes)
             finally:
                 os.close(file)
 
@@ -64,12 +68,17 @@ class Copies:
         return [Held(parts.rank, parts.step, parts.unix_ns // 1_000_000, parts.generation) for parts in found]
 
     def of(self, rank: int) -> list[Path]:
-        """Return the files with a whole copy of a rank's checkpoint, the newest first."""
-        return _of(self.files(), rank)
+        """Return the files with a whole copy of a rank's checkpoint: first that which was sent last."""
+        return [copy.path for copy in _of(self.files(), rank)]
 
     def files(self) -> list[Copy]:
         """Read the records of all files."""
-        return [Copy(path, page, unpack_parts(page, self._bytes)) for path in self._paths() for page in [_page(path)]]
+        return [_copy(path, self._bytes) for path in self._paths()]
+
+    def mark(self, path: Path) -> None:
+        """Note that the copy in this file was sent last of all, whatever the clock does. Raises OSError."""
+        now_ns = max([time.time_ns(), *(1 + copy.sent_ns for copy in self.files() if copy.path != path)])
+        os.utime(path, ns=(now_ns, now_ns))
 
     def _paths(self) -> list[Path]:
         return [self._folder / f"copy-{rank}.{number}" for rank in range(self._ranks) for number in range(BUFFERS)]
@@ -80,28 +89,31 @@ def room(files: Sequence[Copy], rank: int, wards: Collection[int], busy: Collect
 
     ``busy``: files into which copies are on their way.
 
-    A file that is empty, or of a rank that is no ward any more, comes first; then the older one of the rank's own.
+    Of a rank with two it is the older one. Otherwise an empty file comes first, then the older copies of ranks that are
+    no wards any more: their new keeper may have none yet, so the only copy of a rank goes last.
     """
     own = _of(files, rank)
     if len(own) == BUFFERS:
-        return own[-1]
-    for path, _, parts in files:
-        if path not in busy and (parts is None or parts.rank not in wards):
-            return path
-    return None
+        return own[-1].path
+    free = [copy for copy in files if copy.path not in busy]
+    empty = [copy for copy in free if copy.parts is None]
+    others = [copy for copy in free if copy.parts is not None and copy.parts.rank not in wards]
+    last = {copy.path for copy in others if copy.parts is not None and copy == _of(files, copy.parts.rank)[0]}
+    others.sort(key=lambda copy: (copy.path in last, copy.sent_ns))
+    return next((copy.path for copy in (*empty, *others)), None)
 
 
-def _of(files: Sequence[Copy], rank: int) -> list[Path]:
-    found = [(copy.parts.sequence, copy.path) for copy in files if copy.parts is not None and copy.parts.rank == rank]
-    return [path for _, path in sorted(found, reverse=True)]
+def _of(files: Sequence[Copy], rank: int) -> list[Copy]:
+    found = [copy for copy in files if copy.parts is not None and copy.parts.rank == rank]
+    return sorted(found, key=lambda copy: copy.sent_ns, reverse=True)
 
 
-def _page(path: Path) -> bytes:
+def _copy(path: Path, size: int) -> Copy:
     try:
         with path.open("rb") as file:
-            return file.read(PAGE_BYTES)
+            return Copy(path, unpack_parts(file.read(PAGE_BYTES), size), os.fstat(file.fileno()).st_mtime_ns)
     except OSError:
-        return b""
+        return Copy(path, None)
 
 
 class Holder:
@@ -184,10 +196,12 @@ class Holder:
             await protocol.send(writer, bytes([protocol.REFUSED]))
             return
         files = self._copies.files()
-        if any(copy.page == page for copy in files):
+        there = next((copy.path for copy in files if copy.parts == parts), None)
+        if there is not None:
+            self._copies.mark(there)
             await protocol.send(writer, bytes([protocol.HAVE]))
             return
-        # Never overwrite the newest whole copy of a rank: the transfer may break off.
+        # Never overwrite the copy of a rank that was sent last: the transfer may break off.
         path = room(files, rank, {*wards, *self._needed()}, self._busy)
         if path is None:
             await protocol.send(writer, bytes([protocol.REFUSED]))
@@ -198,6 +212,7 @@ class Holder:
         try:
             await protocol.send(writer, bytes([protocol.OK]))
             await protocol.receive_body(reader, file, page, parts)
+            self._copies.mark(path)
         except PeerError:
             await protocol.send(writer, bytes([protocol.DAMAGED]))
             raise
@@ -221,8 +236,12 @@ class Holder:
             await protocol.send(writer, protocol.NUMBER.pack(len(found)) + b"".join(page for _, page, _ in found))
             if not found:
                 return
-            (number,) = protocol.NUMBER.unpack(await protocol.read(reader, protocol.NUMBER.size))
+            chosen = await protocol.read_first(reader, protocol.NUMBER.size)
+            if not chosen:  # the peer only asked what there is
+                return
+            (number,) = protocol.NUMBER.unpack(chosen)
             if number >= len(found):
                 raise PeerError(f"copy {number} of {len(found)} is asked for")
             await protocol.send(writer, bytes([protocol.OK]))
-            await protocol.send_body(writer, *found[number])
+            file, _, parts = found[number]
+            await protocol.send_body(writer, file, parts)

@@ -87,6 +87,13 @@ class Store:
         ]
         return max(found, key=lambda each: each[1].sequence, default=None)
 
+    def began(self, generation: int) -> bool:
+        """Check whether a rank of this pod has loaded or saved in a generation: then all ranks of the job have loaded.
+
+        Ranks agree on what they load, and none goes on before all have read it.
+        """
+        return bool(self.loaded(generation)) or any(held.generation >= generation for held in self.held())
+
     def committed(self, local_rank: int) -> int:
         """Return the sequence of a rank's newest whole checkpoint, with or without checksums; -1 without any."""
         return max(unpack_sequence(_page(path)[0]) for path in self.buffers(local_rank))

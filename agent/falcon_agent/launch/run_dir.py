@@ -197,12 +197,24 @@ class RunDir:
             self._write(CHECKPOINT_FILE, msgspec.json.encode(content))
             self._wanted_checkpoint = wanted
 
-    def write_copied(self, on: bool, ranks: Mapping[int, int]) -> None:
-        """Write for the ranks' client whether copies are made, and which checkpoint of each rank has one."""
-        content = msgspec.json.encode({"on": on, "ranks": {str(rank): sequence for rank, sequence in ranks.items()}})
+    def write_copied(self, on: bool, ranks: Mapping[int, tuple[int, int]], sent: int = 0) -> None:
+        """Write for the ranks' client whether copies are made, and which checkpoint of each rank has one.
+
+        ``ranks``: by rank the generation that wrote it, and its sequence. ``sent`` grows while a transfer goes on.
+        """
+        of_ranks = {str(rank): copied for rank, copied in ranks.items()}
+        content = msgspec.json.encode({"on": on, "ranks": of_ranks, "sent": sent})
         if content != self._copied:
             self._write(COPIED_FILE, content)
             self._copied = content
+
+    def makes_copies(self) -> bool:
+        """Check whether copies were made by the last that was written, which may be an earlier agent's word."""
+        try:
+            found = msgspec.json.decode(read_regular(self.path / COPIED_FILE, MOST_BYTES))
+        except (OSError, msgspec.DecodeError):
+            return False
+        return isinstance(found, dict) and found.get("on") is True
 
     def write_microbatches(self, order: MicrobatchOrder) -> None:
         """Write for the client of rank 0 how many micro-batches each rank is to compute."""

@@ -17,6 +17,7 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 from typing import Any, Dict, List, Tuple
 
 from falcon_torch.agent_file import AgentFile
@@ -25,7 +26,15 @@ from falcon_torch.interruption import of_a_handler
 from falcon_torch.ranks import Place, gather, is_elastic, place
 from falcon_torch.requests import FILE, Demand, loads_before_ns
 from falcon_torch.store.buffers import Buffer, BufferUnusableError, Store
-from falcon_torch.store.format import FROM_FOLDER, FROM_MEMORY, FROM_REPLICA, NOTHING, CheckpointError, Commit
+from falcon_torch.store.format import (
+    FROM_FOLDER,
+    FROM_MEMORY,
+    FROM_REPLICA,
+    NOTHING,
+    CheckpointError,
+    Commit,
+    is_verified,
+)
 from falcon_torch.store.mapped_copy import Copier
 from falcon_torch.store.replicas import Share, Whole, compare
 from falcon_torch.store.sources import Agreed, Key, Offer, Read, Source, agree, offer, read_newest, read_step
@@ -43,7 +52,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.saved = 0
-        self.skipped = 0  # since the save before the last was still on its way to the folder
+        self.skipped = 0  # since the save before the last was on its way to the folder, or the last to another pod
         self.waited_seconds = 0.0  # for that reason, where ``when_behind`` is "wait", or for the copies in other pods
         self.in_folder = 0  # files that are complete
         self.folder_failures = 0
@@ -77,6 +86,7 @@ class Checkpoint:
         self.counts = Counts()
         self.folder = None if folder is None else os.fspath(folder)
         self.skips = when_behind == "skip"
+        self.leaves_out = True  # saves of which the copies before take long; all ranks have the same value
         self.verify = verify
         self._copier = Copier()
         self._volume: Volume | None = None
@@ -111,7 +121,8 @@ class Checkpoint:
         What the caller changes after it has returned is not in the checkpoint.
 
         Returns:
-            False for a checkpoint that was left out, since the last but one was still being written.
+            False for a checkpoint that was left out, since the last but one was still being written; or, without a
+            folder, since the copies of the last in other pods take longer than a save waits.
 
         Raises:
             CheckpointError: the state cannot be pickled, or fits nowhere; or it is said to be replicated, and is not;
@@ -128,20 +139,20 @@ class Checkpoint:
         if self.skips and any(gather(self._is_behind(buffer))):
             self.counts.skipped += 1
             return False
-        self._sequence += 1
         if self._demand is not None:
             self._demand.begin()
-        # The copy of the checkpoint before must be complete before its buffer's turn comes (``guard``).
         guard = self._guarding()
-        if guard is not None:
-            self.counts.waited_seconds += guard.wait()
+        if self._is_left_out(guard):
+            self.counts.skipped += 1
+            return False
+        self._sequence += 1
         if buffer is not None and fits:
             self._wait_for(buffer)
             commit = buffer.write(frozen, self._copier, began=began, **self._identity(step))
             self._anchor = buffer
-            self._start_behind(buffer, commit)
+            self._start_behind(buffer, commit, self._open_volume() if self._writes_files else None)
             if guard is not None:
-                guard.watch(commit)
+                guard.watch(commit, partial(self._lacks_checksums, buffer, commit))
         else:
             self._write_through(frozen, step, buffer, needed)
         self.counts.saved += 1
@@ -150,6 +161,15 @@ class Checkpoint:
             self.wait()
             self._demand.end()
         return True
+
+    def _is_left_out(self, guard: Guard | None) -> bool:
+        """Wait until the checkpoint before is copied; return whether all ranks leave this one out (``guard``)."""
+        if guard is None:
+            return False
+        asked = self._demand is not None and self._demand.saving
+        waited = guard.wait(may_leave_out=self.leaves_out and self.folder is None and not asked)
+        self.counts.waited_seconds += waited.seconds
+        return not waited.saves
 
     def _frozen(self, state: Any) -> Frozen:
         """Lay out what this rank keeps of a state. Raises CheckpointError."""
@@ -213,6 +233,10 @@ class Checkpoint:
         thread = self._behind.get(buffer.path) if buffer is not None else None
         return thread is not None and thread.is_alive()
 
+    def _lacks_checksums(self, buffer: Buffer, commit: Commit) -> bool:
+        """Check whether the checksums of a checkpoint are still being made."""
+        return self._is_behind(buffer) and not is_verified(buffer.page(), commit)
+
     def _wait_for(self, buffer: Buffer) -> None:
         thread = self._behind.get(buffer.path)
         if thread is not None:
@@ -220,11 +244,11 @@ class Checkpoint:
             thread.join()
             self.counts.waited_seconds += time.monotonic() - began
 
-    def _start_behind(self, buffer: Buffer, commit: Commit) -> None:
+    def _start_behind(self, buffer: Buffer, commit: Commit, volume: Volume | None) -> None:
         # No daemon: an interpreter that ends waits for it, so that a job's last checkpoint is in the folder.
         thread = threading.Thread(
             target=self._finish,
-            args=(buffer, commit, self._open_volume() if self._writes_files else None),
+            args=(buffer, commit, volume),
             name="falcon-checkpoint",
         )
         self._behind[buffer.path] = thread
@@ -379,7 +403,20 @@ class Checkpoint:
         self._anchor = None if chosen is None else chosen.buffer
         guard = self._guarding()
         if guard is not None and chosen is not None:
-            guard.watch(chosen.commit, in_memory=chosen.buffer is not None)
+            self._forget_after(chosen)
+            # A rank that was killed right after the save has not got to the checksums, without which nothing is copied.
+            if chosen.buffer is not None and not is_verified(chosen.buffer.page(), chosen.commit):
+                self._start_behind(chosen.buffer, chosen.commit, None)
+            unready = None if chosen.buffer is None else partial(self._lacks_checksums, chosen.buffer, chosen.commit)
+            guard.watch(chosen.commit, unready)
+
+    def _forget_after(self, chosen: Source) -> None:
+        """Clear what this rank saved after the step from which all go on: its copy would take that step's place."""
+        for buffer in self._store.buffers if self._store is not None and chosen.buffer is not None else []:
+            commit = buffer.commit()
+            if commit is not None and commit.sequence > chosen.commit.sequence:
+                self._sequence = max(self._sequence, commit.sequence)
+                buffer.clear()
 
     def _guarding(self) -> Guard | None:
         """Return what waits for copies in other pods; None where there are none, or no store of Falcon's."""

@@ -17,7 +17,9 @@ import msgspec
 import pytest
 
 from falcon_core.wire.launcher.launch import CONTROL_FILE
+from falcon_core.wire.saves.checkpoint import PAGE_BYTES, Parts, unpack_parts
 from falcon_core.wire.saves.peers import PeerPod, Peers
+from tests.integration.agent.checkpoints.test_copies import SIZE
 from tests.integration.agent.checkpoints.test_copying import Pod, ready, tell, until
 from tests.integration.agent.checkpoints.test_copying import make as make
 from tests.integration.checkpoint.ranks import AGENT, PROGRAMS
@@ -154,6 +156,44 @@ async def test_a_container_that_is_killed_whole_in_a_save_comes_back_from_its_ne
     step, same = first
     assert same
     assert step >= copied - 1, "a rank may have been killed before it saved what another's copy has"
+
+
+async def test_a_second_loss_after_ranks_went_on_from_a_step_before_the_newest_of_one(make: Make, ranks: Ranks) -> None:
+    """Rank 0 was a save ahead when its keeper was lost: the next keeper needs the step that all ranks have."""
+    ahead, lost = make("ahead", 0), make("lost", 1)
+    await ready(ahead, lost)
+    tell([ahead, lost], {"ahead": "lost", "lost": "ahead"})
+    # Before that ranks save as fast as they like, and only the newest is copied.
+    await until("saves wait for copies", lambda: ahead.told[0] and lost.told[0])
+    await asyncio.to_thread(ranks.live, [ahead, lost], 20, 40)
+    await until("both are copied", lambda: ahead.steps() == {(1, 20), (1, 40)})
+    # As if rank 1 had been killed before it had saved this step.
+    for path in (ahead.store.buffers(0)[0].parent.parent / "copies").iterdir():
+        if unpack_parts(path.read_bytes()[:PAGE_BYTES], SIZE) == newest_of(lost):
+            path.write_bytes(bytes(SIZE))
+    assert ahead.steps() == {(1, 20)}
+    remove(lost)
+
+    second = make("second", 1)
+    await ready(second)
+    tell([ahead, second], {"ahead": "second", "second": "ahead"}, generation=2)
+    await asyncio.gather(ahead.fetched(2), second.fetched(2))
+    assert found(await asyncio.to_thread(ranks.live, [ahead, second], generation=2)) == [(20, True)] * 2
+    await until("the step that was loaded is copied", lambda: ahead.told == (True, {0: 1}))
+    remove(ahead)
+
+    third = make("third", 0)
+    await ready(third)
+    tell([third, second], {}, generation=3)
+    await asyncio.gather(third.fetched(3), second.fetched(3))
+    assert found(await asyncio.to_thread(ranks.live, [third, second], generation=3)) == [(20, True)] * 2
+
+
+def newest_of(pod: Pod) -> Parts:
+    """Return the checkpoint that a pod's agent copies."""
+    newest = pod.store.newest(0)
+    assert newest is not None
+    return newest[1]
 
 
 async def test_a_rank_that_the_kernel_kills_for_its_memory_in_a_save_loses_that_save_alone(

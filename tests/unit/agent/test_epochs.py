@@ -82,7 +82,7 @@ async def test_copies_go_where_a_restored_cluster_says(config: AgentConfig, tmp_
     before, after = await epochs_around_a_restore()
     former, living = (Peers(epoch=epoch, generation=2, phase="Run", procs=1, pods=[]) for epoch in (before, after))
     store = Store(tmp_path / "checkpoints", ranks=1, memory_bytes=16 * MIB)
-    copying = Copying(store, config, pod_uid="a", on_copied=lambda _wanted, _copied: None)
+    copying = Copying(store, config, pod_uid="a", on_copied=lambda _on, _copied, _sent: None)
     for peers in (former, living, former):
         copying.take(peers)
     assert copying._peers == living

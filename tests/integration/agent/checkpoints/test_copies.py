@@ -15,10 +15,18 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.checkpoint import protocol
-from falcon_agent.checkpoint.client import Peer, fetch, put
+from falcon_agent.checkpoint.client import Peer, fetch, offered, put
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.checkpoint.server import HANDSHAKES, Copies, Holder
-from falcon_core.wire.saves.checkpoint import CHECKS_OFFSET, PAGE_BYTES, VERIFIED_OFFSET, Held, unpack_parts
+from falcon_core.wire.saves.checkpoint import (
+    CHECKS_OFFSET,
+    LOADED_OFFSET,
+    NOTES_OFFSET,
+    PAGE_BYTES,
+    VERIFIED_OFFSET,
+    Held,
+    unpack_parts,
+)
 from falcon_operator.bus import certs
 from tests.integration.pki import Issued, Pki
 from tests.unit.client_format import client
@@ -29,11 +37,13 @@ SIZE = 40 * MIB
 CHUNKED = 36 * MIB  # three chunks of the client's, the last of them shorter
 
 
-def fill(path: Path, step: int, *, rank: int = 0, sequence: int | None = None, length: int = CHUNKED) -> bytes:
+def fill(
+    path: Path, step: int, *, rank: int = 0, sequence: int | None = None, length: int = CHUNKED, generation: int = 1
+) -> bytes:
     """Make a buffer with a checkpoint in the client's own format; return the buffer's bytes."""
     begin = client.index_offset(SIZE)
     commit = client.Commit(
-        generation=1,
+        generation=generation,
         rank=rank,
         world_size=4,
         step=step,
@@ -104,6 +114,18 @@ async def copy(site: Site, own: Path, step: int) -> bytes:
     return saved
 
 
+async def filled(peer: Peer, rank: int, buffers: list[Path]) -> list[int]:
+    """Fill buffers with what the holder has of a rank; return the steps."""
+    found = await offered(peer, rank, SIZE)
+    for parts, buffer in zip(found, buffers, strict=True):
+        page = await fetch(peer, parts, buffer)
+        with buffer.open("r+b") as file:
+            assert file.read(PAGE_BYTES) == bytes(PAGE_BYTES), "it holds nothing until all have arrived"
+            file.seek(0)
+            file.write(page)
+    return [parts.step for parts in found]
+
+
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     made = Site(tmp_path)
@@ -119,7 +141,7 @@ async def test_what_comes_back_is_what_was_copied_byte_for_byte(site: Site, tmp_
         assert await put(site.peer(), path)
     assert set(site.copies.held()) == {Held(0, 20, 20_000, 1), Held(0, 40, 40_000, 1)}
     fresh = [empty(tmp_path / "fresh.0"), empty(tmp_path / "fresh.1")]
-    assert await fetch(site.peer(), 0, fresh) == [40, 20]
+    assert await filled(site.peer(), 0, fresh) == [40, 20]
     assert [path.read_bytes() for path in fresh] == [originals[40], originals[20]]
 
 
@@ -137,6 +159,60 @@ async def test_a_copy_that_is_there_is_not_sent_again(
     await copy(site, own, 20)
     monkeypatch.setattr(protocol, "send_body", None)
     assert await put(site.peer(), own)
+
+
+async def test_a_checkpoint_with_other_notes_is_the_same_and_its_copy_stays_as_the_one_sent_last(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart from a step before the newest: the rank notes what it has loaded, and goes on from there."""
+    older, newer = tmp_path / "own.0", tmp_path / "own.1"
+    await copy(site, older, 20)
+    await copy(site, newer, 40)
+    with older.open("r+b") as file:
+        file.seek(LOADED_OFFSET)
+        file.write(client.pack_loaded(generation=2, rank=0, step=20, source=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(protocol, "send_body", None)
+        assert await put(site.peer(), older)
+    assert site.steps() == [20, 40]
+    await copy(site, newer, 60)
+    assert site.steps() == [20, 60], "the step that all ranks have loaded is not written over"
+
+
+async def test_notes_that_a_rank_adds_meanwhile_do_not_spoil_a_copy(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, sends = tmp_path / "own", protocol.send
+    fill(own, 20)
+
+    async def noted(writer: asyncio.StreamWriter, data: bytes) -> None:
+        await sends(writer, data)
+        with own.open("r+b") as file:
+            file.seek(NOTES_OFFSET)
+            file.write(client.pack_notes(listens=True, in_folder=20, replicated=False))
+
+    monkeypatch.setattr(protocol, "send", noted)
+    assert await put(site.peer(), own)
+
+
+async def test_numbers_that_begin_again_leave_the_older_life_behind(site: Site, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    for step in (480, 500):
+        await copy(site, own, step)
+    for step in (20, 40):
+        fill(own, step, generation=2)
+        assert await put(site.peer(), own)
+    assert site.steps() == [20, 40]
+
+
+async def test_a_holder_that_starts_again_knows_which_copy_was_sent_last(site: Site, tmp_path: Path) -> None:
+    older, newer = tmp_path / "own.0", tmp_path / "own.1"
+    await copy(site, older, 20)
+    await copy(site, newer, 40)
+    assert await put(site.peer(), older)
+    site.copies.make()
+    await copy(site, newer, 60)
+    assert site.steps() == [20, 60]
 
 
 async def test_a_buffer_that_is_overwritten_meanwhile_becomes_no_copy(
@@ -175,7 +251,7 @@ async def test_a_flipped_bit_is_refused_by_the_holder_and_by_who_fetches(site: S
     flip(site.copies.of(0)[0], at)
     fresh = empty(tmp_path / "fresh")
     with pytest.raises(PeerError, match="damaged"):
-        await fetch(site.peer(), 0, [fresh])
+        await filled(site.peer(), 0, [fresh])
     assert fresh.read_bytes()[:PAGE_BYTES] == bytes(PAGE_BYTES), "it holds nothing"
 
 
@@ -196,7 +272,7 @@ async def test_a_holder_that_is_lost_during_the_copy_is_told(
     assert await put(site.peer(), own), "begun anew"
     site.holder.close()
     with pytest.raises(PeerError, match="cannot be reached"):
-        await fetch(site.peer(), 0, [empty(tmp_path / "fresh")])
+        await filled(site.peer(), 0, [empty(tmp_path / "fresh")])
 
 
 async def test_copies_of_former_wards_make_room_and_others_never(site: Site, tmp_path: Path) -> None:
@@ -240,7 +316,7 @@ async def test_the_certificate_that_the_operator_issues_to_a_job_opens_both_side
     saved = fill(own, 20)
     assert await put(peer, own)
     fresh = empty(tmp_path / "fresh")
-    assert await fetch(peer, 0, [fresh]) == [20]
+    assert await filled(peer, 0, [fresh]) == [20]
     assert fresh.read_bytes() == saved
     holder.close()
 
@@ -277,7 +353,7 @@ async def test_nonsense_harms_nothing(site: Site, tmp_path: Path, said: bytes) -
     writer.close()
     assert answer in (b"", bytes([protocol.REFUSED]), protocol.NUMBER.pack(0))
     assert site.steps() == [20]
-    assert await fetch(site.peer(), 0, [empty(tmp_path / "fresh")]) == [20]
+    assert await filled(site.peer(), 0, [empty(tmp_path / "fresh")]) == [20]
 
 
 async def test_a_checkpoint_that_says_it_is_larger_than_the_file_is_refused(site: Site, tmp_path: Path) -> None:
@@ -327,7 +403,7 @@ async def test_strangers_without_a_certificate_keep_nobody_out(site: Site, tmp_p
         saved = await copy(site, tmp_path / "own", 20)
         assert sum(map(_is_open, strangers)) <= HANDSHAKES.places
         fresh = empty(tmp_path / "fresh")
-        assert await fetch(site.peer(), 0, [fresh]) == [20]
+        assert await filled(site.peer(), 0, [fresh]) == [20]
     assert fresh.read_bytes() == saved
 
 
@@ -357,7 +433,7 @@ async def test_strangers_cut_off_no_transfer(site: Site, tmp_path: Path) -> None
         parts = unpack_parts(page, SIZE)
         assert parts is not None
         with own.open("rb") as file:
-            await protocol.send_body(writer, file.fileno(), page, parts)
+            await protocol.send_body(writer, file.fileno(), parts)
         assert await reader.readexactly(1) == bytes([protocol.OK])
     writer.close()
     assert site.steps() == [20]

@@ -20,11 +20,12 @@ from falcon_agent.checkpoint.store import Store
 from falcon_agent.launch.run_dir import RunDir
 from falcon_core.wire.agent_config import AgentConfig
 from falcon_core.wire.launcher.launch import Phase
-from falcon_core.wire.saves.checkpoint import Loaded
+from falcon_core.wire.saves.checkpoint import LOADED_OFFSET, Loaded
 from falcon_core.wire.saves.peers import CopiesReport, PeerPod, Peers
 from falcon_operator.bus import certs
 from tests.integration.agent.checkpoints.test_copies import JOB, SIZE, fill, flip
 from tests.integration.ports import free_port
+from tests.unit.client_format import client as client_format
 
 WAIT_SECONDS = 120.0
 
@@ -33,13 +34,13 @@ class Pod:
     """One pod's agent, as far as copies go: one rank, which is the pod's number."""
 
     def __init__(self, root: Path, uid: str, rank: int, tls: Path, interface: str = "") -> None:
-        (root / uid / "own").mkdir(parents=True)
-        (root / uid / "copies").mkdir()
+        for name in ("own", "copies"):  # there already where an agent of the pod has ended
+            (root / uid / name).mkdir(parents=True, exist_ok=True)
         self.uid, self.rank = uid, rank
         self.run_dir = RunDir(root / uid)
         self.store = Store(root / uid / "own", ranks=1, memory_bytes=2 * SIZE)
         self.store.make()
-        self.told: tuple[bool, dict[int, int]] = (False, {})
+        self.told: tuple[bool, dict[int, int]] = (False, {})  # without the generations
         self.copying = Copying(
             self.store,
             AgentConfig(
@@ -53,16 +54,28 @@ class Pod:
                 copies_interface=interface,
             ),
             pod_uid=uid,
-            on_copied=self._take,
+            on_copied=self.take,
+            were_on=self.run_dir.makes_copies(),
         )
         self.copying.start()
 
-    def _take(self, on: bool, ranks: Mapping[int, int]) -> None:
-        self.told = (on, dict(ranks))
-        self.run_dir.write_copied(on, ranks)
+    def take(self, on: bool, ranks: Mapping[int, tuple[int, int]], sent: int) -> None:
+        self.told = (on, {rank: sequence for rank, (_, sequence) in ranks.items()})
+        self.run_dir.write_copied(on, ranks, sent)
 
-    def save(self, step: int, number: int = 0) -> bytes:
-        return fill(self.store.buffers(0)[number], step, rank=self.rank)
+    def save(self, step: int, number: int = 0, generation: int = 1) -> bytes:
+        return fill(self.store.buffers(0)[number], step, rank=self.rank, generation=generation)
+
+    def note_loaded(self, generation: int, step: int) -> None:
+        """Note, as the rank does, what it has loaded."""
+        record = client_format.pack_loaded(generation=generation, rank=self.rank, step=step, source=1)
+        with self.store.buffers(0)[0].open("r+b") as file:
+            os.pwrite(file.fileno(), record, LOADED_OFFSET)
+
+    def end(self) -> None:
+        """End the agent: its copies and what it has told the ranks stay."""
+        self.copying._loop.call_soon_threadsafe(self.copying._loop.stop)
+        self.copying._thread.join()
 
     async def fetched(self, generation: int) -> None:
         """Get ready for the ranks of a generation, as the agent does."""
@@ -157,8 +170,8 @@ async def test_pods_that_kept_each_others_copies_exchange_roles_without_the_netw
     saved = {0: first.save(20), 1: second.save(20)}
     await until("both are copied", lambda: (first.told, second.told) == ((True, {0: 20}), (True, {1: 20})))
 
-    async def unreachable(*_: object) -> list[int]:
-        pytest.fail("a peer was asked")
+    async def unreachable(*_: object) -> bytes:
+        pytest.fail("a peer was asked for a copy")
 
     monkeypatch.setattr(client, "fetch", unreachable)
     first.rank, second.rank = 1, 0
@@ -260,6 +273,8 @@ async def test_pods_that_exchange_their_roles_get_each_others_state(make: Callab
         assert held == {older[rank], newer[rank]}, f"rank {rank}"
     origins = [pod.copying.origin(Loaded(pod.rank, 40, "Memory"), 2) for pod in pods]
     assert [each.keeper for each in origins] == ["pod-2", "pod-1", ""]
+    for pod in pods:
+        pod.note_loaded(2, 40)
     await until("the copies follow", lambda: pods[1].steps() >= {(2, 40)} and pods[0].steps() >= {(0, 40)})
 
 

@@ -69,8 +69,9 @@ signal.signal(signal.SIGUSR1, ending)
 guard = Guard.__new__(Guard)
 guard._store = Refusing()
 guard._ended = False
+guard._since = 0.0
 try:
-    print("guard", guard._is_copied((1, 1)))
+    print("guard", guard._decision((1, 1), 0.0, may_leave_out=True))
 except RuntimeError as error:
     print("guard", error)
 raised = reached = 0
