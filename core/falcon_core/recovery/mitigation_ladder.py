@@ -37,13 +37,14 @@ from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.slow_links import slow_link
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, culprit_of, no_longer_slow, stragglers
 from falcon_core.recovery.failslow import concurrent_link, incidents
-from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold
+from falcon_core.recovery.history import flapping, moving_work, node_fault, reporting_threshold, spell_share
 from falcon_core.recovery.mitigation import onset, rebalance, replacement, strategy_ladder
 from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look
-from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, detected, located, was_applied
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident, SlowLink, detected, located, was_applied
 from falcon_core.recovery.model.state import RecoveryState, numbered, with_concurrent_link, with_leader, without_leader
 from falcon_core.recovery.model.step import Step
+from falcon_core.recovery.model.treatments import Moved
 from falcon_core.recovery.probe import group_comparison, probe_controller, probe_targets
 from falcon_core.recovery.strategies import replace_node
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, same_work
@@ -138,13 +139,30 @@ def _learn_healthy(state: RecoveryState, look: Look) -> RecoveryState:
 
 def _open(state: RecoveryState, look: Look, shared: Common | None) -> Step:
     """Open an incident for ranks that are slow though no agent reports an onset, if there is no incident."""
-    if state.slowdowns:
-        return Step(state)
+    if state.leader is not None:
+        # Micro-batches may have been moved at this look, before an onset was certain.
+        state, culprit = _culprit_of_move(state, state.leader, None, look, shared)
+        if culprit is None:
+            return Step(state)
+        return _blame(state, incidents.first_of(state), culprit, look, shared, in_pieces=True)
     found = slow_from_start.incident(state, look) or slow_without_onset.incident(state, look)
     if found is None or found.culprit is None:
         suspected = group_comparison.suspicion(state, look)
         return Step(state if suspected is None else with_leader(state, suspected))
     return _blame(slow_without_onset.forgotten(state), found, found.culprit, look, shared)
+
+
+def _culprit_of_move(
+    state: RecoveryState, slow: SlowIncident, before: Moved | None, look: Look, shared: Common | None
+) -> tuple[RecoveryState, Culprit | None]:
+    """Return the rank that its node's spells name, if micro-batches were moved at this look before any was named.
+
+    ``before``: what was noted of moved micro-batches before this look.
+    """
+    if slow.moved is before:
+        return state, None
+    state, suspected = intermittent.at_move(state, slow, flapping.slow_again(state, slow, look), look)
+    return state, culprit_of(suspected, look, shared)
 
 
 def _watch(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> Step:
@@ -192,16 +210,25 @@ def _search(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common
         return _passed(state, slow, look)
     # Moving micro-batches needs no named rank and takes no node, so it does not wait for a culprit.
     tried = strategy_ladder.climb(state, slow, look, "Unknown")
-    state, slow = tried.state, tried.slow
+    before, state, slow = slow.moved, tried.state, tried.slow
+    state, culprit = _culprit_of_move(state, slow, before, look, shared)
+    if culprit is not None:
+        return _blame(state, replace(slow, usual=None), culprit, look, shared, in_pieces=True)
     link = slow.link or slow_link(look, slow)
     # The job itself has changed only if neither a rank nor a link explains the slowdown.
     if not found and link is None and not slow.id and (change := job_change.found(state, slow, look, shared)):
         levels = replace(state.levels, change=change, healthy_ns=change.after_ns)
         return Step(replace(without_leader(state), levels=levels))
-    # A named link makes the suspicion an incident.
+    return _climb(*_with_link(state, slow, link, look), look)
+
+
+def _with_link(
+    state: RecoveryState, slow: SlowIncident, link: SlowLink | None, look: Look
+) -> tuple[RecoveryState, SlowIncident]:
+    """Return the slowdown with its link, if one is named: that makes the suspicion an incident."""
     if link is not None and not slow.id:
         state, slow = numbered(state, detected(slow, link), look.policy)
-    return _climb(state, replace(slow, subject=link), look)
+    return state, replace(slow, subject=link)
 
 
 def _under_other_calls(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> Step | None:
@@ -255,7 +282,10 @@ def _passed(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     if slow.usual is not None:
         return Step(without_leader(moving_work.passed(state, slow, look.obs)))
     node = "" if slow.id else intermittent.of_spell(state, slow)
-    if node:
+    if node and intermittent.is_known_by_a_move(state):  # micro-batches that move hide how slow it is
+        seconds = slow.loss.seconds + spell_share.moves_seconds(slow)
+        state = spell_share.counted(state, node, slow, look.obs.now, look.policy, seconds=seconds)
+    elif node:
         return Step(without_leader(flapping.remember(state, slow, look.obs.now, look.policy, node=node)))
     state = reporting_threshold.remember(state, slow, look)
     return _relieved(state, slow, look) if slow.id else Step(without_leader(state))
@@ -274,7 +304,9 @@ def _blame(
     state, slow = concurrent_link.put_beside(state, slow, culprit)
     slow = loss.of_named(slow, culprit)
     moved = node_fault.is_handed_over(state, slow, look)
-    slow = flapping.resume(state, slow, culprit, look.obs.now, look.policy, handed_over=moved)
+    slow = flapping.resume(
+        state, slow, culprit, look.obs.now, look.policy, nodes=look.obs.node_count, handed_over=moved
+    )
     if not slow.id:
         state, slow = numbered(state, slow, look.policy)
     slow = replace(located(slow, culprit), refreshed_at=look.obs.now)

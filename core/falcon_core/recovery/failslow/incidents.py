@@ -63,6 +63,7 @@ from falcon_core.recovery.model.state import (
 )
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.strategies import replace_node
+from falcon_core.signals.changepoint.sudden_jump import NEWEST
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
@@ -175,7 +176,9 @@ def _opened(state: RecoveryState, current: Culprit, look: Look, *, at_once: bool
     )
     slow = _counted(located(slow, current), first, look)
     moved = node_fault.is_handed_over(state, slow, look)
-    slow = flapping.resume(state, slow, current, look.obs.now, look.policy, handed_over=moved)
+    slow = flapping.resume(
+        state, slow, current, look.obs.now, look.policy, nodes=look.obs.node_count, handed_over=moved
+    )
     slow = node_fault.judged(state, slow, current, look)
     if not slow.id:
         state, slow = numbered(state, slow, look.policy)
@@ -189,7 +192,9 @@ def may_be_replaced(slow: SlowIncident, look: Look) -> bool:
     this moment, and its last preparation did not fail just now.
     """
     believed = node_fault.suffices(slow.node_fault.evidence, look.policy) and look.obs.now >= slow.retry_at
-    return believed and is_slow_now(culprit(slow), look)
+    # A node that flaps may be slow for fewer than C iterations each time.
+    newest = NEWEST if flapping.flaps(slow) else look.policy.consecutive
+    return believed and is_slow_now(culprit(slow), Look(look.obs, replace(look.policy, consecutive=newest)))
 
 
 def led_by_the_slowest(state: RecoveryState, look: Look) -> RecoveryState:
@@ -281,7 +286,7 @@ def awaited(state: RecoveryState, obs: Observation) -> bool:
     """Check whether a further node's pod is on its way, and is worth waiting for."""
     return may_wait(first_of(state)) and any(
         slow.phase == "Mitigating"
-        and slow.well_since is None
+        and flapping.may_be_left(slow)
         and (prepared := obs.prepared.get(culprit(slow).replica)) is not None
         and not prepared.ready
         and replace_node.is_on_its_way(prepared)
@@ -299,7 +304,7 @@ def switch(state: RecoveryState, obs: Observation) -> Step:
         # While a generation is being stopped, the old pod must have said that its processes are gone: two pods with one
         # replica would both train.
         stopped = obs.running or obs.members[replica].launcher.acknowledged
-        if prepared is not None and prepared.ready and slow.well_since is None and stopped:
+        if prepared is not None and prepared.ready and flapping.may_be_left(slow) and stopped:
             slow = switched(slow, prepared, obs.now)
             switches.append(Switch(replica))
         further.append(slow)

@@ -15,23 +15,29 @@ than a hand-over. Take any stretch of time in which one of them was quiet for no
 second lost on it still counts at least half at the end, so the node is acted on before its loss in such a stretch
 reaches twice the price (ski-rental without pieces: once the price).
 
+**Micro-batches that move** make a spell cheap, and cost something themselves. Both count for a node that was slow too
+often for chance (``spell_share``). Then the bound is exceeded by at most the newest spell's moves.
+
 A preparation has hysteresis: it goes on when its culprit recovers, and is given back only if the culprit stays well for
-``HOLD_SECONDS``. No pod takes over meanwhile, and after that the next preparation waits as after a failure.
+``HOLD_SECONDS``. No pod takes over meanwhile, and after that the next preparation waits as after a failure. Of a node
+that flaps (``flaps``) the pod takes over though the node is well, since its earlier spells have paid for that. It is
+given back only if it does not become ready in ``PREPARE_DEADLINE_SECONDS``.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from falcon_core.recovery.history import node_fault, spell_share
+from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, Relieved, SlowIncident, as_named
 from falcon_core.recovery.model.state import RecoveryState
-from falcon_core.recovery.strategies.replace_node import RETRY_SECONDS
+from falcon_core.recovery.strategies.replace_node import PREPARE_DEADLINE_SECONDS, RETRY_SECONDS
 
 HOLD_SECONDS = 60.0
 LEAST_TIMES = 2  # that a node was slow before
 MOST_RELIEVED = 16  # nodes; those that have lost most
-_FORGOTTEN_SHARE = 0.01
 replace = msgspec.structs.replace
 
 
@@ -49,7 +55,20 @@ def is_over(slow: SlowIncident, now: float, hold_seconds: float = 0.0) -> bool:
     """
     if slow.well_since is None:
         return False
-    return now - slow.well_since >= (HOLD_SECONDS if slow.phase == "Mitigating" else hold_seconds)
+    if slow.phase == "Mitigating":
+        # A node that flaps is well most of the time: its pod may take as long to become ready as any.
+        hold_seconds = PREPARE_DEADLINE_SECONDS if flaps(slow) else HOLD_SECONDS
+    return now - slow.well_since >= hold_seconds
+
+
+def flaps(slow: SlowIncident) -> bool:
+    """Check whether its node was slow too often for chance, and most of the incident's loss is of earlier spells."""
+    return slow.node_fault.too_often and slow.carried_seconds > slow.loss.seconds / 2
+
+
+def may_be_left(slow: SlowIncident) -> bool:
+    """Check whether a prepared pod may take over now: the culprit is slow, or will be slow again since it flaps."""
+    return slow.well_since is None or flaps(slow)
 
 
 def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Policy, *, node: str = "") -> RecoveryState:
@@ -57,6 +76,7 @@ def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Polic
     node = slow.culprit.node if slow.culprit is not None else node
     if not node:
         return state
+    state = spell_share.counted(state, node, slow, now, policy, seconds=spell_share.moves_seconds(slow))
     known = _of(state, node)
     # Loss of earlier spells counts less with time, so that an old spell does not condemn a node.
     before = _decayed_seconds(known, slow.onset.at, policy) if known is not None else 0.0
@@ -83,12 +103,15 @@ def resume(
     now: float,
     policy: Policy,
     *,
+    nodes: int,
     handed_over: bool,
 ) -> SlowIncident:
     """Add what is remembered of the culprit's node to an incident that has just found its culprit.
 
-    ``handed_over``: the slowness is passed from node to node (``node_fault.is_handed_over``).
+    ``nodes``: of the job. ``handed_over``: the slowness is passed from node to node (``node_fault.is_handed_over``).
     """
+    if not handed_over and spell_share.stands_out(state, culprit.node, nodes):
+        slow = _with_moves(state, slow, culprit, now, policy)
     known = _of(state, culprit.node)
     if known is None:
         return slow
@@ -98,22 +121,42 @@ def resume(
     slow = replace(slow, retry_at=max(slow.retry_at, known.retry_at), restart=restart)
     # Work that moves makes many nodes slow once or twice. Only a node that is slow again and again carries its loss
     # on.
-    if known.times >= LEAST_TIMES:
+    if known.times >= LEAST_TIMES or slow.node_fault.too_often:
         # Work that moves made the other nodes slow as well, so that it has to stay mostly with this one.
         others = _others(state, culprit.node) if handed_over else []
         against = sum(_decayed_seconds(relieved, now, policy) for relieved in others)
         carried = max(0.0, _decayed_seconds(known, now, policy) - against)
         loss = replace(slow.loss, seconds=slow.loss.seconds + carried)
-        slow = replace(slow, loss=loss, carried_seconds=carried)
+        slow = replace(slow, loss=loss, carried_seconds=slow.carried_seconds + carried)
     # Soon after the last spell it is the same incident, under the same number.
     if known.id and not slow.id and now - known.at <= policy.window_seconds:
         slow = replace(slow, id=known.id, times=as_named(slow.times))
     return slow
 
 
+def _with_moves(state: RecoveryState, slow: SlowIncident, culprit: Culprit, now: float, policy: Policy) -> SlowIncident:
+    """Add what the moves of micro-batches against a node that stands out have cost, and the spells that they cut."""
+    carried = spell_share.cost_seconds(state, culprit.node, now, policy)
+    loss = replace(slow.loss, seconds=slow.loss.seconds + carried)
+    fault = replace(slow.node_fault, too_often=True)
+    return replace(slow, loss=loss, carried_seconds=carried, node_fault=fault)
+
+
+def slow_again(state: RecoveryState, slow: SlowIncident, look: Look) -> set[str]:
+    """Return the nodes that flap, with the present slowdown as a further spell.
+
+    Not those that may have taken the slowness over from another node, which was slow until it began.
+    """
+    known, began_at, within = state.habits.node_spells, slow.onset.at, node_fault.handover_seconds(slow, look)
+    until_now = {each.node for each in known if abs(began_at - each.at) <= within}
+    lately = {each.node for each in known if began_at - each.at <= look.policy.window_seconds}
+    often = {node for node in lately if spell_share.stands_out(state, node, look.obs.node_count)}
+    return {node for node in often if not until_now - {node}}
+
+
 def forget(state: RecoveryState, node: str) -> RecoveryState:
     """Return the state after the node was left."""
-    return _remembering(state, _others(state, node))
+    return _remembering(spell_share.forget(state, node), _others(state, node))
 
 
 def _remembering(state: RecoveryState, relieved: list[Relieved]) -> RecoveryState:
@@ -130,5 +173,5 @@ def _others(state: RecoveryState, node: str) -> list[Relieved]:
 
 def _decayed_seconds(relieved: Relieved, now: float, policy: Policy) -> float:
     """Return the rest of the loss after the quiet time [s]."""
-    left = 0.5 ** (max(0.0, now - relieved.at) / policy.window_seconds)
-    return relieved.loss_seconds * left if left >= _FORGOTTEN_SHARE else 0.0
+    left = spell_share.kept_share(relieved.at, now, policy)
+    return relieved.loss_seconds * left if left >= spell_share.FORGOTTEN_SHARE else 0.0

@@ -65,7 +65,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause, Evidence
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.recovery.model.slowdown import Culprit, NodeFault, SlowIncident
+from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Stay
 from falcon_core.stats.medians import median
@@ -103,7 +103,7 @@ def judged(state: RecoveryState, slow: SlowIncident, current: Culprit | None, lo
     if culprit is None or current is None or current.rank != culprit.rank:
         return slow
     evidence, needed = evidence_against(state, slow, culprit, look)
-    return replace(slow, node_fault=NodeFault(evidence=evidence, stay_iterations=needed))
+    return replace(slow, node_fault=replace(slow.node_fault, evidence=evidence, stay_iterations=needed))
 
 
 def evidence_against(state: RecoveryState, slow: SlowIncident, culprit: Culprit, look: Look) -> tuple[Evidence, int]:
@@ -231,8 +231,7 @@ def _elsewhere(stays: Sequence[Stay], culprit: Culprit) -> list[Stay]:
 
 def _handed_over(stays: Sequence[Stay], slow: SlowIncident, look: Look) -> list[Stay]:
     """Return the newest stays that passed the slowness on: the next one began where each ended, up to ``slow``."""
-    found_in = JUDGEMENT.lasting_windows * look.policy.consecutive * slow.times.slow_ns / 1e9
-    began_at, within = slow.onset.at, max(HANDOVER_SECONDS, found_in)
+    began_at, within = slow.onset.at, handover_seconds(slow, look)
     chain: list[Stay] = []
     for stay in reversed([stay for stay in stays if stay.end == "Passed"]):
         if not stay.began_at or abs(began_at - stay.at) > within:
@@ -240,6 +239,11 @@ def _handed_over(stays: Sequence[Stay], slow: SlowIncident, look: Look) -> list[
         chain.append(stay)
         began_at = stay.began_at
     return chain
+
+
+def handover_seconds(slow: SlowIncident, look: Look) -> float:
+    """Return the longest time [s] from the end of one slowness to the next, if the second one took over the first."""
+    return max(HANDOVER_SECONDS, JUDGEMENT.lasting_windows * look.policy.consecutive * slow.times.slow_ns / 1e9)
 
 
 def is_handed_over(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:

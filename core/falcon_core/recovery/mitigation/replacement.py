@@ -9,6 +9,7 @@ from __future__ import annotations
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.failslow import incidents, replacement_check
+from falcon_core.recovery.history import flapping
 from falcon_core.recovery.mitigation.strategy import Attempt, Strategy
 from falcon_core.recovery.model.actions import Abandon, Prepare, Switch
 from falcon_core.recovery.model.observation import Look
@@ -63,7 +64,7 @@ def follow(state: RecoveryState, slow: SlowIncident, look: Look) -> Step:
     if training and incidents.may_wait(slow):
         joined = incidents.join(taken.state, look)
         taken = taken.then(joined)
-    if not prepared.ready or slow.well_since is not None:  # it may have recovered for good: see ``flapping``
+    if not prepared.ready or not flapping.may_be_left(slow):  # it may have recovered for good: see ``flapping``
         return taken
     # A shared restart is cheaper than a second one: wait for the pods of further nodes while that pays.
     if training and (joined.commands or incidents.awaited(taken.state, look.obs)):

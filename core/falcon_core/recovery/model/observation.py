@@ -260,6 +260,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {name: members[0] for name, members in found.items() if len(members) == 1}
 
     @cached_property
+    def node_count(self) -> int:
+        """Return the number of nodes of the job."""
+        return len({member.node for member in self.members})
+
+    @cached_property
     def replica_of(self) -> dict[int, int]:
         """Return the replica of each rank."""
         return {rank.rank: rank.replica for rank in self.ranks}

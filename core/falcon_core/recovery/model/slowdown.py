@@ -130,6 +130,7 @@ class NodeFault(Stored, frozen=True, kw_only=True):
 
     evidence: Evidence | None = None  # None: not judged yet
     stay_iterations: int = 0  # number of iterations on its node that prove the node's fault; 0: not known
+    too_often: bool = False  # the node was slow more often than chance explains (``history.spell_share``)
 
 
 class RepairRestart(Stored, frozen=True, kw_only=True):
@@ -222,6 +223,17 @@ class Relieved(Stored, frozen=True, kw_only=True):
     loss_seconds: float  # loss of all these times, decayed until ``at``
     failures: int = 0  # preparations of a replacement that failed in these times
     retry_at: float = 0.0  # earliest time of the next preparation
+
+
+class NodeSpells(Stored, frozen=True, kw_only=True):
+    """How often a node was slow, and how often other nodes were meanwhile (``history.spell_share``)."""
+
+    node: str
+    at: float  # when the newest spell ended
+    since: float  # when the first one ended
+    times: int = 0  # number of its spells; 0: it was left since
+    others: int = 0  # number of other nodes' spells since its first one
+    moved_seconds: float = 0.0  # cost of moves, and of spells for which they were made, decayed until ``at``
 
 
 class CommonCause(Stored, frozen=True, kw_only=True):

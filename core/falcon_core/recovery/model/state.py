@@ -23,6 +23,7 @@ from falcon_core.recovery.model.probe import Check, Pauses, Probe
 from falcon_core.recovery.model.slowdown import (
     Culprit,
     JobChange,
+    NodeSpells,
     OtherWork,
     Relieved,
     SlowIncident,
@@ -80,6 +81,7 @@ class Habits(Stored, frozen=True, kw_only=True):
 
     spells: list[Spell] = []  # unexplained slowdowns that passed
     relieved: list[Relieved] = []  # slowdowns of nodes that passed by themselves
+    node_spells: list[NodeSpells] = []  # numbers of spells of nodes, named or not
     stays: list[Stay] = []  # lengths of slowness that stayed with a node
     durations: list[Lasted] = []  # lengths of earlier slowdowns
     slow_pairs: list[SlowPair] = []  # links that roles were exchanged against

@@ -32,6 +32,7 @@ class Suspect(Stored, frozen=True, kw_only=True):
     generation: int
     iteration: int  # iteration of the generation up to which windows are counted
     beginnings: list[int]  # first iterations of the newest spells in which it stood out
+    at_move: bool = False  # the newest window is of the iterations for which micro-batches were moved
 
     @property
     def since(self) -> int:

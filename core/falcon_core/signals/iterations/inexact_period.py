@@ -20,6 +20,7 @@ from numpy.fft import fft, ifft
 from numpy.random import default_rng
 
 from falcon_core.signals.calls.stream import Flags, Floats, Ints
+from falcon_core.stats.binomial import chance_of_at_least
 from falcon_core.stats.order import counts_of
 
 Complexes = npt.NDArray[np.complex128]
@@ -143,27 +144,7 @@ def _has_order(breaks: Flags, longer: int) -> bool:
         return False
     folded = breaks[: cycles * longer].reshape(cycles, longer).sum(axis=0)
     share = float(breaks.mean())
-    return _chance_of(int(folded.max()), cycles, share) * longer < _CHANCE
-
-
-def _chance_of(least: int, trials: int, share: float) -> float:
-    """Return P(binomial(trials, share) ≥ least)."""
-    if share >= 1.0:
-        return 1.0
-    if share <= 0.0:
-        return float(least <= 0)
-    # By logarithms: from about a thousand trials on, the binomial coefficients are beyond the range of a float.
-    ways = math.lgamma(trials + 1)
-    return math.fsum(
-        math.exp(
-            ways
-            - math.lgamma(k + 1)
-            - math.lgamma(trials - k + 1)
-            + k * math.log(share)
-            + (trials - k) * math.log1p(-share)
-        )
-        for k in range(least, trials + 1)
-    )
+    return chance_of_at_least(int(folded.max()), cycles, share) * longer < _CHANCE
 
 
 def repeats_from(tokens: Ints, lag: int) -> int:

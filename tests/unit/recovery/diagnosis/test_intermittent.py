@@ -10,6 +10,8 @@ import pytest
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis import intermittent
+from falcon_core.recovery.diagnosis.stragglers import culprit_of
+from falcon_core.recovery.history import flapping, spell_share
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -84,6 +86,93 @@ def test_a_suspect_is_forgotten_after_a_window_of_quiet_time() -> None:
 def test_the_first_rank_is_not_named_for_what_it_does_at_equal_distances() -> None:
     assert named([{0}] * 8, [100, 101, 99, 100, 200, 100, 100, 100]) == [None] * 8
     assert named([{0}] * 4, [40, 70, 30, 90])[2:] == [0, 0]
+
+
+def named_by_moves(slow_ranks: Sequence[int], *, quiet: float = 300.0) -> list[int | None]:
+    """Return who is named in spells of two slow iterations, for which micro-batches are moved.
+
+    ``quiet``: seconds between the spells.
+    """
+    state, last, now = RecoveryState(), 100, NOW
+    found: list[int | None] = []
+    for number in slow_ranks:
+        slow, obs = spell({number}, last)
+        short = [
+            replace(
+                each,
+                iteration_ns=[250 * MS] * 14 + [330 * MS] * 2,
+                compute_ns=[200 * MS] * 14 + ([280 * MS] * 2 if each.rank == number else [200 * MS] * 2),
+            )
+            for each in (one.sent for one in obs.ranks)
+        ]
+        obs = replace(obs, now=now, ranks=[replace(one, sent=sent) for one, sent in zip(obs.ranks, short, strict=True)])
+        slow = replace(slow, onset_at=now - 0.7, onset_iteration=last - 1)
+        flapped = flapping.slow_again(state, slow, Look(obs, EIGHT))
+        state, stragglers = intermittent.at_move(state, slow, flapped, Look(obs, EIGHT))
+        found.append(stragglers[0][0].rank if stragglers else None)
+        node = intermittent.of_spell(state, slow)
+        assert node == f"node-{number}"
+        assert intermittent.is_known_by_a_move(state)
+        state = spell_share.counted(state, node, slow, now, EIGHT, seconds=2.0)
+        last, now = last + 40 + 7 * len(found), now + quiet
+    return found
+
+
+def test_a_node_that_flaps_is_named_by_two_iterations_for_which_micro_batches_move() -> None:
+    assert named_by_moves([5] * 5) == [None, None, 5, 5, 5]
+    assert named_by_moves([0] * 5)[:2] == [None, None]
+
+
+def test_nodes_that_flap_in_turn_are_named_soon() -> None:
+    assert named_by_moves([5, 2, 5, 2, 5, 2]) == [None, None, None, None, 5, 2]
+    assert named_by_moves([5, 2, 7] * 4) == [None] * 9 + [5, 2, 7]
+
+
+@pytest.mark.parametrize(("slow_ranks", "found"), [({5}, [5]), ({2, 5}, [])])
+def test_a_known_node_is_not_named_by_its_spells_if_another_one_stands_out_too(
+    slow_ranks: set[int], found: list[int]
+) -> None:
+    slow, obs = spell({5}, 100)
+    state, _ = intermittent.at_move(RecoveryState(), slow, (), Look(obs, EIGHT))
+    slow, obs = spell(slow_ranks, 140)
+    _, stragglers = intermittent.at_move(state, slow, {"node-5"}, Look(obs, EIGHT))
+    assert [straggler[0].rank for straggler in stragglers] == found
+
+
+def test_a_window_that_was_counted_at_this_look_is_not_counted_again_for_the_move() -> None:
+    slow, obs = spell({5}, 100)
+    counted, _ = intermittent.look(RecoveryState(), slow, Look(obs, EIGHT))
+    moved, _ = intermittent.at_move(counted, slow, (), Look(obs, EIGHT))
+    assert moved == counted
+
+
+def test_random_disturbances_name_no_rank() -> None:
+    assert named_by_moves([5, 2, 7, 5, 2, 7, 5]) == [None] * 7
+    assert named_by_moves([5, 3, 5, 1, 2, 7, 4, 5, 6]) == [None] * 9
+
+
+def test_work_that_is_handed_over_while_micro_batches_move_names_no_rank() -> None:
+    assert named_by_moves([5, 2] * 5, quiet=5.0) == [None] * 10
+
+
+def test_moves_do_not_name_the_first_rank_because_its_node_is_remembered() -> None:
+    assert named_by_moves([0, 2] * 4)[::2] == [None] * 4
+
+
+def test_a_rank_that_does_not_stand_out_is_not_charged_with_a_move() -> None:
+    slow, obs = spell((), 100)
+    assert intermittent.at_move(RecoveryState(), slow, (), Look(obs, EIGHT)) == (RecoveryState(), [])
+
+
+def test_healthy_iterations_before_a_spell_do_not_hide_how_slow_a_rank_is() -> None:
+    state, last = RecoveryState(), 100
+    for distance in (40, 70, 30):
+        slow, obs = spell({5}, last)
+        state, found = intermittent.look(state, slow, Look(obs, EIGHT))
+        last += distance
+    culprit = culprit_of(found, Look(obs, EIGHT), None)
+    assert culprit is not None
+    assert (culprit.healthy_compute_ns, culprit.slowdown) == (200 * MS, 1.4)
 
 
 @pytest.mark.parametrize("seed", range(100))

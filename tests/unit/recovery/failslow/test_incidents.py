@@ -324,6 +324,12 @@ def test_a_second_that_is_well_at_the_switch_stays_where_it_is() -> None:
     assert [slow.phase for slow in state.further] == ["Located"]
 
 
+def test_a_second_that_flaps_is_left_though_it_is_well_at_the_switch() -> None:
+    well = {2: SLOW, 4: FAST}
+    flaps = replace(SHARED, carried_seconds=SHARED.loss.seconds, node_fault=replace(SHARED.node_fault, too_often=True))
+    assert step(wide(well, prepared=ready(2, 4)), MITIGATING, flaps).in_order() == [Switch(2), Switch(4)]
+
+
 def test_if_the_first_cannot_be_prepared_both_pods_are_given_back() -> None:
     lost = PreparedSeen(pod_name="new", claimed_node="spare-2", lost=True)
     taken = step(wide(BOTH, prepared={2: lost, **ready(4)}), MITIGATING, SHARED)

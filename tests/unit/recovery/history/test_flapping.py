@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.history import flapping
-from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.recovery.model.slowdown import Applied, NodeFault, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.recovery.strategies.replace_node import PREPARE_DEADLINE_SECONDS
 from tests.unit.recovery.incidents import located, named
 from tests.unit.recovery.seen import NOW, POLICY, replace
 from tests.unit.recovery.series import Job, Times, only
@@ -33,7 +35,7 @@ def again(state: RecoveryState, seconds: float, node: str = "node-2", *, moves: 
     """Return the incident that opens so much later, for a loss of one second."""
     slow = located(id="", loss=Loss(seconds=1.0))
     culprit = replace(named(slow), node=node)
-    return flapping.resume(state, slow, culprit, NOW + seconds, POLICY, handed_over=moves)
+    return flapping.resume(state, slow, culprit, NOW + seconds, POLICY, nodes=8, handed_over=moves)
 
 
 def test_the_loss_halves_with_each_quiet_window() -> None:
@@ -98,7 +100,7 @@ def test_less_than_twice_the_price_is_lost_in_a_window_of_quiet_time(seed: int) 
     for _ in range(1000):
         lost = chance.expovariate(1.0)
         slow = located(loss=Loss(seconds=lost), onset_at=now)
-        slow = flapping.resume(state, slow, named(slow), now, POLICY, handed_over=False)
+        slow = flapping.resume(state, slow, named(slow), now, POLICY, nodes=8, handed_over=False)
         if slow.loss.seconds >= price:
             break  # acted on
         quiet = chance.expovariate(1.0 / chance.choice((10.0, 300.0, 3000.0)))
@@ -133,7 +135,7 @@ def test_nodes_that_flap_in_any_pattern_are_acted_on_before_twice_the_price(
     for number, seconds, quiet in spells:
         node = f"node-{number % flapping_nodes}"
         slow = located(loss=Loss(seconds=seconds), onset_at=now, culprit=replace(named(located()), node=node))
-        slow = flapping.resume(state, slow, named(slow), now, POLICY, handed_over=False)
+        slow = flapping.resume(state, slow, named(slow), now, POLICY, nodes=8, handed_over=False)
         if slow.loss.seconds >= price:  # acted on
             state, lost[node] = flapping.forget(state, node), []
         else:
@@ -145,13 +147,76 @@ def test_nodes_that_flap_in_any_pattern_are_acted_on_before_twice_the_price(
     assert len(state.habits.relieved) <= flapping.MOST_RELIEVED
 
 
+OFTEN = NodeFault(too_often=True)
+MOVED = Applied(strategy=adjust_microbatches.TYPE, at=NOW, loss_seconds=1.0, overhead_seconds=1.0)
+
+
+def test_what_moving_micro_batches_cost_counts_there_and_back() -> None:
+    slow = located(loss=Loss(seconds=3.0), onset_at=NOW, applied=[MOVED, replace(MOVED, observed_only=True)])
+    state = flapping.remember(RecoveryState(), slow, NOW, POLICY)
+    state = flapping.remember(state, slow, NOW, POLICY)
+    assert again(state, 0.0).loss.seconds == pytest.approx(1.0 + 2 * (3.0 + 2.0))
+    assert again(state, WINDOW).loss.seconds == pytest.approx(1.0 + 3.0 + 2.0)
+
+
+def test_what_random_disturbances_and_the_moves_against_them_cost_is_charged_to_no_node() -> None:
+    slow = located(loss=Loss(seconds=3.0), onset_at=NOW, applied=[MOVED])
+    state = RecoveryState()
+    for node in ("node-2", "node-1", "node-3", "node-2", "node-4"):
+        state = flapping.remember(state, replace(slow, culprit=replace(named(slow), node=node)), NOW, POLICY)
+    assert again(state, 0.0).loss.seconds == pytest.approx(1.0 + 2 * 3.0), "only what it lost while it was named"
+    assert not again(state, 0.0).node_fault.too_often
+
+
+def test_a_pod_of_a_node_that_flaps_is_kept_for_as_long_as_it_may_take_to_start() -> None:
+    slow = located(phase="Mitigating", well_since=NOW, loss=Loss(seconds=10.0), carried_seconds=4.0, node_fault=OFTEN)
+    flaps = replace(slow, carried_seconds=6.0)
+    assert (flapping.may_be_left(slow), flapping.may_be_left(flaps)) == (False, True)
+    assert not flapping.may_be_left(replace(flaps, node_fault=NodeFault())), "chance explains its spells"
+    for seconds in (flapping.HOLD_SECONDS, PREPARE_DEADLINE_SECONDS - 1):
+        assert flapping.is_over(slow, NOW + seconds)
+        assert not flapping.is_over(flaps, NOW + seconds)
+    assert flapping.is_over(flaps, NOW + PREPARE_DEADLINE_SECONDS)
+
+
+@given(
+    flapping_nodes=st.integers(1, 2),
+    spells=st.lists(
+        st.tuples(st.integers(0, 20), st.floats(0.01, 10.0), st.sampled_from([20.0, 300.0, 1500.0])),
+        min_size=10,
+        max_size=120,
+    ),
+)
+def test_nodes_whose_spells_are_short_because_micro_batches_move_are_acted_on_before_twice_the_price(
+    flapping_nodes: int, spells: list[tuple[int, float, float]]
+) -> None:
+    """Check that what the moves cost counts once the node stands out: the spells alone may lose nearly nothing."""
+    price, state, now = 13.0, RecoveryState(incidents=1), NOW
+    cost: dict[str, list[tuple[float, float]]] = {}  # by node: when, and how much
+    for number, seconds, quiet in spells:
+        node = f"node-{number % flapping_nodes}"
+        slow = located(loss=Loss(seconds=seconds), onset_at=now, applied=[MOVED])
+        slow = replace(slow, culprit=replace(named(slow), node=node))
+        slow = flapping.resume(state, slow, named(slow), now, POLICY, nodes=8, handed_over=False)
+        if slow.loss.seconds >= price:  # acted on
+            state, cost[node] = flapping.forget(state, node), []
+        else:
+            state = flapping.remember(state, slow, now, POLICY)
+            cost.setdefault(node, []).append((now, seconds + 2.0))
+        now += quiet
+        newest = sum(amount for at, amount in cost[node] if now - quiet - at <= WINDOW)
+        # The newest moves count when the spell has passed.
+        assert not slow.node_fault.too_often or newest < 2 * price + 2.0
+        assert slow.node_fault.too_often or len(cost[node]) < 4
+
+
 @pytest.mark.parametrize("flapping_nodes", [2, 3, 8])
 def test_all_nodes_of_a_job_that_flap_in_turn_cost_at_most_three_spells_each(flapping_nodes: int) -> None:
     state, now, acted = RecoveryState(incidents=1), NOW, set[str]()
     for number in range(288):
         node = f"node-{number % flapping_nodes}"
         slow = located(loss=Loss(seconds=8.0), onset_at=now, culprit=replace(named(located()), node=node))
-        slow = flapping.resume(state, slow, named(slow), now, POLICY, handed_over=False)
+        slow = flapping.resume(state, slow, named(slow), now, POLICY, nodes=8, handed_over=False)
         if slow.loss.seconds >= 13.0:
             acted.add(node)
         if len(acted) == flapping_nodes:
