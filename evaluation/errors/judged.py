@@ -31,7 +31,10 @@ def judged(line: Labelled) -> Judged:
         return Judged(line, known, alarms(line.text))
     if line.source is Source.KERNEL:
         return _of_kernel(line)
-    found = shipped_judge().classifier.line(line.text, line.source)
+    if line.source is Source.CONDITION:
+        found = shipped_judge().report(line.text)
+    else:
+        found = shipped_judge().classifier.line(line.text, line.source)
     return Judged(line, found.error_class if found is not None else None, found is not None)
 
 
@@ -43,7 +46,7 @@ def alarms(output: str) -> bool:
 def _of_kernel(line: Labelled) -> Judged:
     classifier = shipped_judge().classifier
     texts = line.text.splitlines()
-    of_node = [seen for text in texts if (seen := of_line(text, 0.0, classifier)) is not None]
+    of_node = [seen for text in texts if (seen := of_line(text, 0.0, shipped_judge())) is not None]
     if of_node:
         classes = [known for seen in of_node if (known := shipped_judge().get(seen.name)) is not None]
         return Judged(line, min(classes, key=lambda known: known.severity), True)

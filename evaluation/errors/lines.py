@@ -15,6 +15,7 @@ from falcon_core.model import Severity
 ROOT: Final = Path(__file__).parents[2]
 PART_ONE: Final = ROOT / "tests" / "data" / "errors"
 PART_TWO: Final = Path(__file__).with_name("held_out")
+TAUGHT: Final = Path(__file__).with_name("taught")
 LINES: Final = "lines.jsonl"  # of part two
 BENIGN: Final = "Benign"
 _TABLES: Final = {  # of part one: who wrote the lines; None is not known
@@ -55,6 +56,11 @@ def part_one() -> list[Labelled]:
     """Return the lines that rules were written from."""
     tables = [each for name, source in _TABLES.items() for each in _table(PART_ONE / name, source)]
     return tables + [each for name in _OBJECTS for each in _objects(PART_ONE / name)]
+
+
+def taught() -> list[Labelled]:
+    """Return the lines that the model of likeness learns from besides part one; no rule was written from them."""
+    return [each for path in sorted(TAUGHT.glob("*.jsonl")) for each in _objects(path)]
 
 
 def part_two() -> list[Labelled]:

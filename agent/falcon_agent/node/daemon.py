@@ -55,7 +55,7 @@ class Daemon:
     def __init__(self, settings: NodeSettings, log: kmsg.Log) -> None:
         judge = platform_judge(settings.errors)
         self._log = log
-        self._classifier = judge.classifier
+        self._judge = judge
         self._problems = Problems(judge, BOOT_ID.read_text().strip())
         self._accounts = Accounts(settings.sysfs / "fs/cgroup", settings.pod_uid)
         self._busy = Busy(lambda uid: pod_name(settings.pod_logs, uid)) if settings.pod_uid else None
@@ -85,7 +85,7 @@ class Daemon:
         records = self._log.read()
         if self._log.overwritten > before:
             _log.warning("the kernel's log was overwritten before it could be read")
-        seen = (of_line(record.text, kmsg.unix_seconds(record), self._classifier, record.level) for record in records)
+        seen = (of_line(record.text, kmsg.unix_seconds(record), self._judge, record.level) for record in records)
         self._problems.see(each for each in seen if each is not None)
 
     def _read_accounts(self, now: float) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from falcon_core.errors.classify import Classifier
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass, Source
 from falcon_core.model import Severity
@@ -43,6 +42,7 @@ _NONFATAL = re.compile(r"[^,]*(?:, *name=[^,]*)?, .*\bnon-?fatal\b", re.IGNORECA
 # `dmesg -x` and syslog's number in front: facility × 8 + level (RFC 5424, 6.2.1).
 _LEVEL = re.compile(r"^\s*(?:<(?P<number>\d{1,3})>|\w+ *:(?P<name>emerg|alert|crit|err|warn|notice|info|debug) *:)")
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
+_ERROR = 3
 _NOTICE = 5  # the first of the levels at which drivers announce what they do
 _VIRTUAL_DISK = re.compile(r"\bdev(?:ice)? (?:fd|sr|loop|ram|zram|nbd|rbd)\d")
 _BOOT = re.compile(r" \[boot ([0-9a-f]+)\]$")
@@ -84,8 +84,11 @@ def concerns_node(known: ErrorClass) -> bool:
     return known.blames_hardware and (known.severity is Severity.SEV1 or passes)
 
 
-def of_line(text: str, at: float, classifier: Classifier, level: int | None = None) -> Seen | None:
+def of_line(text: str, at: float, judge: Judge, level: int | None = None) -> Seen | None:
     """Judge a line of the kernel's log; None where it reports no problem of the node.
+
+    Its likeness to known lines counts only if the kernel wrote it as an error (or no level is known): at boot, drivers
+    write many warnings and announcements in the words of errors.
 
     ``level``: the kernel's, 0 (emergency) to 7; None reads it from the line's start where it stands there.
     """
@@ -95,7 +98,9 @@ def of_line(text: str, at: float, classifier: Classifier, level: int | None = No
     # The message quotes the program's name, which could be any text.
     line = _XID_NAME.sub(_xid, text, count=1)
     known = _level_of(text) if level is None else level
-    finding = classifier.line(line, Source.KERNEL, quiet=known is not None and known >= _NOTICE)
+    finding = judge.classifier.line(line, Source.KERNEL, quiet=known is not None and known >= _NOTICE)
+    if known is None or known <= _ERROR:
+        finding = judge.second_opinion(finding, line, Source.KERNEL)
     if finding is None or not concerns_node(finding.error_class):
         return None
     return Seen(finding.name, line, at)

@@ -207,6 +207,13 @@ class Classifier:
         excused = b"=False" in text or any(benign.search(text) is not None for benign in self._announced)
         return not excused and (self._base is None or self._base._may_tell_more(line))
 
+    def excuses(self, text: str) -> bool:
+        """Check whether a benign rule speaks of one of the lines."""
+        rules = [*self._announced, *self._benign]
+        lines = [_stripped(_bounded(line)) for line in _lines(text)]
+        own = any(rule.search(line) is not None for line in lines for rule in rules)
+        return own or (self._base is not None and self._base.excuses(text))
+
     def chunk(self, text: str | bytes, source: Source | None = None, most: int = MOST_FINDINGS) -> list[Finding]:
         """Judge the lines of a piece of output, in order; at most ``most`` findings."""
         return list(_first(self._findings(_lines(text), source), most))
@@ -324,6 +331,11 @@ def _bounded(line: bytes) -> bytes:
         return line
     half = MOST_LINE_BYTES // 2
     return line[:half] + b" ... " + line[-half:]
+
+
+def without_marks(text: str) -> str:
+    """Return a text without what launchers, loggers and the kernel put before its lines."""
+    return "\n".join(_stripped(line).decode(errors="replace") for line in _lines(text))
 
 
 def _stripped(line: bytes) -> bytes:

@@ -8,8 +8,9 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.errors.classify import Classifier, Finding
+from falcon_core.errors.classify import MOST_MATCHED_CHARACTERS, Classifier, Finding
 from falcon_core.errors.last_words import MOST_CHARACTERS, Candidate, Explanation, LastWords, candidates, sounds_bad
+from falcon_core.errors.likeness.model import NONE, may_judge, open_rules, shipped_model
 from falcon_core.errors.subjects import peeled, subject_of
 from falcon_core.errors.table import Domain, ErrorClass, JobRule, Source, Table, parse_overrides, shipped
 from falcon_core.errors.tracebacks import exception_type
@@ -18,6 +19,7 @@ from falcon_core.text import clean, clip
 RULES_PATH = "spec.recovery.rules"
 MOST_JOBS = 256  # with rules of their own, whose judges are kept
 _REMEMBERED = 4096  # words
+LIKENESS = "likeness"  # the rule of findings that no rule made
 _TYPE_ENDS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Group", "Warning")  # of exceptions without words
 
 # Words that stand before advice and details as a type stands before its message.
@@ -30,12 +32,14 @@ _LABEL: Final = re.compile(
 class Judge:
     """A table that is ready to judge the output of processes. ``base``: as of ``Classifier``."""
 
-    def __init__(self, table: Table, base: Judge | None = None) -> None:
+    def __init__(self, table: Table, base: Judge | None = None, *, by_likeness: bool = True) -> None:
+        """Take a table. ``by_likeness``: the learned model counts too, where the table leaves it room."""
         self._table = table
         self._base = base
         self._classes = {known.name: known for known in table.classes}
         self._classifier: Classifier | None = None  # made when there is something to judge
         self._judged = functools.lru_cache(_REMEMBERED)(self._judge)
+        self._by_likeness: bool = by_likeness and (base._by_likeness if base is not None else may_judge(table))
 
     @property
     def table(self) -> Table:
@@ -102,8 +106,35 @@ class Judge:
                 return text if own.line(text, Source.OUTPUT) is not None else finding.matched
         return ""
 
+    def report(self, text: str) -> Finding | None:
+        """Judge a condition of a node, an Event, or a report of the platform; None where it tells of no error."""
+        return self.second_opinion(self.classifier.line(text, Source.CONDITION), text, Source.CONDITION)
+
+    def second_opinion(self, finding: Finding | None, text: str, source: Source) -> Finding | None:
+        """Return what the rules found in a line, or what it is clearly more like (``errors.likeness``)."""
+        if not self._by_likeness or (finding is not None and finding.rule not in open_rules()):
+            return finding
+        # A benign rule is as exact as what it excuses.
+        if finding is None and self.classifier.excuses(text):
+            return None
+        found = finding.name if finding is not None else NONE
+        name = shipped_model().second_opinion(text, source, found)
+        if name == found:
+            return finding
+        known = self.get(name)
+        if known is None:
+            return None
+        # What any program may print costs no node by its likeness alone.
+        if (
+            source is Source.OUTPUT
+            and known.costs_node
+            and not (finding is not None and finding.error_class.costs_node)
+        ):
+            return finding
+        return Finding(error_class=known, rule=LIKENESS, matched=clip(clean(text), MOST_MATCHED_CHARACTERS))
+
     def _judge(self, text: str) -> LastWords:
-        finding = self._finding(text)
+        finding = self.second_opinion(self._finding(text), text, Source.OUTPUT) if text else None
         explains = _explains(finding, text)
         if finding is None:
             return LastWords(text, explains=explains, about=subject_of(text))

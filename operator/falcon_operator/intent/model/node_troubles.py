@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from falcon_core.errors.judge import Judge
-from falcon_core.errors.table import Domain, ErrorClass, Source
+from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import CPU_BUSY_CONDITION, Severity
 from falcon_core.recovery import NodeTrouble
 from falcon_operator.base.ports import NodeReport, NodeView
@@ -67,7 +67,7 @@ def _class_of(report: NodeReport, judge: Judge) -> ErrorClass | None:
         return known if known is not None and known.blames_hardware else None
     # The first text that a class of hardware fits decides; the later ones say less.
     for text in _texts(report):
-        finding = judge.classifier.line(text, Source.CONDITION) if text else None
+        finding = judge.report(text) if text else None
         if finding is not None and finding.error_class.blames_hardware and finding.name not in _READINESS:
             return finding.error_class
     known = judge.get(report.type)

@@ -11,7 +11,7 @@ from collections.abc import Set
 from typing import Any, Final
 
 from falcon_core.errors.judge import Judge
-from falcon_core.errors.table import Domain, ErrorClass, Source
+from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import Cause
 from falcon_core.recovery import Owner, PodEnd
 from falcon_core.text import clean, clip
@@ -82,7 +82,7 @@ def exceeds_own_limit(pod: PodView, judge: Judge) -> bool:
 
 def said_class(judge: Judge, said: str) -> ErrorClass | None:
     """Return the class of what Kubernetes says of a pod; None where the table knows nothing."""
-    finding = judge.classifier.line(said, Source.CONDITION) if said else None
+    finding = judge.report(said) if said else None
     return judge.get(finding.name) if finding is not None else None
 
 

@@ -25,7 +25,7 @@ XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=77, name={}, Ch 00000008"
 
 
 def line(text: str) -> str | None:
-    seen = of_line(text, T, shipped_judge().classifier)
+    seen = of_line(text, T, shipped_judge())
     return None if seen is None else seen.name
 
 
@@ -187,7 +187,7 @@ def test_classes_of_the_platform_count_as_well() -> None:
     overrides = "classes: [{name: RackFire, severity: SEV1, domain: Node, meaning: m, remedy: r}]\n"
     overrides += "rules: [{id: fire, class: RackFire, patterns: ['rack on fire']}]"
     judge = platform_judge(overrides)
-    seen = of_line("acpi: rack on fire", T, judge.classifier)
+    seen = of_line("acpi: rack on fire", T, judge)
     assert seen is not None
     made = Problems(judge, BOOT)
     made.see([seen])
