@@ -22,7 +22,8 @@ from falcon_core.errors.classify import without_marks
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.likeness import features as features_module
 from falcon_core.errors.likeness.features import PAIR_BITS, WORD_BITS, features
-from falcon_core.errors.likeness.model import FILE, NONE, SIZE, vector
+from falcon_core.errors.likeness.model import FILE, SIZE, vector
+from falcon_core.errors.likeness.scope import NONE
 from falcon_core.errors.table import Source, shipped
 
 PATH: Final = Path(features_module.__file__).with_name(FILE)

@@ -10,7 +10,7 @@ import msgspec
 
 from falcon_core.errors.classify import MOST_MATCHED_CHARACTERS, Classifier, Finding
 from falcon_core.errors.last_words import MOST_CHARACTERS, Candidate, Explanation, LastWords, candidates, sounds_bad
-from falcon_core.errors.likeness.model import NONE, may_judge, open_rules, shipped_model
+from falcon_core.errors.likeness.scope import NONE, may_judge, open_rules
 from falcon_core.errors.subjects import peeled, subject_of
 from falcon_core.errors.table import Domain, ErrorClass, JobRule, Source, Table, parse_overrides, shipped
 from falcon_core.errors.tracebacks import exception_type
@@ -117,6 +117,9 @@ class Judge:
         # A benign rule is as exact as what it excuses.
         if finding is None and self.classifier.excuses(text):
             return None
+        # With it comes NumPy, which the daemon of a healthy node does not need.
+        from falcon_core.errors.likeness.model import shipped_model
+
         found = finding.name if finding is not None else NONE
         name = shipped_model().second_opinion(text, source, found)
         if name == found:

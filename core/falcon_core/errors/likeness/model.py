@@ -13,9 +13,9 @@ import numpy as np
 
 from falcon_core.errors.classify import without_marks
 from falcon_core.errors.likeness.features import PAIR_BITS, WORD_BITS, features
-from falcon_core.errors.table import Source, Table, shipped
+from falcon_core.errors.likeness.scope import NONE
+from falcon_core.errors.table import Source
 
-NONE: Final = ""  # the class of lines that are no fault
 FILE: Final = "model.npz"
 SIZE: Final = (1 << WORD_BITS) + (1 << PAIR_BITS) + len(Source)  # features of a line
 # By how much a class must be likelier than what the rules found, in the model's scores: between a line of the class and
@@ -84,20 +84,6 @@ def _block(counts: Counter[int], first: int, rarity: Any) -> tuple[Any, Any]:
     values = (1 + np.log([counts[place] for place in places.tolist()])) * rarity[places + first]
     length = float(np.sqrt((values * values).sum()))
     return places + first, values / length if length else values
-
-
-@functools.cache
-def open_rules() -> frozenset[str]:
-    """Return the shipped rules whose finding may be overruled: no exact ones, which numbers or certain words make."""
-    return frozenset(rule.id for rule in shipped().rules if not (rule.certain or rule.xids))
-
-
-def may_judge(table: Table) -> bool:
-    """Check whether lines may be judged by likeness under a table.
-
-    Where a platform's owner has disabled rules, the model could bring back what the owner does not want.
-    """
-    return {rule.id for rule in table.rules} >= open_rules()
 
 
 @functools.cache

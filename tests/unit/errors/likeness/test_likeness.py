@@ -14,7 +14,8 @@ from evaluation.errors.lines import taught
 from falcon_agent.node.problems import of_line
 from falcon_core.errors.judge import LIKENESS, ErrorRules, Judge, job_judge, platform_judge, shipped_judge
 from falcon_core.errors.likeness.features import MOST_CHARACTERS, PAIR_BITS, WORD_BITS, features
-from falcon_core.errors.likeness.model import CLEARLY, LEAST, MORE_CLEARLY, NONE, SIZE, Model, shipped_model
+from falcon_core.errors.likeness.model import CLEARLY, LEAST, MORE_CLEARLY, SIZE, Model, shipped_model
+from falcon_core.errors.likeness.scope import NONE
 from falcon_core.errors.table import JobRule, Source, shipped
 
 WORDS = ["disk is full", "card has gone"]
