@@ -39,6 +39,7 @@ class Judge:
         self._classes = {known.name: known for known in table.classes}
         self._classifier: Classifier | None = None  # made when there is something to judge
         self._judged = functools.lru_cache(_REMEMBERED)(self._judge)
+        self._costly = frozenset(known.name for known in shipped().classes if known.costs_node)
         self._by_likeness: bool = by_likeness and (base._by_likeness if base is not None else may_judge(table))
 
     @property
@@ -114,25 +115,18 @@ class Judge:
         """Return what the rules found in a line, or what it is clearly more like (``errors.likeness``)."""
         if not self._by_likeness or (finding is not None and finding.rule not in open_rules()):
             return finding
-        # A benign rule is as exact as what it excuses.
-        if finding is None and self.classifier.excuses(text):
-            return None
         # With it comes NumPy, which the daemon of a healthy node does not need.
         from falcon_core.errors.likeness.model import shipped_model
 
         found = finding.name if finding is not None else NONE
-        name = shipped_model().second_opinion(text, source, found)
-        if name == found:
+        name = shipped_model().second_opinion(text, source, found, self._costly)
+        # A benign rule is as exact as what it excuses.
+        if name == found or (finding is None and self.classifier.excuses(text)):
             return finding
         known = self.get(name)
         if known is None:
             return None
-        # What any program may print costs no node by its likeness alone.
-        if (
-            source is Source.OUTPUT
-            and known.costs_node
-            and not (finding is not None and finding.error_class.costs_node)
-        ):
+        if source is Source.OUTPUT and not _may_follow(known, finding):
             return finding
         return Finding(error_class=known, rule=LIKENESS, matched=clip(clean(text), MOST_MATCHED_CHARACTERS))
 
@@ -178,6 +172,13 @@ class Judge:
     def _finding(self, text: str) -> Finding | None:
         """Return the finding in a line; a raised exception is excused by no benign rule."""
         return self.classifier.line(text, Source.OUTPUT, raised=_is_raised(text), ended=True) if text else None
+
+
+def _may_follow(known: ErrorClass, finding: Finding | None) -> bool:
+    """Check whether a program's words may have a class by likeness: alone it costs no node, and fails no job."""
+    found = finding.error_class if finding is not None else None
+    costs_more = known.costs_node and not (found is not None and found.costs_node)
+    return not costs_more and (not known.permanent or (found is not None and found.permanent))
 
 
 def _explains(finding: Finding | None, text: str) -> Explanation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import resources
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ SIZE: Final = (1 << WORD_BITS) + (1 << PAIR_BITS) + len(Source)  # features of a
 # nothing, 0.6 leaves fewer alarms than the rules alone, and as few wrong evictions.
 CLEARLY: Final = 0.5
 MORE_CLEARLY: Final = 0.6  # where the rules find nothing
+LEAST_COSTLY: Final = 0.0  # as LEAST, of a class that costs a node and of which the rules say nothing
 LEAST: Final = -0.4  # score of a class that a line is like at all: of words that no known line has, all scores are low
 _SOURCE_WEIGHT: Final = 0.3  # of the source, next to two blocks of length 1
 LEAST_WORDS: Final = 4  # different ones: a short name is like many lines
@@ -50,18 +51,22 @@ class Model:
         self._weights, self._scale, self._bias, self._rarity = weights, scale, bias, rarity
         self._remembered = functools.lru_cache(_REMEMBERED)(self.scores)
 
-    def second_opinion(self, text: str, source: Source, found: str) -> str:
+    def second_opinion(self, text: str, source: Source, found: str, costly: Collection[str] = ()) -> str:
         """Return the class of a line: ``found``, what the rules say of it, or one that is clearly likelier.
 
-        A class that the model does not know stays.
+        A class that the model does not know stays. ``costly``: classes that cost a node; of these a line has to be
+        clearly more like than a line that is no fault, whatever the rules found.
         """
         if found not in self._place or len(set(_LETTERS.findall(without_marks(text)))) < LEAST_WORDS:
             return found
         scores = self._remembered(_VALUE.sub("0000", text), source)
         best = int(scores.argmax())
-        more = scores[best] - scores[self._place[found]]
-        is_likely = scores[best] >= LEAST and more >= (CLEARLY if found else MORE_CLEARLY)
-        return self._names[best] if is_likely else found
+        name = self._names[best]
+        clearly = scores[best] - scores[self._place[found]] >= (CLEARLY if found else MORE_CLEARLY)
+        least = LEAST_COSTLY if name in costly and not found else LEAST
+        if name in costly:
+            clearly &= scores[best] - scores[self._place[NONE]] >= MORE_CLEARLY
+        return name if clearly and scores[best] >= least else found
 
     def scores(self, text: str, source: Source) -> Any:
         """Return the score of each class: float32 [classes]."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any, Final
 
-from falcon_core.errors.judge import Judge
+from falcon_core.errors.judge import LIKENESS, Judge
 from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import Cause
 from falcon_core.recovery import Owner, PodEnd
@@ -83,7 +83,11 @@ def exceeds_own_limit(pod: PodView, judge: Judge) -> bool:
 def said_class(judge: Judge, said: str) -> ErrorClass | None:
     """Return the class of what Kubernetes says of a pod; None where the table knows nothing."""
     finding = judge.report(said) if said else None
-    return judge.get(finding.name) if finding is not None else None
+    if finding is None:
+        return None
+    # What Kubernetes says of a pod is about its place: a name of hardware in it is what the pod asked for.
+    by_likeness = finding.rule == LIKENESS and finding.error_class.blames_hardware
+    return None if by_likeness else judge.get(finding.name)
 
 
 def native_sidecars(job: TrainingJob) -> Set[str]:

@@ -14,9 +14,10 @@ from evaluation.errors.lines import taught
 from falcon_agent.node.problems import of_line
 from falcon_core.errors.judge import LIKENESS, ErrorRules, Judge, job_judge, platform_judge, shipped_judge
 from falcon_core.errors.likeness.features import MOST_CHARACTERS, PAIR_BITS, WORD_BITS, features
-from falcon_core.errors.likeness.model import CLEARLY, LEAST, MORE_CLEARLY, SIZE, Model, shipped_model
+from falcon_core.errors.likeness.model import CLEARLY, LEAST, LEAST_COSTLY, MORE_CLEARLY, SIZE, Model, shipped_model
 from falcon_core.errors.likeness.scope import NONE
 from falcon_core.errors.table import JobRule, Source, shipped
+from falcon_operator.intent.observation.pod_ends import said_class
 
 WORDS = ["disk is full", "card has gone"]
 RARITY = np.ones(SIZE - len(Source), dtype=np.float32)
@@ -42,6 +43,22 @@ def model(**scores: float) -> Model:
 )
 def test_a_clearly_likelier_class_counts(scores: dict[str, float], found: str, expected: str) -> None:
     assert model(**scores).second_opinion("the card has gone away", Source.CONDITION, found) == expected
+
+
+@pytest.mark.parametrize(
+    ("scores", "found", "expected"),
+    [
+        ({"GpuLost": LEAST_COSTLY, "none": -1.0}, NONE, "GpuLost"),
+        ({"GpuLost": LEAST_COSTLY - 0.1, "none": -1.0}, NONE, NONE),
+        ({"GpuLost": 0.5, "none": 0.5 - MORE_CLEARLY, "DiskFull": -1.0}, "DiskFull", "GpuLost"),
+        ({"GpuLost": 0.5, "none": 0.6 - MORE_CLEARLY, "DiskFull": -1.0}, "DiskFull", "DiskFull"),
+    ],
+)
+def test_a_class_that_costs_a_node_has_to_be_clearly_likelier_than_no_fault(
+    scores: dict[str, float], found: str, expected: str
+) -> None:
+    judged = model(**scores).second_opinion("the card has gone away", Source.CONDITION, found, {"GpuLost"})
+    assert judged == expected
 
 
 @pytest.mark.parametrize("text", ["", "card gone", "[rank3]: error 9 9 9", "Evicted: Evicted: Evicted"])
@@ -121,6 +138,25 @@ def test_words_of_a_program_cost_no_node_by_likeness() -> None:
     costly = [each for each in (text, f"RuntimeError: {text}") if shipped_judge().words(each).error_class]
     assert not any(shipped_judge().table.get(shipped_judge().words(each).error_class).costs_node for each in costly)
     assert not plain.words(text).error_class
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RuntimeError: Lustre target is being recovered",
+        "RuntimeError: told to stop by the controller",
+        "RuntimeError: experiment tracker is down",
+    ],
+)
+def test_a_program_fails_no_job_by_likeness(words: str) -> None:
+    assert shipped_model().second_opinion(words, Source.OUTPUT, "OtherSoftwareError") == "ProgramError"
+    known = shipped_judge().get(shipped_judge().words(words).error_class)
+    assert known is None or not known.permanent
+
+
+def test_what_a_pod_asked_for_is_no_fault_of_hardware() -> None:
+    text = judged_by_likeness()
+    assert said_class(shipped_judge(), text) is None
 
 
 def test_a_rule_of_the_job_stands() -> None:
