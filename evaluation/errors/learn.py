@@ -35,7 +35,7 @@ def learn() -> dict[str, Any]:
     """Return the parts of the model: a linear classifier of each class against all others, with int8 weights."""
     lines = [*part_one(), *taught()]
     judge = Judge(shipped(), by_likeness=False)
-    texts = [_words(line, judge) for line in lines]
+    texts = [without_marks(_words(line, judge)) for line in lines]
     rarity = _rarity(texts)
     rows = [vector(text, line.source, rarity) for text, line in zip(texts, lines, strict=True)]
     starts = np.cumsum([0, *(len(places) for places, _ in rows)])
@@ -77,7 +77,7 @@ def _words(line: Labelled, judge: Judge) -> str:
 def _rarity(texts: list[str]) -> Any:
     """Return how much each word and pair tells, by how few lines have it: float32 [SIZE - sources]."""
     lines_with = np.zeros((1 << WORD_BITS) + (1 << PAIR_BITS))
-    for words, both in map(features, map(without_marks, texts)):
+    for words, both in map(features, texts):
         lines_with[list(words)] += 1
         lines_with[[place + (1 << WORD_BITS) for place in both]] += 1
     return (np.log((1 + len(texts)) / (1 + lines_with)) + 1).astype(np.float32)

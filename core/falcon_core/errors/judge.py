@@ -10,7 +10,7 @@ import msgspec
 
 from falcon_core.errors.classify import MOST_MATCHED_CHARACTERS, Classifier, Finding
 from falcon_core.errors.last_words import MOST_CHARACTERS, Candidate, Explanation, LastWords, candidates, sounds_bad
-from falcon_core.errors.likeness.scope import NONE, may_judge, open_rules
+from falcon_core.errors.likeness.scope import NONE, costly_classes, may_judge, open_rules
 from falcon_core.errors.subjects import peeled, subject_of
 from falcon_core.errors.table import Domain, ErrorClass, JobRule, Source, Table, parse_overrides, shipped
 from falcon_core.errors.tracebacks import exception_type
@@ -39,7 +39,6 @@ class Judge:
         self._classes = {known.name: known for known in table.classes}
         self._classifier: Classifier | None = None  # made when there is something to judge
         self._judged = functools.lru_cache(_REMEMBERED)(self._judge)
-        self._costly = frozenset(known.name for known in shipped().classes if known.costs_node)
         self._by_likeness: bool = by_likeness and (base._by_likeness if base is not None else may_judge(table))
 
     @property
@@ -119,7 +118,7 @@ class Judge:
         from falcon_core.errors.likeness.model import shipped_model
 
         found = finding.name if finding is not None else NONE
-        name = shipped_model().second_opinion(text, source, found, self._costly)
+        name = shipped_model().second_opinion(text, source, found, costly_classes())
         # A benign rule is as exact as what it excuses.
         if name == found or (finding is None and self.classifier.excuses(text)):
             return finding

@@ -49,7 +49,7 @@ class Model:
         self._place = {name: at for at, name in enumerate(classes)}
         self._names = tuple(classes)
         self._weights, self._scale, self._bias, self._rarity = weights, scale, bias, rarity
-        self._remembered = functools.lru_cache(_REMEMBERED)(self.scores)
+        self._remembered = functools.lru_cache(_REMEMBERED)(self._scores)
 
     def second_opinion(self, text: str, source: Source, found: str, costly: Collection[str] = ()) -> str:
         """Return the class of a line: ``found``, what the rules say of it, or one that is clearly likelier.
@@ -57,9 +57,10 @@ class Model:
         A class that the model does not know stays. ``costly``: classes that cost a node; of these a line has to be
         clearly more like than a line that is no fault, whatever the rules found.
         """
-        if found not in self._place or len(set(_LETTERS.findall(without_marks(text)))) < LEAST_WORDS:
+        plain = without_marks(text)
+        if found not in self._place or len(set(_LETTERS.findall(plain))) < LEAST_WORDS:
             return found
-        scores = self._remembered(_VALUE.sub("0000", text), source)
+        scores = self._remembered(_VALUE.sub("0000", plain), source)
         best = int(scores.argmax())
         name = self._names[best]
         clearly = scores[best] - scores[self._place[found]] >= (CLEARLY if found else MORE_CLEARLY)
@@ -70,13 +71,19 @@ class Model:
 
     def scores(self, text: str, source: Source) -> Any:
         """Return the score of each class: float32 [classes]."""
+        return self._scores(without_marks(text), source)
+
+    def _scores(self, text: str, source: Source) -> Any:
         places, values = vector(text, source, self._rarity)
         return values @ self._weights[places].astype(np.float32) * self._scale + self._bias
 
 
 def vector(text: str, source: Source | None, rarity: Any) -> tuple[Any, Any]:
-    """Return the features of a line that are not 0: their places, int64 [n], and values, float32 [n]."""
-    words, both = features(without_marks(text))
+    """Return the features of a line that are not 0: their places, int64 [n], and values, float32 [n].
+
+    ``text``: as of ``features``.
+    """
+    words, both = features(text)
     blocks = [_block(words, 0, rarity), _block(both, 1 << WORD_BITS, rarity)]
     at = [len(rarity) + _SOURCES.index(source)] if source is not None else []
     of_source = np.array(at, dtype=np.int64), np.full(len(at), _SOURCE_WEIGHT)

@@ -16,6 +16,12 @@ def open_rules() -> frozenset[str]:
     return frozenset(rule.id for rule in shipped().rules if not (rule.certain or rule.xids))
 
 
+@functools.cache
+def costly_classes() -> frozenset[str]:
+    """Return the shipped classes of which one node's error costs that node."""
+    return frozenset(known.name for known in shipped().classes if known.costs_node)
+
+
 def may_judge(table: Table) -> bool:
     """Check whether lines may be judged by likeness under a table.
 
