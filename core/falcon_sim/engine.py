@@ -30,13 +30,13 @@ from falcon_core.recovery import (
     machine,
 )
 from falcon_core.recovery import Step as RecoveryStep
-from falcon_core.recovery.strategies import replace_node
-from falcon_core.recovery.views import detected, prices, with_further, with_leader
+from falcon_core.recovery.views import detected, with_further, with_leader
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.cluster.burn_ins import BurnIns
 from falcon_sim.cluster.cluster import Cluster
 from falcon_sim.cluster.machines import Machines, draw_faults, probe
+from falcon_sim.cluster.returns import begun_again, leave_and_return
 from falcon_sim.cluster.saves import Saves
 from falcon_sim.job.model import Block, JobModel
 from falcon_sim.job.pipeline import Floats
@@ -375,26 +375,11 @@ class Engine:
     def _begin_again(self) -> None:
         """Restart, as an outsider would, the job that the recovery has given up."""
         policy = self.scenario.mitigation
-        self.state = replace(
-            self.state,
-            levels=replace(self.state.levels, settled=None),
-            slowdowns=[],
-            stop=None,
-            hang=None,
-            attempts=[],
-        )
+        self.state = begun_again(self.state)
         self.cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
 
     def _leave_and_return(self) -> None:
-        """Test the nodes that the job has left, take them back, or use them as the last resort."""
-        cluster, burn_ins = self.cluster, self._burn_ins
-        self.state = burn_ins.look(self.state, cluster.nodes, self.now)
-        if cluster.waiting:
-            price = prices.overhead_seconds(self.state, self.policy, replace_node.FACTS)
-            self.state = cluster.recall(self.state, burn_ins.usable(self.state, cluster.nodes), price, self.now)
-            again = burn_ins.next_at(self.state)
-            if math.isfinite(again):
-                cluster.wake(max(self.now, again))
+        self.state = leave_and_return(self.state, self.cluster, self._burn_ins, self.policy, self.now)
 
     def _climbed(self, ladder: PublishedLadder) -> Step | None:
         """Return the published policy's step now; none while a replacement is under way."""

@@ -34,6 +34,7 @@ from falcon_core.recovery.views import left_nodes, prices
 from falcon_sim.cluster.burn_ins import BurnIns
 from falcon_sim.cluster.cluster import Cluster as Pods
 from falcon_sim.cluster.machines import Machines
+from falcon_sim.cluster.returns import begun_again, leave_and_return
 from falcon_sim.cluster.saves import Saves
 from falcon_sim.job.scenario import Faults, Policy, Run, Scenario, StopFault
 from falcon_sim.policies.desired import Desired
@@ -259,19 +260,11 @@ class Life:
         self._acted()
 
     def _leave_and_return(self) -> None:
-        pods, burn_ins = self._pods, self._burn_ins
-        self.state = burn_ins.look(self.state, pods.nodes, self.now)
-        if pods.waiting:
-            price = prices.overhead_seconds(self.state, self._policy, replace_node.FACTS)
-            self.state = pods.recall(self.state, burn_ins.usable(self.state, pods.nodes), price, self.now)
-            again = burn_ins.next_at(self.state)
-            if math.isfinite(again):
-                pods.wake(max(self.now, again))
+        self.state = leave_and_return(self.state, self._pods, self._burn_ins, self._policy, self.now)
 
     def _given_up(self) -> None:
         self._month.given_up += 1
-        levels = replace(self.state.levels, settled=None)
-        self.state = replace(self.state, levels=levels, slowdowns=[], stop=None, hang=None, attempts=[])
+        self.state = begun_again(self.state)
         self._pods.begin_again(self.now, GIVEN_UP_SECONDS)
 
     # -- what is counted ---------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def _interpreter(node: str, script: str) -> str:
 
 
 def _check_samples(job: Job) -> None:
-    """Check that each of the steps that all ranks have logged had each micro-batch once, whoever was lost."""
+    """Check that each of the steps that all ranks have logged had each micro-batch once, whichever rank was lost."""
 
     def logged() -> dict[int, list[Json]]:
         texts = [job.kubectl.run("logs", pod["metadata"]["name"], "-c", "trainer") for pod in job.pods()]

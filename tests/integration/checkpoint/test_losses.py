@@ -130,7 +130,7 @@ def remove(pod: Pod) -> None:
 async def test_a_container_that_is_killed_whole_in_a_save_comes_back_from_its_neighbour(
     make: Make, ranks: Ranks, saves: int, pause_seconds: float
 ) -> None:
-    """As by the kernel for its memory: rank and agent end in the same instant, and their pod is made anew.
+    """As by the kernel for its memory: rank and agent end in the same instant, and their pod is made again.
 
     Both ranks save as fast as they can before the first copy is made: it is of use all the same.
     """
