@@ -184,11 +184,10 @@ def test_etcd_that_is_restarted_or_emptied_is_never_noticed_by_training(stage: S
     check_untouched(stage, before, steps=1)
 
 
-def test_gateways_die_one_by_one_and_then_together_and_training_never_notices(stage: Stage) -> None:
+def test_a_gateway_dies_and_then_both_and_training_never_notices(stage: Stage) -> None:
     before = Before(stage)
-    first, second = gateway_pods(stage.system)
-    for lost in ([first], [second], None):
-        names = [pod["metadata"]["name"] for pod in (gateway_pods(stage.system) if lost is None else lost)]
+    for lost in (1, 2):
+        names = [pod["metadata"]["name"] for pod in gateway_pods(stage.system)[:lost]]
         stage.system.run("delete", "pod", *names, "--grace-period=0", "--force")
         check_untouched(stage, before, steps=10)
         wait_for_reports(stage)
