@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from sklearn.svm import LinearSVC
 
 from evaluation.errors.lines import BENIGN, Labelled, part_one, taught
-from falcon_core.errors.classify import without_marks
+from falcon_core.errors.classify import plain_text
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.likeness import features as features_module
 from falcon_core.errors.likeness.features import PAIR_BITS, WORD_BITS, features
@@ -27,7 +27,7 @@ from falcon_core.errors.likeness.scope import NONE
 from falcon_core.errors.table import Source, shipped
 
 PATH: Final = Path(features_module.__file__).with_name(FILE)
-COST: Final = 0.5  # of a line on the wrong side, against large weights
+COST: Final = 1.0  # of a line on the wrong side, against large weights
 MOST: Final = 127  # int8
 
 
@@ -35,7 +35,7 @@ def learn() -> dict[str, Any]:
     """Return the parts of the model: a linear classifier of each class against all others, with int8 weights."""
     lines = [*part_one(), *taught()]
     judge = Judge(shipped(), by_likeness=False)
-    texts = [without_marks(_words(line, judge)) for line in lines]
+    texts = [plain_text(_words(line, judge), line.source) for line in lines]
     rarity = _rarity(texts)
     rows = [vector(text, line.source, rarity) for text, line in zip(texts, lines, strict=True)]
     starts = np.cumsum([0, *(len(places) for places, _ in rows)])

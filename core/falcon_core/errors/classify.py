@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from falcon_core.errors import patterns
-from falcon_core.errors.quantities import with_shortfall, without_zeros
+from falcon_core.errors.conditions import in_one_form, is_absent_fault, is_zero_sample
+from falcon_core.errors.quantities import with_shortfall, without_expected, without_zeros
 from falcon_core.errors.table import Benign, Domain, ErrorClass, Rule, Source, Table, xid_pattern
 from falcon_core.model import Severity
 from falcon_core.text import clean
@@ -184,7 +185,7 @@ class Classifier:
             )
             return worst(each for each in judged if each is not None)
         if source is Source.CONDITION:
-            return self._of_report([without_zeros(_bounded(line)) for line in lines])
+            return self._of_report([_with_open_numbers(line) for line in lines])
         return worst(self._findings(lines, source))
 
     def _of_report(self, lines: list[bytes]) -> Finding | None:
@@ -333,9 +334,22 @@ def _bounded(line: bytes) -> bytes:
     return line[:half] + b" ... " + line[-half:]
 
 
-def without_marks(text: str) -> str:
-    """Return a text without what launchers, loggers and the kernel put before its lines."""
-    return "\n".join(_stripped(line).decode(errors="replace") for line in _lines(text))
+def plain_text(text: str, source: Source | None) -> str:
+    """Return a text without what launchers, loggers and the kernel put before its lines.
+
+    Of a report on a node, numbers that show no fault are left out as well, and a number that is below the expected one
+    gets words that say so.
+    """
+    lines = [_stripped(line) for line in _lines(text)]
+    if source is Source.CONDITION:
+        lines = [with_shortfall(line) or line for line in map(_with_open_numbers, lines)]
+    return "\n".join(line.decode(errors="replace") for line in lines)
+
+
+def _with_open_numbers(line: bytes) -> bytes:
+    """Return the line of a report in the form that rules know, without the numbers that show no fault."""
+    line = in_one_form(_bounded(line))
+    return b"" if is_absent_fault(line) or is_zero_sample(line) else without_expected(without_zeros(line))
 
 
 def _stripped(line: bytes) -> bytes:

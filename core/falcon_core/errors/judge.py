@@ -174,9 +174,13 @@ class Judge:
 
 
 def _may_follow(known: ErrorClass, finding: Finding | None) -> bool:
-    """Check whether a program's words may have a class by likeness: alone it costs no node, and fails no job."""
+    """Check whether a program's words may have a class by likeness.
+
+    Alone it fails no job. It costs a node only where the rules found no more than that something failed.
+    """
     found = finding.error_class if finding is not None else None
-    costs_more = known.costs_node and not (found is not None and found.costs_node)
+    says_more = found is not None and not found.vague
+    costs_more = known.costs_node and says_more and not (found is not None and found.costs_node)
     return not costs_more and (not known.permanent or (found is not None and found.permanent))
 
 

@@ -1,7 +1,7 @@
-"""Read the numbers in a report on a node: counters that are 0, and parts of which there are fewer than expected.
+"""Read the numbers in a report on a node: counters that are 0, parts that are all there, and parts that are missing.
 
 Patterns of words cannot compare numbers. Monitors print all their counters, so that "ecc_errors: 0" has the words of a
-fault; and "31 of 32 adapters present" has none of them.
+fault, as "expected 8 GPUs, found 8" has; and "31 of 32 adapters present" has none of them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ LESS: Final = b" (less than expected)"  # what rules of rates and sizes look for
 _BAD: Final = (
     rb"error|err|fail(?:ure|ed)?|fault|ecc|dbe|sbe|xid|replay|uncorrect\w*|correct\w*|retir\w*|remap\w*|timeout|drop"
     rb"|dropped|discard\w*|lost|missing|degraded|downed|down|unhealthy|critical|fatal|inactive|violation|alarm|warning"
-    rb"|recovery|leak|symbol|bad|panic|crash\w*|hang|throttl\w*|mismatch\w*"
+    rb"|recovery|leak|symbol|bad|panic|crash\w*|hang|throttl\w*|mismatch\w*|oomkill\w*|evict\w*|overload\w*"
 )
 _COUNT: Final = (
     rb"counts?|counters?|totals?|rate|number|sum|events?|packets?|frames?|bits?|pages?|rows?|symbols?|messages?"
     rb"|state|status|detected|found|seen|reported|logged"
 )
+_NONE: Final = rb"(?:false|none|no|n/a|null|nil)[\"']?(?=\s*(?:$|[,;|)}\]]))"  # "error: no space left" goes on
 # A counter's name, maybe with words joined to it, and its value. "error GPU 0" and "error 0x0" are none: behind a
 # part's name stands the part's number.
 _ZERO: Final = re.compile(
     rb"[\"']?\b(?:[\w-]{1,60}[_ -])?(?:" + _BAD + rb")(?:e?s)?"
     rb"(?:[_-][\w-]{0,40}[a-z]| (?:" + _COUNT + rb"|(?:" + _BAD + rb")(?:e?s)?))?\b[\"']?"
-    rb" ?(?:(?:[:=]|is|are|was|were) ?)?[\"']?0(?:\.0+)?\b[\"']?(?![\w.:/%-])",
+    rb"(?: ?(?:(?:[:=]|is|are|was|were) ?)?[\"']?0(?:\.0+)?\b[\"']?(?![\w.:/%-])| ?[:=] ?[\"']?" + _NONE + rb")",
     re.IGNORECASE,
 )
 _NUMBER: Final = rb"(?<![\w.:#-])[\"'(x]{0,2}(\d{1,15}(?:\.\d{1,6})?)[\"']? ?([A-Za-z/]{0,8})"
@@ -60,7 +61,14 @@ _UNIT: Final = re.compile(rb"[kmgt]?i?b(?:it)?(?:/s(?:ec)?|ps)?|[kmg]?hz|[gm]t/s
 
 def without_zeros(line: bytes) -> bytes:
     """Return the line without the counters in it that are 0, so that their names prove no fault."""
-    return _ZERO.sub(b"", line) if b"0" in line else line
+    return _ZERO.sub(b"", line)
+
+
+def without_expected(line: bytes) -> bytes:
+    """Return the line without each number in it that is as expected, and without the words up to the expected one."""
+    for pattern, _ in _PAIRS:
+        line = pattern.sub(lambda pair: b"" if _equal(pair) else pair[0], line)
+    return line
 
 
 def with_shortfall(line: bytes) -> bytes:
@@ -70,6 +78,11 @@ def with_shortfall(line: bytes) -> bytes:
     """
     found = {words for pair in _PAIRS for words in _shortfalls(line, *pair)}
     return line + (FEWER if FEWER in found else LESS) if found else b""
+
+
+def _equal(pair: re.Match[bytes]) -> bool:
+    first, _, second, _ = pair.groups()
+    return float(first) == float(second)
 
 
 def _shortfalls(line: bytes, pattern: re.Pattern[bytes], expected_first: bool) -> Iterator[bytes]:

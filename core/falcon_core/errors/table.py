@@ -30,6 +30,7 @@ MOST_SHIPPED_CHARACTERS: Final = 2000  # of the table's and the platform's patte
 MOST_RULES: Final = 500
 # The shipped rules, in their order: hardware before the exception that reports it, causes before their consequences.
 RULE_FILES: Final = (
+    "python",
     "nvidia",
     "accelerators",
     "jax",
@@ -260,6 +261,11 @@ def xid_pattern(numbers: Sequence[int]) -> str:
         rf"(?:^|[^a-z])xid\b ?(?:\((?:PCI:)?[0-9a-f:.]*\))?(?:[ _-]?(?:critical|error|code|event|errors|number|id))*"
         rf"[\"']?(?:\s*[:=#]\s*|\s+|\s*\()[\"']?0*(?:{either})(?:[^0-9.:%\s]|\s(?:-|on|for|in|at|has|was|detected|found|occurred|reported|error|event|\()|\.\s|:\s|\.?$)"
         rf"|\b(?:gpu_?)?xid_?(?:error_?)?(?:{either})\b"
+        # "xid=94 msg=…", "DCGM_FI_DEV_XID_ERRORS{{gpu=…}} 79", "SysLogsXIDError code=79", "NvidiaXID62Error".
+        rf"|(?:^|[^a-z])xid(?:_errors?)?[\"']?=[\"']?0*(?:{either})(?:[^\d.%:\s]|\s+[\w.-]{{1,40}}[=:]|$)"
+        rf"|(?:^|[^a-z])xid_errors\{{[^{{}}]{{0,400}}\}} (?:{either})(?:\.0)?(?:[^\d.]|$)"
+        rf"|\w{{0,40}}xid_?errors?\b.{{0,12}}\bcode[\"']?[=:] ?[\"']?0*(?:{either})\b"
+        rf"|\w{{0,40}}xid_?(?:{either})_?error\b"
         # A monitor's condition whose reason is a map: "XidCriticalError=True reason={\"48\":true}".
         rf"|\bxid\w*=True\b.{{0,12}}[{{,][\"']0*(?:{either})[\"']: ?true"
         # NVSentinel's conditions: "ErrorCode:79 PCI:0000:9d:00 …".

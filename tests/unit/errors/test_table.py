@@ -173,3 +173,28 @@ def test_a_jobs_rule_is_refused_by_field(rule: dict[str, Any], message: str) -> 
 def test_a_job_has_few_rules() -> None:
     with pytest.raises(TableError, match=r"^rules: 17 rules; at most 16"):
         shipped().of_job(job_rules({"pattern": "x", "class": "GpuLost"}) * (MOST_JOB_RULES + 1))
+
+
+def test_a_pattern_that_begins_with_a_word_begins_where_a_word_begins() -> None:
+    """Without ``\\b`` "efa … not found" is in "default device not found", and costs a node."""
+    in_other_words = ("nccl", "srun", "process")  # ProcessGroupNCCL, msrun, subprocess
+    loose = [
+        (rule.id, alternative)
+        for rule in shipped().rules
+        for pattern in rule.patterns
+        for alternative in alternatives(pattern)
+        if (word := re.match(r"([a-z]{2,})[^A-Za-z\[(\\*?+{_]", alternative)) and word[1] not in in_other_words
+    ]
+    assert loose == []
+
+
+def alternatives(pattern: str) -> list[str]:
+    """Return the parts of a pattern between the bars that stand in no brackets."""
+    depth, found = 0, [""]
+    for token in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", pattern, re.DOTALL):
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        if token == "|" and depth == 0:
+            found.append("")
+        else:
+            found[-1] += token
+    return found

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-WORD_BITS: Final = 13
-PAIR_BITS: Final = 15
+WORD_BITS: Final = 14
+PAIR_BITS: Final = 16
 MOST_CHARACTERS: Final = 4096
 _MOST_WORDS: Final = 300
 _NEAR: Final = 3  # words: no pair is farther apart
@@ -18,13 +18,14 @@ _LEAST_STEM: Final = 4  # letters that stay when an ending is cut off
 _ENDINGS: Final = ("ing", "tion", "ted", "ed", "es", "s", "e")
 _WORD_BEGINS: Final = re.compile(r"(?<=[a-z\d])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.\d)?\b|\b[0-9a-f]{8,}\b")
-_WORD: Final = re.compile(r"[a-z]+|\d+")
+# Of Chinese, Japanese and Korean text each character is a word, since no spaces stand between words.
+_WORD: Final = re.compile(r"[a-zß-öø-ÿа-яё]+|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]|\d+")
 
 
 def features(text: str) -> tuple[Counter[int], Counter[int]]:
     """Return how often each word occurs, and each word or pair of words: by their places in the two tables.
 
-    ``text``: without the marks before its lines (``classify.without_marks``).
+    ``text``: without the marks before its lines (``classify.plain_text``).
 
     Different words may share a place. The time grows with the text's length, and of a long text its ends count.
     """

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from falcon_core.errors.classify import without_marks
+from falcon_core.errors.classify import plain_text
 from falcon_core.errors.likeness.features import PAIR_BITS, WORD_BITS, features
 from falcon_core.errors.likeness.scope import NONE
 from falcon_core.errors.table import Source
@@ -27,7 +27,7 @@ LEAST_COSTLY: Final = 0.0  # as LEAST, of a class that costs a node and of which
 LEAST: Final = -0.4  # score of a class that a line is like at all: of words that no known line has, all scores are low
 _SOURCE_WEIGHT: Final = 0.3  # of the source, next to two blocks of length 1
 LEAST_WORDS: Final = 4  # different ones: a short name is like many lines
-_LETTERS: Final = re.compile(r"[A-Za-z]{2,}")
+_LETTERS: Final = re.compile(r"[A-Za-zß-öø-ÿА-яЁё]{2,}|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{2}")
 _REMEMBERED: Final = 1024  # lines: a flood repeats one message with other values
 _VALUE: Final = re.compile(r"\d{4,}")
 _SOURCES: Final = (Source.OUTPUT, Source.KERNEL, Source.CONDITION)
@@ -57,7 +57,7 @@ class Model:
         A class that the model does not know stays. ``costly``: classes that cost a node; of these a line has to be
         clearly more like than a line that is no fault, whatever the rules found.
         """
-        plain = without_marks(text)
+        plain = plain_text(text, source)
         if found not in self._place or len(set(_LETTERS.findall(plain))) < LEAST_WORDS:
             return found
         scores = self._remembered(_VALUE.sub("0000", plain), source)
@@ -71,7 +71,7 @@ class Model:
 
     def scores(self, text: str, source: Source) -> Any:
         """Return the score of each class: float32 [classes]."""
-        return self._scores(without_marks(text), source)
+        return self._scores(plain_text(text, source), source)
 
     def _scores(self, text: str, source: Source) -> Any:
         places, values = vector(text, source, self._rarity)

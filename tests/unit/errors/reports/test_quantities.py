@@ -78,3 +78,29 @@ def test_long_lines_of_numbers_are_read_in_time() -> None:
     line = b"expected 8 found 8 of 8 present " * 250
     assert with_shortfall(line) == b""
     assert without_zeros(b"errors 0 " * 900).strip() == b""
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("GPUCount: Expected: expected 8 GPUs, found 8", ""),
+        ("GPUCount: Expected: expected 8 GPUs, found 7", "GpuLost"),
+        ("inventory: expected 8 GPUs, found 8; GPU 3 has fallen off the bus", "GpuLost"),
+        ("inventory: 16 of 16 GPUs, PSU 2 has failed", "PowerFailure"),
+    ],
+)
+def test_a_number_that_is_as_expected_is_no_fault_and_excuses_no_other(line: str, name: str) -> None:
+    assert named(line) == name
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("power overload: false; main power fault: false; fan fault: none", ""),
+        ("power overload: false; main power fault: true; fan fault: none", "PowerFailure"),
+        ("checkpoint error: no space left on device", "DiskFull"),
+        ("gpu 3 xid_errors=none", ""),
+    ],
+)
+def test_a_fault_that_is_false_or_none_is_none(line: str, name: str) -> None:
+    assert named(line) == name

@@ -1,0 +1,64 @@
+"""Read the forms in which a condition of a node is printed: which fault it names, and whether the node has it.
+
+``kubectl``, controllers and log collectors print the fields of a condition: "type=GPULost status=False reason=AllThere"
+or the same in JSON. Rules read "GPULost=False: AllThere", and a fault that is False is none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_TYPE: Final = re.compile(rb"[\"']?\b(?i:type|condition)[\"']?\s*[=:]\s*[\"']?([A-Z]\w{2,80})\b[\"']?[,;]?\s*")
+_STATUS: Final = re.compile(rb"[\"']?\b(?i:status)[\"']?\s*[=:]\s*[\"']?(True|False|Unknown)\b[\"']?[,;]?\s*")
+_FALSE: Final = re.compile(rb"\s*([A-Z]\w{2,80})=False\b")
+# What should hold ("…Ready", "…Healthy", "…Available"), so that False is a fault.
+_SHOULD_HOLD: Final = re.compile(
+    rb"(?:y|th|le|Ok|OK|Up|[Oo]nline|Alive|Present|Connected|Pass(?:ed)?|Succe(?:eded|ss\w*)|Valid|Correct(?:ness)?|Running"
+    rb"|Operational|Mounted|Synced|Initialized|Active|Enabled|Normal|Loaded|Established|Reached|Configured)$"
+)
+_SHOULD_NOT: Final = re.compile(
+    rb"(?:Un(?:healthy|\w+able)|Not(?:Ready|Healthy|Available|\w+le)|\w*(?:Memory|Battery|Retry))$"
+)
+_WITHOUT: Final = re.compile(rb"^\s*(\w*?)(?:Has)?No([A-Z]\w+)=(True|False)\b")  # "KernelHasNoDeadlock" should hold
+# A sample in the form of Prometheus. A name of something good is 0 where it is missing.
+_ZERO_SAMPLE: Final = re.compile(rb"\s*(\w+)\{[^{}\n]{0,2000}\} 0(?:\.0+)?(?: \d{10,16})?\s*")
+_GOOD: Final = re.compile(
+    rb"(?:\w*_)?(?:up|ready|healthy|health|present|available|alive|active|connected|ok|success|status|state|speed|power"
+    rb"|bandwidth|rpm|count|devices|running|online|reachable|heartbeat|rate)(?:_(?:total|info|bool|percent|[a-z]bps))?",
+    re.IGNORECASE,
+)
+
+
+def in_one_form(line: bytes) -> bytes:
+    """Return the line with a condition as "Fault=Status: the rest"; any other line as it is."""
+    return _WITHOUT.sub(_fault, _with_fields_joined(line), count=1)
+
+
+def _fault(named: re.Match[bytes]) -> bytes:
+    """Return the fault that must not be: "KernelHasNoDeadlock=False" is "KernelDeadlock=True"."""
+    return named[1] + named[2] + (b"=False" if named[3] == b"True" else b"=True")
+
+
+def _with_fields_joined(line: bytes) -> bytes:
+    kind, status = _TYPE.search(line), _STATUS.search(line)
+    if kind is None or status is None:
+        return line
+    rest = line
+    for found in sorted((kind, status), key=lambda each: each.start(), reverse=True):
+        rest = rest[: found.start()] + rest[found.end() :]
+    return kind[1] + b"=" + status[1] + b": " + rest
+
+
+def is_absent_fault(line: bytes) -> bool:
+    """Check whether the line is a condition that names a fault and is False, in the form of ``in_one_form``."""
+    named = _FALSE.match(line)
+    if named is None:
+        return False
+    return _SHOULD_HOLD.search(named[1]) is None or _SHOULD_NOT.search(named[1]) is not None
+
+
+def is_zero_sample(line: bytes) -> bool:
+    """Check whether the line is a sample of value 0 whose metric counts something bad."""
+    sample = _ZERO_SAMPLE.fullmatch(line)
+    return sample is not None and _GOOD.fullmatch(sample[1]) is None
