@@ -333,7 +333,7 @@ class Engine:
         if _any(commands, Switch | Swap | Replace):
             self.counts = self.model.even
         if not self.cluster.running and not decided.is_empty:
-            self._planned = _any(commands, Switch | Swap)
+            self._planned = decided.is_planned_restart or _any(commands, Switch | Swap)
         if _any(commands, GiveUp):
             self._begin_again()
         elif started and self._training:

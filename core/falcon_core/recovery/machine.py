@@ -7,6 +7,8 @@ Nodes that report grave trouble, or that have to be left, are left in a restart 
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from falcon_core.recovery import drain, mitigation_ladder
@@ -17,19 +19,26 @@ from falcon_core.recovery.failstop import hangs, restart_ladder, setup_retries
 from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.mitigation import rebalance
+from falcon_core.recovery.mitigation.strategy_table import STRATEGY_TYPES
 from falcon_core.recovery.model.actions import RESTARTS, Command, GiveUp, Recreate, Replace, Switch, left_replicas
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
 from falcon_core.recovery.probe import probe_controller
+from falcon_core.recovery.repairs import restart_budget
 
 replace = msgspec.structs.replace
+# What a restart is taken to cost before the job has measured one, in seconds, by what restarts the ranks.
+_DEFAULT_PRICES: Final = {
+    restart_budget.TYPE: restart_budget.DEFAULT_OVERHEAD_SECONDS,
+    **{facts.name: facts.default_seconds for facts in STRATEGY_TYPES if facts.restarts},
+}
 
 
 def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once. The caller stores the state before it carries out the commands."""
     look = replace(look, obs=microbatch_normalization.evened(look))
-    taken = _ladders(learned_prices.step(state, look.obs.now), look)
+    taken = _ladders(learned_prices.step(state, look.obs.now, _DEFAULT_PRICES), look)
     state = rebalance.carried(taken.state, taken.commands, look)
     state = rebalance.step(state, look)
     state = probe_controller.step(state, look)

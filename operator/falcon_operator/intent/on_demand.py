@@ -15,7 +15,6 @@ from falcon_core.recovery import (
     Policy,
     Step,
     Swap,
-    Switch,
     checkpoint_on_demand,
     machine,
 )
@@ -30,15 +29,14 @@ replace = msgspec.structs.replace
 
 
 def recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -> tuple[Intent, Step]:
-    """Run one step of the recovery's ladders; a switch, or an exchange of roles, waits for a checkpoint.
+    """Run one step of the recovery's ladders; a restart that no failure asks for waits for a checkpoint.
 
     While it waits, the ladders see that ranks save, and the prepared pods as not ready yet. So everything else is
     decided as ever.
     """
     step = machine.step(intent.recovery, Look(obs, policy))
     # Only a planned restart can wait. After a failure the ranks can save nothing any more.
-    restarts = any(isinstance(command, Switch | Swap) for command in step.commands)
-    if not obs.running or step.state.stop is not None or not restarts:
+    if not obs.running or not step.is_planned_restart:
         return _ahead(snap, intent, policy), step
     # A node that ends soon leaves no time to wait for a checkpoint.
     urgent = any(member.notice is not None and member.notice.urgent for member in obs.members)

@@ -10,24 +10,22 @@ What a former operator stored has no times: it counts as measured when this oper
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from falcon_core.recovery.model.state import RecoveryState, measured_times, with_learned
-from falcon_core.recovery.repairs import restart_budget
-from falcon_core.recovery.strategies import replace_node, swap_for_link
-
-_DEFAULTS = {
-    restart_budget.TYPE: restart_budget.DEFAULT_OVERHEAD_SECONDS,
-    **{facts.name: facts.default_seconds for facts in (replace_node.FACTS, swap_for_link.FACTS)},
-}
 
 
-def step(state: RecoveryState, now: float) -> RecoveryState:
-    """Return the state with its prices as of today."""
+def step(state: RecoveryState, now: float, defaults: Mapping[str, float]) -> RecoveryState:
+    """Return the state with its prices as of today.
+
+    ``defaults``: what each action that can be measured is taken to cost before it was measured, in seconds, by type.
+    """
     for strategy in state.habits.measured:
         state = _timed(state, strategy, now)
-        if strategy in _DEFAULTS:
-            state = with_learned(state, strategy, default_seconds=_DEFAULTS[strategy], now=now)
+        if strategy in defaults:
+            state = with_learned(state, strategy, default_seconds=defaults[strategy], now=now)
     return state
 
 

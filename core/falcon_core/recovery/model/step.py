@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.model.actions import Command
+from falcon_core.recovery.model.actions import Command, Restart, Swap, Switch
 from falcon_core.recovery.model.events import Event
 from falcon_core.recovery.model.state import RecoveryState
 
@@ -29,6 +29,11 @@ class Step(msgspec.Struct, frozen=True):
     def is_empty(self) -> bool:
         """Check whether the look gives no command and finds no event; its state may have changed."""
         return not self.commands and not self.events
+
+    @property
+    def is_planned_restart(self) -> bool:
+        """Check whether all ranks restart though none has failed, so that they can save a checkpoint before."""
+        return self.state.stop is None and any(isinstance(each, Restart | Switch | Swap) for each in self.commands)
 
     def then(self, later: Step) -> Step:
         """Return this step and a later one of the same look as one. The state is the later one's."""

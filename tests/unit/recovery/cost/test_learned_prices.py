@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from falcon_core.planning.ski_rental import HALF_DAYS
 from falcon_core.recovery import Look, RecoveryState, machine
 from falcon_core.recovery.cost import learned_prices
+from falcon_core.recovery.mitigation.strategy_table import STRATEGY_TYPES
 from falcon_core.recovery.model.state import DAY_SECONDS, Habits, with_measured
+from falcon_core.recovery.strategies.strategy_type import StrategyType
 from tests.unit.recovery.seen import NOW, POLICY, seen
 
 DEFAULT = 13.0
 PRICE = "ReplaceNode"
+DEFAULTS = {PRICE: DEFAULT}
 SECONDS = st.lists(st.floats(0.0, 1e5), min_size=1, max_size=8)
 
 
@@ -27,7 +31,7 @@ def learned(seconds: list[float]) -> RecoveryState:
 
 
 def after(state: RecoveryState, days: float) -> float:
-    return learned_prices.step(state, NOW + days * DAY_SECONDS).overheads[PRICE]
+    return learned_prices.step(state, NOW + days * DAY_SECONDS, DEFAULTS).overheads[PRICE]
 
 
 def test_a_price_that_was_learned_in_an_outage_is_tried_again() -> None:
@@ -79,13 +83,13 @@ def test_longer_standstills_never_make_an_aged_price_lower(
 
 def test_the_state_changes_at_most_once_a_day() -> None:
     state = learned([1800.0] * 3)
-    looks = [learned_prices.step(state, NOW + minute * 60.0) for minute in range(2 * 24 * 60 - 1)]
+    looks = [learned_prices.step(state, NOW + minute * 60.0, DEFAULTS) for minute in range(2 * 24 * 60 - 1)]
     assert len({look.overheads[PRICE] for look in looks}) == 2
 
 
 def test_what_an_earlier_operator_stored_ages_from_the_first_look_on() -> None:
     stored = RecoveryState(overheads={PRICE: 1800.0}, habits=Habits(measured={PRICE: [1800.0] * 3}))
-    state = learned_prices.step(stored, NOW)
+    state = learned_prices.step(stored, NOW, DEFAULTS)
     assert state.overheads == stored.overheads
     assert state.habits.measured_at == {PRICE: [NOW] * 3}
     assert after(state, 50) < 2 * DEFAULT
@@ -93,4 +97,13 @@ def test_what_an_earlier_operator_stored_ages_from_the_first_look_on() -> None:
 
 def test_a_price_without_measurements_stays() -> None:
     state = RecoveryState(overheads={PRICE: 9.0})
-    assert learned_prices.step(state, NOW) is state
+    assert learned_prices.step(state, NOW, DEFAULTS) is state
+
+
+@pytest.mark.parametrize("facts", [each for each in STRATEGY_TYPES if each.restarts], ids=lambda facts: facts.name)
+def test_the_price_of_each_strategy_that_restarts_the_ranks_ages(facts: StrategyType) -> None:
+    state = RecoveryState()
+    for _ in range(3):
+        state = with_measured(state, facts.name, 1800.0, default_seconds=facts.default_seconds, now=NOW)
+    later = machine.step(state, Look(seen(now=NOW + 50 * DAY_SECONDS), POLICY)).state
+    assert later.overheads[facts.name] < 2 * max(facts.default_seconds, 60.0)
