@@ -71,7 +71,7 @@ class RunDir:
         self._wanted_checkpoint = (0, 0, 0)
         self._copied = b""
         self._asked_links: PodLinks | None = None
-        self._sampling = (0, 0)
+        self._sampling = (0, 0, 0)
         (path / AGENT_DIR).mkdir(mode=0o755, parents=True, exist_ok=True)
 
     def status(self) -> LaunchStatus | None:
@@ -241,17 +241,20 @@ class RunDir:
         if not (self.path / CONTROL_FILE).exists():
             self._write(CONTROL_FILE, pack_control(Mode.TRACK, epoch=1))
 
-    def sample(self, every: int, cycle_calls: int) -> None:
+    def sample(self, every: int, cycle_calls: int, verify_every: int = 0) -> None:
         """Ask for device times of one cycle in ``every``, of ``cycle_calls`` calls each.
+
+        ``verify_every``: of how many all-reduces one has its result hashed; 0: none.
 
         The file is written in place, since ranks have it mapped.
         """
-        if (every, cycle_calls) == self._sampling:
+        sampling = (every, cycle_calls, verify_every)
+        if sampling == self._sampling:
             return
         with (self.path / CONTROL_FILE).open("r+b") as control:
             control.seek(SAMPLING_OFFSET)
-            control.write(pack_sampling(every, cycle_calls))
-        self._sampling = (every, cycle_calls)
+            control.write(pack_sampling(*sampling))
+        self._sampling = sampling
 
     def save_memory(self, raw: bytes) -> None:
         """Write what the next agent needs to know."""

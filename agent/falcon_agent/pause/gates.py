@@ -14,7 +14,7 @@ from falcon_core.wire.launcher import control
 from falcon_core.wire.launcher.control import Target, pack_control
 
 _BEFORE = struct.Struct("<12xI24xQQ")  # the mode, the gate and the table's epoch
-_SAMPLING = struct.Struct("<II")
+_SAMPLING = struct.Struct("<III")
 
 
 class Gates:
@@ -46,7 +46,7 @@ class Gates:
         """
         if not self._is_armed:
             self.number += 1
-        # Another part of the agent sets these two fields in the same file: keep them.
+        # Another part of the agent sets these three fields in the same file: keep them.
         sampling = _SAMPLING.unpack(os.pread(self._file, _SAMPLING.size, control.SAMPLING_OFFSET))
         content = pack_control(
             self._mode,
@@ -59,6 +59,7 @@ class Gates:
             targets=tuple(targets),
             sample_every=sampling[0],
             cycle_calls=sampling[1],
+            verify_every=sampling[2],
         )
         # An odd epoch says that the table is being written: ranks that read it now try again.
         self._write(control.TABLE_EPOCH_OFFSET, "<Q", self.table + 1)

@@ -71,6 +71,8 @@ under the id of their communicator with this bit, since a member that has nothin
 are numbered apart from the collectives, which all members count alike. Counters count the single transfers."""
 FREED_KEY = (1 << 64) - 1
 """Of a counter that is in use no more, since its communicator is gone."""
+_WORD = (1 << 64) - 1
+_FRACTION = 0x9E3779B97F4A7C15  # of 2^64: the golden section
 
 RECORD_DTYPE = np.dtype(
     [
@@ -119,6 +121,12 @@ class Kind(enum.IntEnum):
     # A set-up call failed and is made again after ``duration_ns``: ``group`` says which retry of it, from 1, ``bytes``
     # the library's code (Gloo: 0), ``peer_or_root`` this rank within the communicator.
     RETRY = 7
+    # The result of an all-reduce was hashed (XXH64, seed 0) when the call had returned: ``group`` has the low half of
+    # the hash, ``peer_or_root`` the high half, ``bytes`` how much was hashed, ``duration_ns`` how long that took.
+    # ``comm_seq`` is the number of the call on which all members agree: the tag that the program gave it, where its
+    # tags differ. ``stream``: from 1, the communicator's number among those in which the process has had this rank and
+    # size.
+    VERIFIED = 8
 
 
 class Traffic(enum.IntEnum):
@@ -189,6 +197,7 @@ class Flag(enum.IntFlag):
     FAILED = 1  # the call ended by an exception (a peer died) or an error: its duration is not a transfer's
     ENDED = 2  # DESCRIPTOR: the communicator was destroyed
     CAPTURED = 4  # ENQUEUED into a graph: it runs when the graph is launched
+    SOLE = 8  # VERIFIED: the process has had no other communicator of this rank and size
 
 
 class DType(enum.IntEnum):
@@ -216,7 +225,7 @@ _HEADER = struct.Struct("<QIIIIIIiiiIQQQ")
 _PLACE = struct.Struct("<QII")
 _GATE = struct.Struct("<QQIIQ")
 _DEVICE = struct.Struct("<5I")
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(_FRACTION)
 
 
 class RingFormatError(ValueError):
@@ -354,6 +363,19 @@ class CounterKey(NamedTuple):
 def parse_counter_key(key: int) -> CounterKey:
     """Return the parts that ``counter_key`` put together."""
     return CounterKey(key >> 40, key >> 32 & 0xFF, key & 0xFFFFFFFF)
+
+
+def is_verified(number: int, every: int) -> bool:
+    """Check whether the shim hashes the result of an all-reduce: one of each ``every`` numbers in a row.
+
+    Its place among them looks random, so that it is not the same call in each iteration; all ranks compute the same.
+    """
+    return number % every == ((number // every + 1) * _FRACTION & _WORD) // (1 << 32) % every
+
+
+def result_hash(record: np.void) -> int:
+    """Return the hash in a VERIFIED record."""
+    return (int(record["peer_or_root"]) & 0xFFFFFFFF) << 32 | int(record["group"])
 
 
 def are_exchanges(comms: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

@@ -2,7 +2,9 @@
 // and the memory layout that the hooks read. Never shipped.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace gloo {
 
@@ -12,14 +14,40 @@ struct StandinContext {
   int32_t base;
 };
 
+// An UnboundBuffer's begin.
+struct StandinBuffer {
+  const void* vtable;
+  void* data;
+  uint64_t bytes;
+};
+
 // The fields that the shim reads stand at their real offsets.
 struct AllreduceOptions {
   const StandinContext* context;
-  char unread[72];
+  char unread[72];  // at its end a std::vector of outputs
   uint64_t elements;
   uint64_t element_size;
+  char reduce[32]{};
+  uint32_t tag = 0;
+  uint64_t segment_size = 0;
+
+  void set_outputs(StandinBuffer** first, size_t many) {
+    StandinBuffer** const ends[2] = {first, first + many};
+    memcpy(unread + 48, ends, sizeof(ends));
+  }
 };
-static_assert(sizeof(void*) == 8 && sizeof(AllreduceOptions) == 96);
+static_assert(sizeof(void*) == 8 && offsetof(AllreduceOptions, elements) == 80);
+static_assert(offsetof(AllreduceOptions, tag) == 128 && sizeof(AllreduceOptions) == 144);
+
+// Options as PyTorch makes them: one output, no input. They hold while `buffer` lives.
+inline AllreduceOptions options(const StandinContext& context, StandinBuffer* buffer, uint64_t element_size,
+                                uint32_t tag) {
+  static thread_local StandinBuffer* outputs[1];
+  outputs[0] = buffer;
+  AllreduceOptions made{&context, {}, buffer->bytes / element_size, element_size, {}, tag, 1 << 20};
+  made.set_outputs(outputs, 1);
+  return made;
+}
 
 struct BarrierOptions {
   const StandinContext* context;

@@ -14,6 +14,7 @@ Layout (native endian, CONTROL_BYTES long)::
     56  u32  entries       of the table
     60  u32  sample_every  track mode: device events in one cycle of so many; 0 none
     64  u32  cycle_calls   device calls in a cycle
+    68  u32  verify_every  of so many all-reduces one has its result hashed (``ring.is_verified``); 0 none
     HEADER_BYTES: entries of ENTRY_BYTES: u64 key (ring.counter_key), u64 target (calls entered), u32 pid of the rank,
                   u32 and u64 zero
 
@@ -42,7 +43,7 @@ GATE_OFFSET = 40
 TABLE_EPOCH_OFFSET = 48
 SAMPLING_OFFSET = 60
 
-_HEADER = struct.Struct("<QIIQQQQQIII")
+_HEADER = struct.Struct("<QIIQQQQQIIII")
 _ENTRY = struct.Struct("<QQIIQ")
 
 
@@ -74,6 +75,7 @@ def pack_control(
     targets: tuple[Target, ...] = (),
     sample_every: int = 0,
     cycle_calls: int = 0,
+    verify_every: int = 0,
 ) -> bytes:
     """Encode the whole file.
 
@@ -94,11 +96,12 @@ def pack_control(
         len(targets),
         sample_every,
         cycle_calls,
+        verify_every,
     )
     table = b"".join(_ENTRY.pack(target.key, target.calls, target.pid, 0, 0) for target in targets)
     return (header.ljust(HEADER_BYTES, b"\0") + table).ljust(CONTROL_BYTES, b"\0")
 
 
-def pack_sampling(sample_every: int, cycle_calls: int) -> bytes:
-    """Pack the two fields at ``SAMPLING_OFFSET``."""
-    return struct.pack("<II", sample_every, cycle_calls)
+def pack_sampling(sample_every: int, cycle_calls: int, verify_every: int = 0) -> bytes:
+    """Pack the three fields at ``SAMPLING_OFFSET``."""
+    return struct.pack("<III", sample_every, cycle_calls, verify_every)

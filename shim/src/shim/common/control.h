@@ -22,7 +22,8 @@ struct ControlHeader {
   std::atomic<uint32_t> entries;
   std::atomic<uint32_t> sample_every;  // cycles
   std::atomic<uint32_t> cycle_calls;
-  uint32_t reserved[15];
+  std::atomic<uint32_t> verify_every;  // all-reduces; 0: no result is hashed
+  uint32_t reserved[14];
 };
 static_assert(offsetof(ControlHeader, mode) == 12 && offsetof(ControlHeader, cycle_calls) == 64 &&
               sizeof(ControlHeader) == 128);
@@ -58,6 +59,11 @@ class Control {
     const uint32_t every = header_->sample_every.load(std::memory_order_relaxed);
     const uint32_t calls = header_->cycle_calls.load(std::memory_order_relaxed);
     return every != 0 && calls != 0 && call / calls % every == 0;
+  }
+
+  // Of how many all-reduces one has its result hashed; 0: none.
+  uint32_t verify_every() const {
+    return header_ == nullptr || mode() == Mode::kOff ? 0 : header_->verify_every.load(std::memory_order_relaxed);
   }
 
   const ControlHeader* header() const { return header_; }

@@ -10,6 +10,7 @@
 #include "common/symbols.h"
 #include "gloo/flight.h"
 #include "gloo/options.h"
+#include "gloo/verification.h"
 #include "rank/rank.h"
 
 namespace falcon {
@@ -55,11 +56,13 @@ void forward(Collective call, Op op, Options kind, void* options) {
   record.kind = Kind::kBlocking;
   record.bytes = about.bytes;
   record.peer_or_root = about.root;
-  const Membership member = rank->join(group(rank, about));
+  Communicator* communicator = group(rank, about);
+  const Membership member = rank->join(communicator);
   record.comm = member.id;
   record.comm_seq = member.call;
   errno = error;
   fly(call, options, record, rank->recording() ? &rank->ring() : nullptr, member.counted.counter);
+  if (kind == Options::kAllReduce && !in_flight()) verify_result(rank, communicator, about, options, member.call);
 }
 
 }  // namespace

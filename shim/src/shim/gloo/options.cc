@@ -22,6 +22,14 @@ struct Layout {
 constexpr int kContext = 0;      // shared_ptr<Context>: the pointer comes first
 constexpr int kBufferSize = 16;  // UnboundBuffer: vtable, ptr, size
 
+// AllreduceOptions, behind what every kind has: a std::vector of outputs, and at the end the tag and the size of a
+// segment, a megabyte unless the program says otherwise.
+constexpr int kOutputs = 56;
+constexpr int kTag = 128;
+constexpr int kSegmentSize = 136;
+constexpr uint64_t kMostOutputs = 64;
+constexpr uint64_t kMostSegment = 1ULL << 40U;
+
 // Context begins with `const int rank, size; int base`; until 2023 a vtable stood before them.
 struct Shape {
   int32_t rank;
@@ -56,6 +64,7 @@ constexpr Layout layout_of(Options kind) {
 enum Verdict : uint8_t { kUnknown = 0, kGood = 1, kBad = 2 };
 std::atomic<uint8_t> g_verdicts[static_cast<size_t>(Options::kCount)];
 std::atomic<int> g_shape_offset{-1};
+std::atomic<uint8_t> g_tag_verdict{kUnknown};
 
 template <typename T>
 T read(const void* base, int offset) {
@@ -135,6 +144,43 @@ GlooCall read_options(Options kind, const void* options) {
     }
   }
   return call;
+}
+
+bool read_tag(const void* options, uint32_t* tag) {
+  if (!known(Options::kAllReduce, options)) return false;
+  uint8_t value = g_tag_verdict.load(std::memory_order_acquire);
+  if (value == kUnknown) {
+    uint64_t segment = 0;
+    value = probe(options, kTag, tag) && probe(options, kSegmentSize, &segment) && segment > 0 && segment < kMostSegment
+                ? kGood
+                : kBad;
+    g_tag_verdict.store(value, std::memory_order_release);
+  }
+  if (value != kGood) return false;
+  *tag = read<uint32_t>(options, kTag);
+  return true;
+}
+
+bool read_result(const void* options, uint64_t bytes, Result* result) {
+  struct {
+    uint64_t begin;
+    uint64_t end;
+  } outputs{};
+  struct {
+    const void* data;
+    uint64_t bytes;
+  } buffer{};
+  static_assert(sizeof(buffer) == 16 && sizeof(outputs) == 16);
+  if (!probe(options, kOutputs, &outputs) || outputs.end <= outputs.begin ||
+      outputs.end - outputs.begin > kMostOutputs * sizeof(void*)) {
+    return false;
+  }
+  const void* first = nullptr;
+  if (!probe(reinterpret_cast<const void*>(outputs.begin), 0, &first) || first == nullptr) return false;
+  if (!probe(first, static_cast<int>(sizeof(void*)), &buffer)) return false;
+  if (buffer.data == nullptr || buffer.bytes != bytes) return false;
+  *result = {buffer.data, buffer.bytes};
+  return true;
 }
 
 bool holds_transport(const void* context, const void* transport) {

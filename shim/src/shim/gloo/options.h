@@ -33,6 +33,18 @@ struct GlooCall {
 // is probed before it is read, and the values must make sense); an unknown layout yields operation and duration only.
 GlooCall read_options(Options kind, const void* options);
 
+// A finished all-reduce's first output.
+struct Result {
+  const void* data;
+  uint64_t bytes;
+};
+
+// The tag of an all-reduce, by which the program tells its calls apart. False where the layout is not one we know.
+bool read_tag(const void* options, uint32_t* tag);
+
+// What an all-reduce has written, if it has `bytes` bytes. False where the layout is not one we know.
+bool read_result(const void* options, uint64_t bytes, Result* result);
+
 // Whether a group's context holds this transport context. Any address may be asked.
 bool holds_transport(const void* context, const void* transport);
 

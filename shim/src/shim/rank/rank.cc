@@ -209,6 +209,8 @@ Communicator* Rank::add(const void* handle, uint32_t parent) {
   fresh->exchanges.store(0, std::memory_order_relaxed);
   fresh->exchanging.store(0, std::memory_order_relaxed);
   fresh->transport.store(nullptr, std::memory_order_relaxed);
+  fresh->tag.store(0, std::memory_order_relaxed);
+  fresh->untagged.store(0, std::memory_order_relaxed);
   fresh->calls.store(nullptr, std::memory_order_relaxed);
   fresh->handle.store(handle, std::memory_order_release);
   return fresh;

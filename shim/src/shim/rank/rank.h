@@ -23,6 +23,8 @@ struct Communicator {
   std::atomic<uint32_t> singles_described;  // 1: its point-to-point descriptor is written
   std::atomic<const void*> transport;       // Gloo: the transport context of its point-to-point calls
   std::atomic<Counter*> calls;              // collectives
+  std::atomic<uint64_t> tag;                // Gloo: of the last all-reduce, plus 1
+  std::atomic<uint32_t> untagged;           // Gloo, 1: two all-reduces had the same
 };
 
 // A call that was counted.
@@ -100,6 +102,9 @@ class Rank {
   // Whether calls leave records. They are counted in any case: ranks that are switched on one after the other agree on
   // the numbers of their calls, and can be paused all the while.
   bool recording() const { return control_.mode() != Mode::kOff; }
+
+  // Of how many all-reduces one has its result hashed; 0: none.
+  uint32_t verify_every() const { return control_.verify_every(); }
 
   // Blocks while the gate is closed for this rank. For the outermost level of a call only, before it is counted.
   void pass_gate() {

@@ -20,12 +20,12 @@ TARGETS = [Target(pid=7, key=1 << 40, calls=12), Target(pid=8, key=1 << 40, call
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     RunDir(tmp_path).write_control()
-    RunDir(tmp_path).sample(20, 65)
+    RunDir(tmp_path).sample(20, 65, 100)
     return tmp_path / CONTROL_FILE
 
 
 def expected(**fields: object) -> bytes:
-    return pack_control(Mode.TRACK, 1, sample_every=20, cycle_calls=65, **fields)  # type: ignore[arg-type]
+    return pack_control(Mode.TRACK, 1, sample_every=20, cycle_calls=65, verify_every=100, **fields)  # type: ignore[arg-type]
 
 
 def test_ranks_are_aimed_at_a_cut_and_let_go(path: Path) -> None:

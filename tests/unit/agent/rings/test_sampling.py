@@ -40,11 +40,13 @@ def test_sampling_is_written_in_place(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     run_dir.write_control()
     before = (tmp_path / CONTROL_FILE).stat().st_ino
-    run_dir.sample(20, 98)
+    run_dir.sample(20, 98, 1000)
     control = tmp_path / CONTROL_FILE
     assert (control.stat().st_ino, control.stat().st_size) == (before, CONTROL_BYTES), "ranks have this file mapped"
-    assert struct.unpack_from("<II", control.read_bytes(), SAMPLING_OFFSET) == (20, 98)
-    assert control.read_bytes() == pack_control(Mode.TRACK, epoch=1, sample_every=20, cycle_calls=98)
+    assert struct.unpack_from("<III", control.read_bytes(), SAMPLING_OFFSET) == (20, 98, 1000)
+    assert control.read_bytes() == pack_control(Mode.TRACK, 1, sample_every=20, cycle_calls=98, verify_every=1000)
+    run_dir.sample(20, 98)
+    assert control.read_bytes() == pack_control(Mode.TRACK, 1, sample_every=20, cycle_calls=98), "no longer asked for"
 
 
 @pytest.mark.parametrize(("kind", "profiled"), [(Kind.ENQUEUED, True), (Kind.BLOCKING, False)])
