@@ -156,6 +156,7 @@ class Agent:
         self._rules = decode_rules(plan.errors)
         self._metrics = usable_metrics(plan.metrics)
         self._tracker.detection = plan.detection
+        self._tracker.verify_every = plan.verify_every
         if self._store_made:
             self._write_plan(plan)
         self._take_probe(plan)
@@ -292,7 +293,9 @@ class Agent:
                 urgent = self._stacks.look(self._standing(), now) or urgent
                 self._slow = self._tracker.computing_longer()
                 self._run_dir.sample(
-                    self._tracker.sample_every(probed=bool(self._probing.wanted)), self._tracker.device_cycle_calls()
+                    self._tracker.sample_every(probed=bool(self._probing.wanted)),
+                    self._tracker.device_cycle_calls(),
+                    self._tracker.verify_every,
                 )
             # The launcher's files are cheap to look at, and what they say is often urgent.
             status = self._run_dir.status()
@@ -499,6 +502,7 @@ class Agent:
             groups=self._groups,
             imported=self._imports.asked(self._plan, self._settings.pod_uid, status),
             anomalies=self._anomalies(status, generation, time.monotonic()),
+            results=self._tracker.results(generation),
         )
 
     def _held(self) -> list[Held]:

@@ -19,6 +19,7 @@ from falcon_agent.rings.blind_spots import sight
 from falcon_agent.rings.communicators import CommTable, Count, Shape, collective_counts, pairs
 from falcon_agent.rings.library_errors import Troubles
 from falcon_agent.rings.ring_reader import RingReader
+from falcon_agent.rings.verification import Results
 from falcon_agent.telemetry.microbatches import MicrobatchReportFile
 from falcon_agent.telemetry.rates import Pressure
 from falcon_core.signals.rank.chain import RankChain
@@ -27,6 +28,7 @@ from falcon_core.signals.rank.saved_state import RankMemory
 from falcon_core.wire.launcher.launch import MICROBATCH_REPORT, RINGS_DIR, LaunchCounters
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.reporting.messages import Detection, PairSignals, RankSignals, ThrottleSignals
+from falcon_core.wire.reporting.verification import RankResults
 from falcon_core.wire.ring import Kind, RingFormatError
 
 MOST_RINGS = 64  # ranks of a pod that are followed
@@ -66,12 +68,14 @@ class Followed(msgspec.Struct):
     comms: CommTable
     troubles: Troubles
     script: MicrobatchReportFile
+    results: Results = msgspec.field(default_factory=Results)
+    life: int = 1  # which process of its rank in its generation, from 1, as far as this agent has followed them
     profile: Profile = msgspec.field(default_factory=Profile)
     shown: int = 0  # the newest iteration that ``Tracker.newest`` has returned
     attributed: int = 0  # likewise, among those whose computation is known
     enqueues: bool = False  # calls return before they are done: only device events show durations
 
-    def read(self, now_seconds: float) -> None:
+    def read(self, now_seconds: float, verify_every: int = 0) -> None:
         """Take what was written since the last read. Raises OSError, or RingFormatError for a damaged ring."""
         batch = self.reader.read(now_seconds)
         # After the ring: a share is noted before anything is computed with it.
@@ -80,6 +84,7 @@ class Followed(msgspec.Struct):
             self.chain.feed(batch.records, lost=batch.lost > 0)
             self.comms.feed(batch.records)
             self.troubles.feed(batch.records)
+            self.results.feed(batch.records, verify_every, self.comms.shape, lost=batch.lost > 0)
             self.enqueues = self.enqueues or bool((batch.records["kind"] == Kind.ENQUEUED).any())
 
 
@@ -97,7 +102,9 @@ class Tracker:
         self._generation = 0
         self._pressure = Pressure()
         self._turns: dict[str, _Turn] = {}
+        self._lives: dict[int, int] = {}  # processes of each rank in the newest generation
         self.detection = Detection()
+        self.verify_every = 0  # of so many all-reduces one has its result hashed; 0: none
 
     def poll(self, own: Iterable[str] | None) -> bool:
         """Drain every ring. Return whether anything has changed that is news at once.
@@ -107,7 +114,7 @@ class Tracker:
         if own is not None:
             self._follow(own)
         now = time.monotonic()
-        self._of_each(lambda tracked: tracked.read(now))
+        self._of_each(lambda tracked: tracked.read(now, self.verify_every))
         now_ns = self._monotonic_ns()
         before, self._turns = self._turns, self._of_each(lambda tracked: _turn(tracked, now_ns))
         return self._turns != before
@@ -243,6 +250,12 @@ class Tracker:
         headers = {name: tracked.reader.header for name, tracked in self._tracked.items()}
         return {headers[name].rank: times for name, times in made.items() if name in headers}
 
+    def results(self, generation: int) -> list[RankResults]:
+        """Return the hashes of what all-reduces returned, by rank, where results are verified."""
+        found = self.followed(generation)
+        reports = (found[rank].results.report(rank, found[rank].life) for rank in sorted(found))
+        return [each for each in reports if each is not None]
+
     def throttle(self) -> ThrottleSignals | None:
         """Return how much the container's CPU quota throttles it."""
         return self._pressure.throttle()
@@ -311,6 +324,8 @@ class Tracker:
         if reader.header.generation > self._generation:
             self._generation = reader.header.generation
             self._pressure = Pressure()
+            self._lives = {}
+        life = self._lives[reader.header.rank] = self._lives.get(reader.header.rank, 0) + 1
         self._tracked[name] = Followed(
             reader,
             RankChain(self.detection, self._memory.ranks.get(name), place=max(0, reader.header.local_rank)),
@@ -319,6 +334,7 @@ class Tracker:
             MicrobatchReportFile(
                 self._run_dir / f"{MICROBATCH_REPORT}{reader.header.local_rank}", reader.header.generation
             ),
+            life=life,
         )
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
 

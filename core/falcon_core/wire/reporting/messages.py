@@ -21,6 +21,7 @@ from falcon_core.wire.reporting.anomalies import Anomaly, OutputMetric
 from falcon_core.wire.reporting.groups import GroupReport
 from falcon_core.wire.reporting.microbatches import MicroShare
 from falcon_core.wire.reporting.samples import StackSamples
+from falcon_core.wire.reporting.verification import RankResults
 from falcon_core.wire.saves.checkpoint import Held, Loaded
 from falcon_core.wire.saves.directory import DirectoryReport
 from falcon_core.wire.saves.peers import CopiesReport
@@ -89,6 +90,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     imports_of: str = ""  # uid of the pod whose agent is to report what its ranks import; "": none
     detection: Detection = Detection()
     errors: str = ""  # what is laid over the shipped table of error classes (``errors.judge.ErrorRules``)
+    verify_every: int = 0  # of so many all-reduces the results are compared; 0: of none
     metrics: list[OutputMetric] = []  # numbers of the output that the job names itself
 
 
@@ -234,4 +236,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none
     probe: ProbeReport | None = None  # what it has done of the newest order
     anomalies: list[Anomaly] = []  # what its agent finds odd about its own ranks; ≤ MAX_ANOMALIES
+    results: list[RankResults] = []  # hashes of what all-reduces returned, while the job's spec asks for them
     groups: GroupReport | None = None  # the group of ranks that goes on without a lost one; None: there is none

@@ -58,6 +58,7 @@ from falcon_core.wire.reporting.messages import (
 )
 from falcon_core.wire.reporting.microbatches import MAX_HINDRANCE, MAX_MICRO_NS, MicroShare, PerRank, Share
 from falcon_core.wire.reporting.samples import StackSamples
+from falcon_core.wire.reporting.verification import RankResults
 from falcon_core.wire.saves.checkpoint import MAX_HELD, Held, Loaded
 from falcon_core.wire.saves.directory import DirectoryReport
 from falcon_core.wire.saves.peers import CopiesReport
@@ -184,7 +185,15 @@ class _GroupReport(_OddReport, array_like=True, frozen=True, gc=False):
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
-_decoder = msgspec.msgpack.Decoder(_GroupReport)
+
+
+class _VerifiedReport(_GroupReport, array_like=True, frozen=True, gc=False):
+    """A report with hashes of what all-reduces returned."""
+
+    results: Annotated[list[RankResults], Meta(max_length=MAX_RANKS)] = []
+
+
+_decoder = msgspec.msgpack.Decoder(_VerifiedReport)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -214,12 +223,14 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     last, odd = (summary.imported, summary.network, summary.probe), summary.anomalies[:MAX_ANOMALIES]
     lists = (shared, summary.output, troubles, held, summary.loaded)
     # Most reports have none of the rare parts: the short form saves their fields.
-    if not any((*rare, *last, *lists, odd, summary.groups)):
+    if not any((*rare, *last, *lists, odd, summary.groups, summary.results)):
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended, loaded = encode_launch(summary.ended), summary.loaded[:MAX_RANKS]
     rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke, loaded)
     long = (*fields, printed, troubles, held, *rest, *last)
+    if summary.results:
+        return _encoder.encode(_VerifiedReport(*long, odd, summary.groups, summary.results[:MAX_RANKS]))
     if summary.groups is not None:
         return _encoder.encode(_GroupReport(*long, odd, summary.groups))
     return _encoder.encode(_OddReport(*long, odd) if odd else _LongReport(*long))
@@ -266,6 +277,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         probe=report.probe,
         anomalies=report.anomalies,
         groups=report.groups,
+        results=report.results,
     )
 
 

@@ -1,0 +1,61 @@
+"""Define how an agent reports the hashes of all-reduce results, which are equal on all members of a communicator.
+
+A digest stands for one verified call, or for all of them among ``width`` turns of the sampling. So a report is bounded
+however many calls are verified, and no verified call is left out as long as reports come. A digest of several calls is
+a sum that does not depend on their order.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+MAX_COMMUNICATORS: Final = 4  # of a rank in a report
+WIDTHS: Final = {1: 8, 64: 4}  # turns that a digest covers, and how many of the newest such digests a report has
+MAX_DIGESTS: Final = sum(WIDTHS.values())  # of a communicator in a report
+_Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Small = Annotated[int, Meta(ge=0, le=1 << 32)]
+_Known = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: not known
+_MODULO: Final = 1 << 63  # of a digest: a whole number in MessagePack's signed range
+_FRACTION: Final = 0x9E3779B97F4A7C15
+
+
+class Digest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The hash of one or several results."""
+
+    width: _Small  # 1: of a single call
+    first: _Small  # number of the first call in it
+    calls: _Small
+    value: _Count
+
+
+class CommResults(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The newest digests of one communicator, as one rank sees it."""
+
+    comm: _Count  # the process's own number for it
+    size: _Small
+    place: _Small
+    nth: _Small  # from 1, among those in which this process has had the same size and place
+    sole: bool  # there was no other such communicator when its newest verified call ended
+    digests: Annotated[list[Digest], Meta(max_length=MAX_DIGESTS)] = []
+
+
+class RankResults(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The newest digests of one rank."""
+
+    rank: _Known
+    life: _Small  # from 1: which process of this rank, in this generation, as far as its agent knows
+    every: _Small  # of so many calls one is verified
+    comms: Annotated[list[CommResults], Meta(max_length=MAX_COMMUNICATORS)] = []
+
+
+def call_digest(number: int, hashed: int) -> int:
+    """Return the digest of one call's result."""
+    return ((hashed ^ number * _FRACTION) * _FRACTION >> 1) % _MODULO
+
+
+def sum_digest(one: int, other: int) -> int:
+    """Return the digest of the calls of two digests together, in whatever order they come."""
+    return (one + other) % _MODULO
