@@ -1,0 +1,125 @@
+"""Find the ranks whose result of an all-reduce differs from that of the other members of its communicator.
+
+An all-reduce gives every member the same bytes, so the digests of the same calls are equal. Where they are not, and
+more than half of the members agree, the others are named; without such a majority it is not known who is right.
+
+The digests are what training processes say of themselves. A wrong name is worse than none, so two ranks are compared
+only where it is certain that they mean the same call:
+
+- A communicator is one of all ranks, or along an axis that the job declares (``communicators``).
+- It is the n-th of its kind at each member. Members that use two of a kind from several threads may meet them in
+  another order. So results of its calls must be equal at all members in the same reports; or it has all ranks, and no
+  member has another one like it.
+- All members report the same calls, of the same processes, and as many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from falcon_core.signals.job.communicators import Seat, name_communicators
+from falcon_core.topology.parallelism import Parallelism
+from falcon_core.wire.reporting.verification import CommResults, RankResults
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """All-reduces of one communicator whose results are not the same on all members."""
+
+    comm: str  # job-wide name
+    members: tuple[int, ...]
+    ranks: tuple[int, ...] = ()  # that differ from a majority of the members; empty: there is no such majority
+    first: int  # number of the first call that is compared
+    calls: int  # at least one of these differs
+    turns: int  # of the sampling among which they are; 1: it is a single call
+
+
+class _Calls(msgspec.Struct, frozen=True):
+    """Which calls a digest is of, in words that all members share."""
+
+    every: int
+    width: int
+    first: int
+    calls: int
+
+
+class _Group(msgspec.Struct, frozen=True, kw_only=True):
+    """The same communicator at all of its members; the processes are the ``life``-th of their ranks."""
+
+    name: str
+    members: tuple[int, ...]
+    nth: int  # of those of all ranks; 0: the name has the number
+    life: int
+
+
+class _Reported(msgspec.Struct):
+    """The digests that members of a communicator report, and the members that have no other one like it."""
+
+    values: dict[_Calls, dict[int, int]] = {}  # by the rank
+    sole: set[int] = set()
+
+
+def find_differences(
+    reports: Sequence[RankResults], world_size: int, layout: Parallelism | None = None
+) -> list[Difference]:
+    """Return where results differ, the smallest number of calls first; empty where all that is compared is equal."""
+    found: list[Difference] = []
+    for group, reported in _by_group(reports, world_size, layout).items():
+        whole = {calls: values for calls, values in reported.values.items() if values.keys() == set(group.members)}
+        equal = [calls for calls, values in whole.items() if len(set(values.values())) == 1]
+        certain = len(group.members) == world_size and reported.sole == set(group.members)
+        if equal or certain:
+            found += [_difference(group, calls, whole[calls]) for calls in whole.keys() - set(equal)]
+    return sorted(found, key=lambda each: (each.turns, each.comm, each.first))
+
+
+def _by_group(reports: Sequence[RankResults], world_size: int, layout: Parallelism | None) -> dict[_Group, _Reported]:
+    found: dict[_Group, _Reported] = defaultdict(_Reported)
+    for group, rank, every, comm in _located(reports, world_size, layout):
+        reported = found[group]
+        if comm.sole:
+            reported.sole.add(rank)
+        for digest in comm.digests:
+            calls = _Calls(every, digest.width, digest.first, digest.calls)
+            reported.values.setdefault(calls, {})[rank] = digest.value
+    return found
+
+
+def _located(
+    reports: Sequence[RankResults], world_size: int, layout: Parallelism | None
+) -> Iterator[tuple[_Group, int, int, CommResults]]:
+    """Yield each rank's communicators with their members, where those are certain."""
+    known = [each for each in reports if 0 <= each.rank < world_size]
+    seats = [
+        Seat(rank=each.rank, comm=comm.comm, size=comm.size, place=comm.place)
+        for each in known
+        for comm in each.comms
+        if 1 < comm.size < world_size
+    ]
+    named = name_communicators(seats, world_size, layout)
+    everyone = tuple(range(world_size))
+    for each in known:
+        for comm in each.comms:
+            communicator = named.get((each.rank, comm.comm))
+            if comm.size == world_size > 1 and comm.place == each.rank:
+                group = _Group(name="all ranks", members=everyone, nth=comm.nth, life=each.life)
+            elif communicator is not None:
+                group = _Group(name=communicator.name, members=communicator.members, nth=0, life=each.life)
+            else:
+                continue
+            yield group, each.rank, each.every, comm
+
+
+def _difference(group: _Group, calls: _Calls, values: dict[int, int]) -> Difference:
+    value, agreeing = Counter(values.values()).most_common(1)[0]
+    differing = tuple(sorted(rank for rank, other in values.items() if other != value))
+    return Difference(
+        comm=group.name,
+        members=group.members,
+        ranks=differing if 2 * agreeing > len(values) else (),
+        first=calls.first,
+        calls=calls.calls,
+        turns=calls.width,
+    )
