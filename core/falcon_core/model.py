@@ -54,6 +54,7 @@ class Cause(enum.StrEnum):
     RANK_LOGS_ERRORS = "RankLogsErrors"  # one rank prints errors, and its peers do not
     LOSS_SPIKE = "LossSpike"  # the job's loss has risen, and stays there
     LOSS_STALLS = "LossStalls"  # the job's loss is one number for minutes
+    SILENT_CORRUPTION = "SilentDataCorruption"  # the result of an all-reduce is not the same on all ranks
     LOSS_DIFFERS = "LossDiffers"  # a replica's loss differs from the others', which was equal before
     UNKNOWN = "Unknown"
 
@@ -68,6 +69,7 @@ ANOMALIES: Final = frozenset(
         Cause.LOSS_SPIKE,
         Cause.LOSS_STALLS,
         Cause.LOSS_DIFFERS,
+        Cause.SILENT_CORRUPTION,
     }
 )  # causes of diagnoses from which no repair follows
 

@@ -63,6 +63,7 @@ class Reporting(Training):
             probe=self._probed(pod) if running else None,
             groups=self.groups.get(replica_of(pod.ranks)) if running else None,
             anomalies=node.odd(self.clock.seconds) if running else [],
+            results=node.results if running else [],
         )
         now = self.clock.monotonic()
         report = self.voices.report(summary, now, forgotten=pod.uid not in self.received)

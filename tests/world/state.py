@@ -14,6 +14,7 @@ from falcon_core.wire.measurement.check import CheckReport
 from falcon_core.wire.reporting.anomalies import Anomaly
 from falcon_core.wire.reporting.groups import GroupReport
 from falcon_core.wire.reporting.messages import Onset, Plan, RankSignals, Sight, Work
+from falcon_core.wire.reporting.verification import RankResults
 from falcon_core.wire.saves.checkpoint import Held, Loaded
 from falcon_core.wire.saves.directory import DirectoryReport
 from falcon_core.wire.saves.peers import CopiesReport, Peers
@@ -63,6 +64,7 @@ class Node:
         self.refuses = False  # connections of its peers, in the measurement of links
         self.throttled = 0.0
         self.odd: Callable[[float], list[Anomaly]] = lambda _seconds: []  # what its pod's agent finds odd at that time
+        self.results: list[RankResults] = []  # hashes of all-reduces that its pod's agent reports
         self.dead = False  # everything on it is gone, and the API server does not know it
         self.ready = True
         self.taints = {TAINT_SPARE: "spares"} if spare else {}

@@ -67,6 +67,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
         *_error_rules(job, error_overrides),
         *_metrics(job),
         *_on_nan(job),
+        *_verification(job),
     ]
 
 
@@ -153,6 +154,16 @@ def _metrics(job: TrainingJob) -> Iterator[Problem]:
         field, _, said = str(error).partition(": ")
         message, _, remedy = said.rpartition("; ")
         yield Problem(field=field, message=message, remedy=remedy)
+
+
+def _verification(job: TrainingJob) -> Iterator[Problem]:
+    """Yield a problem if results are to be compared that no shim would see."""
+    if job.spec.anomalies.verify_every and job.spec.mitigation.mode == "Off":
+        yield Problem(
+            field="spec.anomalies.verifyEvery",
+            message="with spec.mitigation.mode Off no call of the ranks is seen, so that no result can be compared",
+            remedy="set spec.mitigation.mode to Observe or Enforce, or remove the field",
+        )
 
 
 def _on_nan(job: TrainingJob) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ from falcon_operator.status.comparisons import comparisons, witnessed
 from falcon_operator.status.conditions import agents_lost, is_shown, live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
+from falcon_operator.status.groups.silent_corruption import silent_corruption
 from falcon_operator.status.limits import fit
 from falcon_operator.status.metrics_check import metrics_check
 from falcon_operator.status.text.common_cause import describe_common_cause
@@ -41,7 +42,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
     intent = view.intent
     state = state_of(view)
     compared = comparisons(view)
-    odd = [*anomalies(view), *compared]
+    odd = [*anomalies(view), *silent_corruption(view), *compared]
     common = _common_cause(view)
     weighed, size = view.weighed, view.size
     incidents = [witnessed(note, compared) for note in diagnoses(intent, view.policy, next_strategy)]

@@ -247,6 +247,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
             hang_factor=spec.detection.hang_factor,
         ),
         errors=encode_rules(error_rules(snap.job, snap.settings)),
+        verify_every=spec.anomalies.verify_every,
         metrics=list(spec.anomalies.metrics),
     )
 

@@ -62,6 +62,17 @@ def test_a_restart_for_nan_needs_checkpoints_and_the_right_to_restart() -> None:
     assert observed.remedy == "set spec.mitigation.mode to Enforce, or remove the field"
 
 
+def test_results_cannot_be_compared_where_no_call_is_seen() -> None:
+    asked: dict[str, Any] = {"anomalies": {"verifyEvery": 100}}
+    assert problems(job(**asked)) == []
+    assert problems(job(**asked, mitigation={"mode": "Observe"})) == []
+    (found,) = problems(job(**asked, mitigation={"mode": "Off"}))
+    assert (found.field, found.remedy) == (
+        "spec.anomalies.verifyEvery",
+        "set spec.mitigation.mode to Observe or Enforce, or remove the field",
+    )
+
+
 def pool(*allowed_namespaces: str) -> WarmPool:
     spec = {"nodeSelector": {"gpu": "yes"}, "allowedNamespaces": list(allowed_namespaces)}
     return msgspec.convert({"metadata": {"name": "spares"}, "spec": spec}, WarmPool)
