@@ -157,10 +157,12 @@ class Pod:
         port: int | None = None,
         next_port: int = 0,
         smoke: int = 0,
+        verify_every: int = 0,
     ) -> None:
         """Publish the operator's plan.
 
-        ``port``: where the ranks meet, None: any; ``next_port``: the next ones; ``smoke``: the number of a smoke test.
+        ``port``: where the ranks meet, None: any; ``next_port``: the next ones; ``smoke``: the number of a smoke test;
+        ``verify_every``: of so many all-reduces the result of one is compared.
         """
         plan = Plan(
             epoch=1,
@@ -174,6 +176,7 @@ class Pod:
             standby=standby,
             next_master_port=next_port,
             smoke=smoke,
+            verify_every=verify_every,
             exit_code=exit_code,
             members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )

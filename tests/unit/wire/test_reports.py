@@ -196,7 +196,28 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, None, [], b"", None, None, [], None, "new"]
+    newer = [
+        3,
+        *fields()[1:],
+        [],
+        [],
+        [],
+        None,
+        None,
+        None,
+        [],
+        "",
+        None,
+        None,
+        [],
+        b"",
+        None,
+        None,
+        [],
+        None,
+        [],
+        "new",
+    ]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 

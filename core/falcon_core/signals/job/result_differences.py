@@ -15,8 +15,9 @@ only where it is certain that they mean the same call:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,7 +37,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     turns: int  # of the sampling among which they are; 1: it is a single call
 
 
-class _Calls(msgspec.Struct, frozen=True):
+class _Calls(NamedTuple):
     """Which calls a digest is of, in words that all members share."""
 
     every: int
@@ -45,19 +46,19 @@ class _Calls(msgspec.Struct, frozen=True):
     calls: int
 
 
-class _Group(msgspec.Struct, frozen=True, kw_only=True):
-    """The same communicator at all of its members; the processes are the ``life``-th of their ranks."""
+class _Key(NamedTuple):
+    """The same communicator at all of its members; their processes are the ``life``-th of their ranks."""
 
     name: str
-    members: tuple[int, ...]
     nth: int  # of those of all ranks; 0: the name has the number
     life: int
 
 
-class _Reported(msgspec.Struct):
-    """The digests that members of a communicator report, and the members that have no other one like it."""
+class _Group(msgspec.Struct):
+    """What members of a communicator report: digests by rank, and whether a member has no other one like it."""
 
-    values: dict[_Calls, dict[int, int]] = {}  # by the rank
+    members: tuple[int, ...]
+    values: dict[_Calls, dict[int, int]] = {}
     sole: set[int] = set()
 
 
@@ -66,31 +67,34 @@ def find_differences(
 ) -> list[Difference]:
     """Return where results differ, the smallest number of calls first; empty where all that is compared is equal."""
     found: list[Difference] = []
-    for group, reported in _by_group(reports, world_size, layout).items():
-        whole = {calls: values for calls, values in reported.values.items() if values.keys() == set(group.members)}
-        equal = [calls for calls, values in whole.items() if len(set(values.values())) == 1]
-        certain = len(group.members) == world_size and reported.sole == set(group.members)
-        if equal or certain:
-            found += [_difference(group, calls, whole[calls]) for calls in whole.keys() - set(equal)]
+    for key, group in _groups(reports, world_size, layout).items():
+        members = set(group.members)
+        whole = {calls: values for calls, values in group.values.items() if values.keys() == members}
+        unequal = {calls: values for calls, values in whole.items() if len(set(values.values())) > 1}
+        certain = len(members) == world_size and group.sole == members
+        if len(unequal) < len(whole) or certain:
+            found += [_difference(key.name, group.members, *each) for each in unequal.items()]
     return sorted(found, key=lambda each: (each.turns, each.comm, each.first))
 
 
-def _by_group(reports: Sequence[RankResults], world_size: int, layout: Parallelism | None) -> dict[_Group, _Reported]:
-    found: dict[_Group, _Reported] = defaultdict(_Reported)
-    for group, rank, every, comm in _located(reports, world_size, layout):
-        reported = found[group]
+def _groups(reports: Sequence[RankResults], world_size: int, layout: Parallelism | None) -> dict[_Key, _Group]:
+    found: dict[_Key, _Group] = {}
+    for key, members, rank, every, comm in _located(reports, world_size, layout):
+        group = found.get(key)
+        if group is None:
+            group = found[key] = _Group(members)
         if comm.sole:
-            reported.sole.add(rank)
+            group.sole.add(rank)
         for digest in comm.digests:
             calls = _Calls(every, digest.width, digest.first, digest.calls)
-            reported.values.setdefault(calls, {})[rank] = digest.value
+            group.values.setdefault(calls, {})[rank] = digest.value
     return found
 
 
 def _located(
     reports: Sequence[RankResults], world_size: int, layout: Parallelism | None
-) -> Iterator[tuple[_Group, int, int, CommResults]]:
-    """Yield each rank's communicators with their members, where those are certain."""
+) -> Iterator[tuple[_Key, tuple[int, ...], int, int, CommResults]]:
+    """Yield each rank's communicators, where their members are certain, with these, the rank and its sampling."""
     known = [each for each in reports if 0 <= each.rank < world_size]
     seats = [
         Seat(rank=each.rank, comm=comm.comm, size=comm.size, place=comm.place)
@@ -102,22 +106,18 @@ def _located(
     everyone = tuple(range(world_size))
     for each in known:
         for comm in each.comms:
-            communicator = named.get((each.rank, comm.comm))
             if comm.size == world_size > 1 and comm.place == each.rank:
-                group = _Group(name="all ranks", members=everyone, nth=comm.nth, life=each.life)
-            elif communicator is not None:
-                group = _Group(name=communicator.name, members=communicator.members, nth=0, life=each.life)
-            else:
-                continue
-            yield group, each.rank, each.every, comm
+                yield _Key("all ranks", comm.nth, each.life), everyone, each.rank, each.every, comm
+            elif (communicator := named.get((each.rank, comm.comm))) is not None:
+                yield _Key(communicator.name, 0, each.life), communicator.members, each.rank, each.every, comm
 
 
-def _difference(group: _Group, calls: _Calls, values: dict[int, int]) -> Difference:
+def _difference(name: str, members: tuple[int, ...], calls: _Calls, values: dict[int, int]) -> Difference:
     value, agreeing = Counter(values.values()).most_common(1)[0]
     differing = tuple(sorted(rank for rank, other in values.items() if other != value))
     return Difference(
-        comm=group.name,
-        members=group.members,
+        comm=name,
+        members=members,
         ranks=differing if 2 * agreeing > len(values) else (),
         first=calls.first,
         calls=calls.calls,
