@@ -66,7 +66,9 @@ int main(int argc, char** argv) {
   if (argc != 3) return 64;
   const long calls = strtol(argv[1], nullptr, 10);
   const gloo::StandinContext context{0, 8, 2};
-  const gloo::AllreduceOptions options{&context, {}, 1000, 4};
+  std::vector<float> values(1000);
+  gloo::StandinBuffer buffer{nullptr, values.data(), values.size() * sizeof(float)};
+  gloo::AllreduceOptions options = gloo::options(context, &buffer, sizeof(float), 0);
   alignas(falcon::Ring) static char storage[sizeof(falcon::Ring)];
   char path[4096];
   snprintf(path, sizeof(path), "%s/parts-%d.ring", argv[2], static_cast<int>(getpid()));
@@ -77,7 +79,10 @@ int main(int argc, char** argv) {
   uint32_t sink = 0;
   printf("{");
   gloo::allreduce(options);
-  measure("call", calls, ", ", [&] { gloo::allreduce(options); });
+  measure("call", calls, ", ", [&] {
+    ++options.tag;
+    gloo::allreduce(options);
+  });
   measure("clock", calls, ", ", [] { falcon::monotonic_ns(); });
   measure("check", calls, ", ", [&] {
     record.seq++;

@@ -163,20 +163,18 @@ bool read_tag(const void* options, uint32_t* tag) {
 
 bool read_result(const void* options, uint64_t bytes, Result* result) {
   struct {
-    uint64_t begin;
-    uint64_t end;
+    const char* begin;
+    const char* end;
   } outputs{};
   struct {
     const void* data;
     uint64_t bytes;
   } buffer{};
-  static_assert(sizeof(buffer) == 16 && sizeof(outputs) == 16);
-  if (!probe(options, kOutputs, &outputs) || outputs.end <= outputs.begin ||
-      outputs.end - outputs.begin > kMostOutputs * sizeof(void*)) {
-    return false;
-  }
+  if (!probe(options, kOutputs, &outputs) || outputs.begin == nullptr) return false;
+  const auto size = static_cast<uint64_t>(outputs.end - outputs.begin);
+  if (size == 0 || size > kMostOutputs * sizeof(void*)) return false;
   const void* first = nullptr;
-  if (!probe(reinterpret_cast<const void*>(outputs.begin), 0, &first) || first == nullptr) return false;
+  if (!probe(outputs.begin, 0, &first) || first == nullptr) return false;
   if (!probe(first, static_cast<int>(sizeof(void*)), &buffer)) return false;
   if (buffer.data == nullptr || buffer.bytes != bytes) return false;
   *result = {buffer.data, buffer.bytes};
