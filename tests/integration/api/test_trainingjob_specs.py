@@ -208,6 +208,11 @@ BAD: dict[str, tuple[Changes, str, str]] = {
         "spec.recovery.rules[0].domain",
         '"GPU", "Link"',
     ),
+    "negative share of results": (
+        {"spec.anomalies": {"verifyEvery": -1}},
+        "spec.anomalies.verifyEvery",
+        "greater than or equal to 0",
+    ),
     "too many retries": ({"spec.recovery": {"retries": 11}}, "spec.recovery.retries", "less than or equal to 10"),
     "a standby of another kind": (
         {"spec.recovery": {"standby": "Yes"}},
