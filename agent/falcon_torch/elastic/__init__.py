@@ -1,11 +1,13 @@
 """Let a data-parallel job go on, in the same step and in living processes, when a rank is lost or joins.
 
 ``group`` is what a script uses, ``launch`` starts its ranks; ``roster`` and ``dealing`` decide, ``meeting`` and
-``attendance`` connect the processes, ``process_group`` and ``gradients`` exchange.
+``attendance`` connect the processes, ``process_group`` and ``gradients`` exchange, ``data_parallel`` keeps
+DistributedDataParallel from doing so.
 """
 
 from __future__ import annotations
 
 from falcon_torch.elastic.group import Group
+from falcon_torch.elastic.process_group import init_process_group
 
-__all__ = ["Group"]
+__all__ = ["Group", "init_process_group"]

@@ -1,8 +1,11 @@
-"""Keep the gradients of a step in segments that are reduced one after the other, each from a copy."""
+"""Keep what ranks exchange in a step in segments, one after the other: gradients, and the model's buffers.
+
+Each segment is exchanged from a copy, so it is exchanged or untouched, and never half.
+"""
 
 from __future__ import annotations
 
-from typing import List
+from typing import Any, List, Tuple
 
 import torch
 
@@ -10,14 +13,23 @@ SEGMENT_BYTES = 32 << 20
 
 
 class Gradients:
-    """The gradients of a model's parameters.
+    """The gradients of a model's parameters, in segments of one type, and first of all its buffers, if they are wanted.
 
-    ``reduced`` holds the segments' sums over all ranks until the next exchange begins: a member that has lost the
-    connection in the last segment gets them from one that has them. It takes the memory of the gradients once more.
+    A segment of gradients ends with a number for each parameter, which is above 0 where a rank has a gradient for it.
+    ``reduced`` holds the exchanged segments until the next exchange begins: a member that has lost the connection in
+    the last segment gets them from one that has them. It takes the memory of gradients and buffers once more.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._segments: List[List[torch.Tensor]] = []
+    def __init__(self, model: torch.nn.Module, *, divisor: int = 1, buffers: bool = False) -> None:
+        """Divide the parameters into segments.
+
+        Args:
+            divisor: of each gradient.
+            buffers: whether the first member's buffers are those of all after each step.
+        """
+        self._divisor = divisor
+        self._model = model
+        self._segments: List[List[torch.Tensor]] = []  # parameters; none in that of the buffers
         size = 0
         for parameter in model.parameters():
             if not parameter.requires_grad:
@@ -27,6 +39,9 @@ class Gradients:
                 size = 0
             self._segments[-1].append(parameter)
             size += parameter.numel() * parameter.element_size()
+        # Buffers come first: a member that is lost after them has left its gradients to the others anyway.
+        if buffers and any(True for _ in model.buffers()):
+            self._segments.insert(0, [])
         self.reduced: List[torch.Tensor] = [self.empty(number) for number in range(len(self._segments))]
 
     def __len__(self) -> int:
@@ -34,32 +49,66 @@ class Gradients:
 
     def forget(self) -> None:
         """Begin a step: no parameter has a gradient."""
-        for parameter in self._parameters():
-            parameter.grad = None
+        for segment in self._segments:
+            for parameter in segment:
+                parameter.grad = None
 
     def empty(self, segment: int) -> torch.Tensor:
         """Return a flat tensor for a segment, of zeros."""
         parameters = self._segments[segment]
-        return torch.zeros(sum(each.numel() for each in parameters), dtype=parameters[0].dtype)
+        if not parameters:
+            return torch.zeros(sum(_size(buffer) for buffer in self._model.buffers()), dtype=torch.uint8)
+        return torch.zeros(sum(each.numel() for each in parameters) + len(parameters), dtype=parameters[0].dtype)
 
-    def copy(self, segment: int) -> torch.Tensor:
-        """Return a segment of this rank's own sums, flat. A parameter without a gradient counts as zero."""
-        flat = self.empty(segment)
-        for parameter, part in self._parts(segment, flat):
-            if parameter.grad is not None:
-                part.copy_(parameter.grad)
-        return flat
+    def exchange(self, segment: int, group: Any) -> None:
+        """Exchange a segment with the other members of a group. Raises BrokenError; the segment is untouched then."""
+        values = self.empty(segment)
+        if self._segments[segment]:
+            self._copy_gradients(segment, values)
+            group.sum(values)
+        else:
+            for buffer, part in self._parts_of_buffers(values):
+                part.copy_(buffer.detach().contiguous().flatten().view(torch.uint8))
+            group.broadcast(values, 0)
+        self.reduced[segment] = values
 
     def commit(self) -> None:
-        """Give every parameter its reduced gradient."""
-        for number in range(len(self._segments)):
-            for parameter, part in self._parts(number, self.reduced[number]):
-                parameter.grad = part.clone()
+        """Give every parameter its gradient, and none where no rank has one; and every buffer its value."""
+        for number, parameters in enumerate(self._segments):
+            if parameters:
+                used = self.reduced[number][-len(parameters) :].tolist()
+                for parameter, part, ranks in zip(parameters, self._parts(number, self.reduced[number]), used):
+                    parameter.grad = part.clone() if ranks else None
+            else:
+                self._commit_buffers(self.reduced[number])
 
-    def _parameters(self) -> List[torch.Tensor]:
-        return [parameter for segment in self._segments for parameter in segment]
-
-    def _parts(self, segment: int, flat: torch.Tensor) -> List[tuple[torch.Tensor, torch.Tensor]]:
+    def _copy_gradients(self, segment: int, values: torch.Tensor) -> None:
         parameters = self._segments[segment]
-        parts = flat.split([each.numel() for each in parameters])
-        return [(each, part.view_as(each)) for each, part in zip(parameters, parts)]
+        used = values[-len(parameters) :]
+        for index, (parameter, part) in enumerate(zip(parameters, self._parts(segment, values))):
+            if parameter.grad is not None:
+                part.copy_(parameter.grad).div_(self._divisor)
+                used[index] = 1
+
+    def _parts(self, segment: int, values: torch.Tensor) -> List[torch.Tensor]:
+        """Return the part of each of a segment's parameters in a flat tensor, in the parameter's shape."""
+        parameters = self._segments[segment]
+        parts = values[: -len(parameters)].split([each.numel() for each in parameters])
+        return [part.view_as(each) for each, part in zip(parameters, parts)]
+
+    def _parts_of_buffers(self, values: torch.Tensor) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+        """Return each buffer with its bytes in a flat tensor."""
+        # A module may have put another tensor in a buffer's place since.
+        buffers = list(self._model.buffers())
+        return list(zip(buffers, values.split([_size(buffer) for buffer in buffers])))
+
+    def _commit_buffers(self, values: torch.Tensor) -> None:
+        with torch.no_grad():
+            for buffer, part in self._parts_of_buffers(values):
+                # A part may begin where no number of this type can: its clone does not.
+                buffer.copy_(part.clone().view(buffer.dtype).view_as(buffer))
+
+
+def _size(tensor: torch.Tensor) -> int:
+    """Return the size of a tensor [bytes]."""
+    return tensor.numel() * tensor.element_size()

@@ -12,6 +12,10 @@ that has to compute more in this step gets more numbers. So the gradient is alwa
 whatever the number of ranks, and each number is in it once. Without the launcher of this package (``launch``) the group
 is that of the environment, and a lost rank is an error, as in any other program.
 
+A model in DistributedDataParallel keeps its meaning: the sums are divided by the ranks of the whole job, however many
+of them are there, and the first member's buffers are those of all after each step. Its own exchange is silent. The
+script calls ``falcon_torch.elastic.init_process_group()`` in place of PyTorch's before it wraps the model.
+
 A newcomer runs the same script. It gets the state of the first object to the last from a member when it makes the
 group, and begins in the step in which the others are.
 """
@@ -25,12 +29,12 @@ from typing import Any, Iterator, List, Tuple
 
 import torch
 
+from falcon_torch.elastic import data_parallel
 from falcon_torch.elastic.attendance import Attendance, NewGroup, RefusedError
 from falcon_torch.elastic.dealing import NO_STEP, Progress, Resumption, begin, even, resume
 from falcon_torch.elastic.gradients import Gradients
-from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup
+from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup, take
 from falcon_torch.elastic.roster import ENDED, STATE_LOST
-from falcon_torch.ranks import is_elastic
 from falcon_torch.store.state import raw
 
 MEETING_KEY = "falcon-elastic-meeting"  # in the store at MASTER_ADDR: the port of the meeting
@@ -45,15 +49,21 @@ class Group:
     """This rank's part in the training. All processes make it at the same place of their program.
 
     Args:
-        model: on the CPU, not wrapped: the group exchanges its gradients.
+        model: on the CPU, itself or in DistributedDataParallel: the group exchanges its gradients.
         others: whatever else has ``state_dict`` and ``load_state_dict`` and must be alike on all ranks.
         micro_batches: of a step, of all ranks together.
         step: the first to be computed, where the script has loaded a checkpoint. That of the first rank counts.
-        timeout_seconds: after which a collective call fails though no process is known to be lost.
+        timeout_seconds: after which a collective call fails though no process is known to be lost; 30 minutes if it is
+            given neither here nor to ``init_process_group``.
     """
 
     def __init__(
-        self, model: torch.nn.Module, *others: Any, micro_batches: int, step: int = 0, timeout_seconds: float = 1800.0
+        self,
+        model: torch.nn.Module,
+        *others: Any,
+        micro_batches: int,
+        step: int = 0,
+        timeout_seconds: float | None = None,
     ) -> None:
         """Wait for the first group, or for a place in the present one, and take over the state.
 
@@ -61,13 +71,18 @@ class Group:
         """
         if micro_batches < 1:
             raise ValueError(f"micro_batches={micro_batches}: a step has at least one")
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            raise ValueError("the model is in DistributedDataParallel: pass the module itself")
-        if any(parameter.device.type != "cpu" for parameter in model.parameters()):
+        if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers())):
             raise ValueError("groups that change in living processes exchange gradients on CPUs only")
+        wrapper = data_parallel.wrapper(model)
+        self._group: ProcessGroup | FixedProcessGroup = take(timeout_seconds)
+        if wrapper is None:
+            self._gradients = Gradients(model)
+        else:
+            data_parallel.silence(wrapper)
+            buffers = data_parallel.keeps_buffers_alike(wrapper)
+            self._gradients = Gradients(model, divisor=self._group.wanted, buffers=buffers)
         self._parts: Tuple[Any, ...] = (model, *others)
-        self._total, self._timeout = micro_batches, timeout_seconds
-        self._gradients = Gradients(model)
+        self._total = micro_batches
         self.step, self._first = NO_STEP, step
         self._over = False
         self._own: List[int] = []
@@ -79,11 +94,10 @@ class Group:
         self._attempts = 0
         self.number, self.size, self.index = 0, 1, 0
         self._attendance: Attendance | None = None
-        self._group: ProcessGroup | FixedProcessGroup
-        if is_elastic():
-            self._meet_first()
+        if isinstance(self._group, ProcessGroup):
+            self._meet_first(self._group)
         else:
-            self._begin_fixed()
+            self._begin_fixed(self._group)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -126,9 +140,7 @@ class Group:
             return self._is_whole
         try:
             for segment in range(self._reduced, len(self._gradients)):
-                values = self._gradients.copy(segment)
-                self._group.sum(values)
-                self._gradients.reduced[segment] = values
+                self._gradients.exchange(segment, self._group)
                 self._reduced += 1
         except BrokenError as error:
             self._meet(error)
@@ -157,10 +169,9 @@ class Group:
 
     # -- a new group -------------------------------------------------------------------------------------------------
 
-    def _meet_first(self) -> None:
-        rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
-        group = self._group = ProcessGroup(rank, int(os.environ["WORLD_SIZE"]), self._timeout)
-        attendance = Attendance(address, int(group.store.get(MEETING_KEY)), rank, group.wake)
+    def _meet_first(self, group: ProcessGroup) -> None:
+        address = os.environ["MASTER_ADDR"]
+        attendance = Attendance(address, int(group.store.get(MEETING_KEY)), group.rank, group.wake)
         group.listen(lambda: attendance.is_over(self.number))
         self._attendance = attendance
         try:
@@ -174,8 +185,7 @@ class Group:
                 raise SystemExit(STATE_LOST_EXIT) from None
             raise
 
-    def _begin_fixed(self) -> None:
-        group = self._group = FixedProcessGroup()
+    def _begin_fixed(self, group: FixedProcessGroup) -> None:
         self.size, self.index = group.size, group.index
         first = torch.tensor([self._first])
         group.broadcast(first, 0)

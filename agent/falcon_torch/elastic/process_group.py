@@ -15,8 +15,13 @@ from typing import Any, Callable, List
 import torch
 import torch.distributed as dist
 
+from falcon_torch.ranks import is_elastic
+
 RECONFIGURE_SECONDS = 30.0  # that the members of a new group take to connect; one of them may be lost meanwhile
+TIMEOUT_SECONDS = 1800.0  # of a collective call
 UUIDS = 1 << 20  # numbers of groups that are free for others
+ALONE_UUIDS = 1 << 40  # of groups of one process
+ALONE_KEY = "falcon-elastic-alone"  # in the store: how many such groups there have been
 
 
 class BrokenError(Exception):
@@ -38,6 +43,13 @@ class FixedProcessGroup:
         is_alone = not dist.is_initialized()
         self.size: int = 1 if is_alone else dist.get_world_size()
         self.index: int = 0 if is_alone else dist.get_rank()
+        self.wanted = self.size  # ranks of the whole job
+
+    @staticmethod
+    def begin_alone() -> None:
+        """Make a group of this process, where there is none. A model's wrapper takes no other answer."""
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
     def sum(self, values: torch.Tensor) -> None:
         """Replace the values by their sum over all members."""
@@ -53,19 +65,28 @@ class FixedProcessGroup:
 class ProcessGroup:
     """The default group of this process, without members until the first ``change``."""
 
-    def __init__(self, rank: int, world_size: int, timeout_seconds: float) -> None:
-        """Make it. ``timeout_seconds``: of a collective call whose members are all there."""
+    def __init__(self, timeout_seconds: float) -> None:
+        """Make it. ``timeout_seconds``: of a collective call whose members are all there.
+
+        Raises RuntimeError where the script has made a default group.
+        """
+        if dist.is_initialized():
+            raise RuntimeError(
+                "the script has made a default process group, whose members cannot change: "
+                "call falcon_torch.elastic.init_process_group() instead"
+            )
         # What the first backward pass or optimizer step imports takes seconds, in which the others would wait.
         import torch._dynamo  # noqa: F401
 
+        self.rank, self.wanted = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         timeout = timedelta(seconds=timeout_seconds)
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self.store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=60))
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore("falcon-elastic", self.store),
-            rank=rank,
-            world_size=world_size,
+            rank=self.rank,
+            world_size=self.wanted,
             timeout=timeout,
             enable_reconfigure=True,
         )
@@ -85,10 +106,17 @@ class ProcessGroup:
         """Return by what the others find this process."""
         return str(self._group.get_reconfigure_handle())
 
+    def begin_alone(self) -> None:
+        """Make a group of this process alone. Raises BrokenError."""
+        self._connect(ALONE_UUIDS + self.store.add(ALONE_KEY, 1), [self.handle()])
+
     def change(self, number: int, handles: List[str]) -> None:
         """Connect with the members of a new group. Raises BrokenError."""
+        self._connect(UUIDS + number, handles)
+
+    def _connect(self, uuid: int, handles: List[str]) -> None:
         options = torch._C._distributed_c10d.ReconfigureOptions()
-        options.uuid, options.handles = UUIDS + number, handles
+        options.uuid, options.handles = uuid, handles
         options.timeout = timedelta(seconds=RECONFIGURE_SECONDS)
         try:
             self._group.reconfigure(options).wait()
@@ -124,3 +152,40 @@ class ProcessGroup:
             work.wait()
         except RuntimeError as error:
             raise BrokenError(str(error)) from error
+
+
+_begun: List[ProcessGroup | FixedProcessGroup] = []  # by ``init_process_group``, until a ``Group`` takes it
+
+
+def init_process_group(timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    """Make PyTorch's default group. A script calls it where it wraps its model, before it makes its ``Group``.
+
+    Under the launcher of this package the process is alone in the group until then, so that a newcomer can wrap its
+    model while the others train. Its rank is in the environment (``RANK``).
+
+    Args:
+        timeout_seconds: after which a collective call fails though no process is known to be lost.
+
+    Raises RuntimeError where there is a default group.
+    """
+    group: ProcessGroup | FixedProcessGroup
+    if is_elastic():
+        group = ProcessGroup(timeout_seconds)
+    elif dist.is_initialized():
+        raise RuntimeError("there is a default process group: leave this call, or the other, out")
+    else:
+        group = FixedProcessGroup()
+    group.begin_alone()
+    _begun[:] = [group]
+
+
+def take(timeout_seconds: float | None) -> ProcessGroup | FixedProcessGroup:
+    """Return what ``init_process_group`` has made, or make it. Its time-out holds then.
+
+    Raises ValueError for another time-out.
+    """
+    if _begun:
+        if timeout_seconds is not None:
+            raise ValueError("timeout_seconds: pass it to init_process_group(), which has made the group")
+        return _begun.pop()
+    return ProcessGroup(timeout_seconds or TIMEOUT_SECONDS) if is_elastic() else FixedProcessGroup()

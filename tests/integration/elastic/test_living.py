@@ -5,102 +5,32 @@ Whatever happens, the parameters are those of one process that computes the same
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from tests.integration import forking
+from tests.integration.elastic import trainings
+from tests.integration.elastic.trainings import MICRO_BATCHES, STEPS, Trained, assert_each_once
 
-PROGRAM = Path(__file__).parent / "programs" / "training.py"
-AGENT = Path(__file__).parents[3] / "agent"
-STEPS, MICRO_BATCHES = 60, 12
 pytestmark = pytest.mark.timeout(300)
 
 
-class Rank(msgspec.Struct):
-    """The log of one process."""
-
-    number: int
-    events: list[list[Any]]
-
-    def of_kind(self, kind: str) -> list[list[Any]]:
-        return [event[2:] for event in self.events if event[1] == kind]
-
-    def computed(self, step: int) -> list[int]:
-        """Return the micro-batches that it computed in a step."""
-        return [number for at, number in self.of_kind("micro") if at == step]
-
-    def lost_in(self) -> int | None:
-        """Return the step in which it was lost; None: it was not."""
-        return self.events[-2][2] if self.events[-1][1] == "lost" else None
-
-
-class Trained(msgspec.Struct):
-    """A training that is over."""
-
-    codes: list[int]  # of all processes, ascending
-    reference: list[float]  # parameters
-    ranks: list[Rank]
-    errors: str
-
-    def ends(self) -> list[list[float]]:
-        return [event[0] for rank in self.ranks for event in rank.of_kind("end")]
-
-    def sizes(self) -> list[int]:
-        """Return the sizes of the group in turn, as those see them that are there to the end."""
-        whole = next(rank for rank in self.ranks if len(rank.of_kind("step")) == STEPS or rank.of_kind("end"))
-        seen = [size for _, size in whole.of_kind("step")]
-        return [size for index, size in enumerate(seen) if index == 0 or size != seen[index - 1]]
-
-
 def train(folder: Path, ranks: int, losses: list[dict[str, int]], **more: Any) -> Trained:
-    spec = {
-        "folder": str(folder),
-        "ranks": ranks,
-        "steps": STEPS,
-        "micro_batches": MICRO_BATCHES,
-        "losses": losses,
-        "signal": signal.SIGKILL,
-        "faults": [],
-        "replace": False,
-        "foreign": "",
-        "plain": False,
-        "timeout": 120,
-        "patience": 60,
-        **more,
-    }
-    ended = forking.run([str(PROGRAM), json.dumps(spec)], [{}], {"PYTHONPATH": str(AGENT)}, timeout_seconds=250)
-    assert ended.codes == [0], ended.stderr[0]
-    codes, reference = json.loads(ended.stdout[0])
-    logs = [
-        Rank(int(path.name.split("-")[0]), [json.loads(line) for line in path.read_text().splitlines()])
-        for path in sorted(folder.iterdir())
-    ]
-    return Trained(codes, reference, logs, ended.stderr[0])
+    spec = {"micro_batches": MICRO_BATCHES, "foreign": "", **more}
+    return trainings.train("training.py", folder, ranks, losses, **spec)
 
 
 def assert_whole(trained: Trained, processes: int) -> None:
-    """Check that each step had its global batch, no step was done again, and all ended with the reference's state."""
-    ends = trained.ends()
-    assert len(ends) == processes, trained.errors
-    for end in ends:
+    """Check that each step had its global batch once, and that all ended with the reference's state."""
+    assert_each_once(trained, processes)
+    assert_reference(trained)
+
+
+def assert_reference(trained: Trained) -> None:
+    for (end,) in trained.ends():
         assert end == pytest.approx(trained.reference, rel=1e-9)
-    for rank in trained.ranks:
-        steps = [step for step, _ in rank.of_kind("step")]
-        assert steps == [steps[0] + index for index in range(len(steps))], "no step is done again"
-    for step in range(STEPS):
-        assert_computed_once(trained, step)
-
-
-def assert_computed_once(trained: Trained, step: int) -> None:
-    computed = [number for rank in trained.ranks for number in rank.computed(step)]
-    assert sorted(set(computed)) == list(range(MICRO_BATCHES)), "every micro-batch is computed"
-    by_those_who_live = [number for rank in trained.ranks if rank.lost_in() != step for number in rank.computed(step)]
-    assert len(set(by_those_who_live)) == len(by_those_who_live), "none of them twice"
 
 
 def test_ranks_that_are_killed_anywhere_in_a_step_are_replaced_in_the_same_step(tmp_path: Path) -> None:
@@ -116,9 +46,9 @@ def test_ranks_that_are_killed_anywhere_in_a_step_are_replaced_in_the_same_step(
     )
     assert trained.codes == [-signal.SIGKILL] * 3 + [0] * 3, trained.errors
     assert_whole(trained, 3)
-    joined = [rank.of_kind("joined")[0][0] for rank in trained.ranks]
-    assert sorted(joined)[:3] == [0, 0, 0]
-    assert all(first > 0 for first in sorted(joined)[3:]), "newcomers begin where the others are"
+    joined = trained.joined()
+    assert joined[:3] == [0, 0, 0]
+    assert all(first > 0 for first in joined[3:]), "newcomers begin where the others are"
 
 
 def test_a_job_goes_on_with_fewer_ranks_to_the_last(tmp_path: Path) -> None:
@@ -160,10 +90,8 @@ def test_a_rank_that_was_cut_off_and_runs_again_has_no_place(tmp_path: Path) -> 
     trained = train(tmp_path, 3, lost, signal=signal.SIGSTOP, timeout=2, patience=1)
     assert trained.codes == [0, 0, 1]
     assert "RefusedError" in trained.errors
-    ends = trained.ends()
-    assert len(ends) == 2
-    for end in ends:
-        assert end == pytest.approx(trained.reference, rel=1e-9)
+    assert len(trained.ends()) == 2
+    assert_reference(trained)
     assert trained.sizes() == [3, 2]
 
 
