@@ -111,4 +111,4 @@ class Gradients:
 
 def _size(tensor: torch.Tensor) -> int:
     """Return the size of a tensor [bytes]."""
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.numel() * tensor.element_size())

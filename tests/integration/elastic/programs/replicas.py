@@ -83,8 +83,10 @@ def train(spec: Spec) -> None:
     torch.manual_seed(int(os.environ["RANK"]) + 10 * int(os.environ["REPLACES"]))  # the group has to make states alike
     torch._dynamo.config.optimize_ddp = spec["reducer"]
     falcon_torch.elastic.init_process_group(spec["timeout"])
+    assert spec["plain"] or (dist.get_rank(), dist.get_world_size()) == (0, 1), "alone, until there is a group"
     model, optimizer = replica(**spec["wrapper"])
     group = falcon_torch.elastic.Group(model, optimizer, micro_batches=spec["ranks"] * per_rank)
+    assert (dist.get_rank(), dist.get_world_size()) == (group.index, group.size)
     log.write("joined", group.step)
     if not spec["plain"]:
         losses.watch(group)
