@@ -60,7 +60,7 @@ def bench(*options: str, program: str = "") -> tuple[int, dict[str, Any], str]:
     """Run it as an image's interpreter does, after ``program``; return status, result, and standard error."""
     start = f"import sys; sys.path.insert(0, {str(AGENT)!r}); sys.argv[0] = 'falcon_bench'\n{program}\n"
     command = [sys.executable, "-c", f"{start}from falcon_bench.__main__ import main; sys.exit(main())", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     lines = done.stdout.splitlines()
     return done.returncode, json.loads(lines[-1]) if lines else {}, done.stderr
 

@@ -32,7 +32,7 @@ def run(folder: Path, status: int) -> tuple[int, str]:
     program = f"import sys; sys.path.insert(0, {str(AGENT)!r}); from falcon_start.bench import run;"
     command = [sys.executable, "-S", "-c", f"{program} sys.exit(run('7', {str(message)!r}))"]
     env = {**os.environ, "PYTHONPATH": str(folder)}
-    done = subprocess.run(command, env=env, cwd=folder, check=False, capture_output=True, timeout=60)
+    done = subprocess.run(command, env=env, cwd=folder, check=False, capture_output=True, timeout=600)
     return done.returncode, message.read_text() if message.exists() else ""
 
 

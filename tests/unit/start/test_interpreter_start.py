@@ -81,7 +81,7 @@ def test_a_stack_is_written_each_time_and_the_program_goes_on(python_dir: Path, 
         found: list[str] = []
         for _ in range(2):
             os.truncate(file, 0)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 300
             while not any("the_place (" in frame for frame in found) and time.monotonic() < deadline:
                 os.kill(process.pid, SIGNAL)  # the first one may come before the program is there
                 time.sleep(0.05)
@@ -162,7 +162,7 @@ def test_a_signal_that_comes_when_the_interpreter_has_ended_ends_no_process(pyth
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"over\n"
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 300
             while masks(process.pid)["SigCgt"] >> (SIGNAL - 1) & 1:
                 assert time.monotonic() < deadline, "the interpreter has not ended"
                 time.sleep(0.01)
@@ -170,6 +170,6 @@ def test_a_signal_that_comes_when_the_interpreter_has_ended_ends_no_process(pyth
                 assert masks(process.pid)["SigIgn"] >> (number - 1) & 1
                 process.send_signal(number)
             process.terminate()
-            assert process.wait(timeout=20) == -signal.SIGTERM
+            assert process.wait(timeout=600) == -signal.SIGTERM
         finally:
             process.kill()

@@ -88,7 +88,7 @@ def play(seed: int, ranks: int, ahead: int, silent: int | None = None) -> list[l
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=600)
     assert not any(thread.is_alive() for thread in threads), "no rank waits for ever"
     return acted
 

@@ -11,6 +11,7 @@ import pytest
 from falcon_agent.launch import notify as module
 from falcon_agent.launch.notify import POLL_SECONDS, News
 
+pytestmark = pytest.mark.clock
 LONG = 30.0
 
 
