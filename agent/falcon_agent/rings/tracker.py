@@ -29,7 +29,7 @@ from falcon_core.wire.launcher.launch import MICROBATCH_REPORT, RINGS_DIR, Launc
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.reporting.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.reporting.verification import RankResults
-from falcon_core.wire.ring import Kind, RingFormatError
+from falcon_core.wire.ring import Kind, RingFormatError, RingHeader
 
 MOST_RINGS = 64  # ranks of a pod that are followed
 _MOST_REFUSED, _MOST_REMEMBERED = 16, 1024  # rings that are logged as refused, and that are not opened again
@@ -42,11 +42,19 @@ T = TypeVar("T")
 _log = structlog.get_logger()
 
 
+class Life(msgspec.Struct, frozen=True):
+    """The newest process of a rank."""
+
+    ring: str  # file name
+    number: int  # from 1, of the rank's processes in its generation that agents of this pod have followed
+
+
 class Memory(msgspec.Struct, frozen=True):
     """The knowledge that outlives an agent, by ring file; a ring's file name gives its generation, rank and process."""
 
     ranks: dict[str, RankMemory] = {}
     comms: dict[str, list[Shape]] = {}
+    lives: dict[int, Life] = {}  # by rank
 
 
 class _Turn(NamedTuple):
@@ -68,8 +76,8 @@ class Followed(msgspec.Struct):
     comms: CommTable
     troubles: Troubles
     script: MicrobatchReportFile
-    results: Results = msgspec.field(default_factory=Results)
-    life: int = 1  # which process of its rank in its generation, from 1, as far as this agent has followed them
+    results: Results
+    life: int  # which process of its rank in its generation, from 1 (``Life``)
     profile: Profile = msgspec.field(default_factory=Profile)
     shown: int = 0  # the newest iteration that ``Tracker.newest`` has returned
     attributed: int = 0  # likewise, among those whose computation is known
@@ -102,7 +110,7 @@ class Tracker:
         self._generation = 0
         self._pressure = Pressure()
         self._turns: dict[str, _Turn] = {}
-        self._lives: dict[int, int] = {}  # processes of each rank in the newest generation
+        self._lives = dict(self._memory.lives)  # by rank
         self.detection = Detection()
         self.verify_every = 0  # of so many all-reduces one has its result hashed; 0: none
 
@@ -253,7 +261,7 @@ class Tracker:
     def results(self, generation: int) -> list[RankResults]:
         """Return the hashes of what all-reduces returned, by rank, where results are verified."""
         found = self.followed(generation)
-        reports = (found[rank].results.report(rank, found[rank].life) for rank in sorted(found))
+        reports = (found[rank].results.report(found[rank].life) for rank in sorted(found))
         return [each for each in reports if each is not None]
 
     def throttle(self) -> ThrottleSignals | None:
@@ -271,6 +279,7 @@ class Tracker:
             Memory(
                 ranks=self._of_each(lambda tracked: tracked.chain.memory()),
                 comms=self._of_each(lambda tracked: tracked.comms.shapes),
+                lives=self._lives,
             )
         )
 
@@ -324,8 +333,6 @@ class Tracker:
         if reader.header.generation > self._generation:
             self._generation = reader.header.generation
             self._pressure = Pressure()
-            self._lives = {}
-        life = self._lives[reader.header.rank] = self._lives.get(reader.header.rank, 0) + 1
         self._tracked[name] = Followed(
             reader,
             RankChain(self.detection, self._memory.ranks.get(name), place=max(0, reader.header.local_rank)),
@@ -334,9 +341,20 @@ class Tracker:
             MicrobatchReportFile(
                 self._run_dir / f"{MICROBATCH_REPORT}{reader.header.local_rank}", reader.header.generation
             ),
-            life=life,
+            Results(reader.header.rank, reader.header.world_size),
+            self._life(name, reader.header),
         )
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
+
+    def _life(self, name: str, header: RingHeader) -> int:
+        """Return which process of its rank a ring is of: an agent that restarts must not take a later for the first."""
+        last = self._lives.get(header.rank)
+        if last is None or not last.ring.startswith(f"g{header.generation}-"):
+            last = Life(name, 1)
+        elif last.ring != name:
+            last = Life(name, last.number + 1)
+        self._lives[header.rank] = last
+        return last.number
 
 
 def _newest(tracked: Followed) -> dict[str, list[float]]:

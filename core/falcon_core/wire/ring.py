@@ -124,8 +124,7 @@ class Kind(enum.IntEnum):
     # The result of an all-reduce was hashed (XXH64, seed 0) when the call had returned: ``group`` has the low half of
     # the hash, ``peer_or_root`` the high half, ``bytes`` how much was hashed, ``duration_ns`` how long that took.
     # ``comm_seq`` is the number of the call on which all members agree: the tag that the program gave it, where its
-    # tags differ. ``stream``: from 1, the communicator's number among those in which the process has had this rank and
-    # size.
+    # tags differ.
     VERIFIED = 8
 
 
@@ -197,7 +196,7 @@ class Flag(enum.IntFlag):
     FAILED = 1  # the call ended by an exception (a peer died) or an error: its duration is not a transfer's
     ENDED = 2  # DESCRIPTOR: the communicator was destroyed
     CAPTURED = 4  # ENQUEUED into a graph: it runs when the graph is launched
-    SOLE = 8  # VERIFIED: the process has had no other communicator of this rank and size
+    SOLE = 8  # VERIFIED: the process is sure to have had no other communicator of this rank and size
 
 
 class DType(enum.IntEnum):

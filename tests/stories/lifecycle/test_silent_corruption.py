@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from falcon_core.wire.reporting.verification import CommResults, Digest, RankResults
+from falcon_core.wire.reporting.verification import Digest, RankResults
 from falcon_operator.api.policy import AnomaliesSpec
 from falcon_operator.api.trainingjob import DiagnosisStatus
 from tests.world.running import operator, reasons, run, trained
@@ -17,9 +17,9 @@ RANKS = 3
 def report(world: World, *values: int, first: int = 1200) -> None:
     """Let each rank's agent report one digest."""
     for rank, value in enumerate(values):
-        digests = [Digest(width=1, first=first, calls=1, value=value)]
-        comm = CommResults(comm=1, size=len(values), place=rank, nth=1, sole=True, digests=digests)
-        world.node_of(rank).results = [RankResults(rank=rank, life=1, every=100, comms=[comm])]
+        digests = [Digest(width=1, first=first, calls=1, numbers=first, value=value)]
+        results = RankResults(rank=rank, life=1, every=100, size=len(values), digests=digests)
+        world.node_of(rank).results = [results]
 
 
 def notes(world: World) -> list[DiagnosisStatus]:
@@ -45,7 +45,7 @@ async def test_the_rank_that_differs_is_named_with_its_node_and_nothing_is_repai
     assert "rank 1: the result of an all-reduce differs from that of the other ranks" in note.why
     assert "call 1300" in note.why
     assert note.error_class == "SilentDataCorruption"
-    assert "2 of 3 members have the same bytes" in note.evidence
+    assert "2 of 3 ranks have the same bytes" in note.evidence
     assert "Falcon repairs nothing" in note.next
     assert "rank 1: silent data corruption" in world.status.summary
     assert reasons(world).count("SilentDataCorruption") == 1

@@ -39,7 +39,7 @@ def silent_corruption(view: View) -> list[DiagnosisStatus]:
     if not view.watching or not view.snap.job.spec.anomalies.verify_every:
         return []
     notes = {note.id: note for note in shown}
-    for each in find_differences(list(_reported(view)), view.policy.world_size, view.policy.layout):
+    for each in find_differences(list(_reported(view)), view.policy.world_size):
         note = _note(view, each)
         if len(notes) < MOST:
             notes.setdefault(note.id, note)
@@ -58,17 +58,16 @@ def _prefix(view: View) -> str:
 
 
 def _note(view: View, found: Difference) -> DiagnosisStatus:
-    ranks = found.ranks or found.members
+    size = view.policy.world_size
+    ranks = found.ranks or tuple(range(size))
     at = f"call {found.first}" if found.calls == 1 else f"one of {found.calls} calls from call {found.first} on"
-    whose = f"{found.comm}, {at}"
     if found.ranks:
         who = _ranks(found.ranks)
-        why = f"{who}: the result of an all-reduce differs from that of the other ranks ({whose})"
-        agreeing = len(found.members) - len(found.ranks)
-        evidence = f"{agreeing} of {len(found.members)} members have the same bytes, {who} others"
+        why = f"{who}: the result of an all-reduce differs from that of the other ranks (all ranks, {at})"
+        evidence = f"{size - len(ranks)} of {size} ranks have the same bytes, {who} others"
     else:
-        why = f"the result of an all-reduce is not the same on {_ranks(found.members)} ({whose})"
-        evidence = f"no majority of {len(found.members)} members has the same bytes: it is not known who is right"
+        why = f"the result of an all-reduce is not the same on {_ranks(ranks)} (all ranks, {at})"
+        evidence = f"no majority of {size} ranks has the same bytes: it is not known who is right"
     place = view.intent.membership.members[ranks[0] // view.snap.job.spec.procs_per_replica]
     named, every = len(found.ranks) == 1, view.snap.job.spec.anomalies.verify_every
     return DiagnosisStatus(

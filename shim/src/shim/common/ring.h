@@ -46,7 +46,7 @@ enum class Traffic : uint8_t { kCollective = 1, kSend = 2, kRecv = 3, kGraph = 4
 constexpr uint16_t kFailed = 1;    // the call ended by an exception or an error
 constexpr uint16_t kEnded = 2;     // kDescriptor: the communicator is gone
 constexpr uint16_t kCaptured = 4;  // enqueued on a stream that captures: it runs when its graph is launched
-constexpr uint16_t kSole = 8;      // kVerified: the process has no other communicator of this rank and size
+constexpr uint16_t kSole = 8;      // kVerified: the process has surely had no other communicator of this shape
 
 // Point-to-point calls are numbered apart from the collectives of their communicator: under its id with this bit.
 constexpr uint64_t kPointToPoint = 1ULL << 31U;

@@ -30,23 +30,16 @@ bool number_by_tag(Communicator* communicator, uint32_t tag, uint32_t* number) {
   return before != 0;
 }
 
-struct Place {
-  uint32_t nth;   // from 1, among the communicators of this process in which it has this rank and size
-  uint32_t many;  // of these so far
-};
-
-// Names a communicator where a process's own numbers for it differ between ranks.
-Place place_of(Rank* rank, const Communicator* communicator) {
-  const uint64_t shape = communicator->shape.load(std::memory_order_relaxed);
-  const uint64_t id = rank->id_of(communicator);
-  Place place{1, 0};
+// Whether the process is sure to have had no other communicator of this rank and size. A process's own number for a
+// communicator says nothing to other ranks, so that several of a kind could be taken for each other.
+bool is_sole(Rank* rank, const Communicator* communicator) {
+  const uint64_t shape = communicator->shape.load(std::memory_order_acquire);
+  uint32_t alike = 0;
   const Communicator* other = nullptr;
   for (uint32_t index = 0; (other = rank->at(index)) != nullptr; ++index) {
-    if (other->shape.load(std::memory_order_relaxed) != shape) continue;
-    ++place.many;
-    if (rank->id_of(other) < id) ++place.nth;
+    if (other->shape.load(std::memory_order_acquire) == shape) ++alike;
   }
-  return place;
+  return alike == 1 && rank->knows_all();
 }
 
 void hash_result(Rank* rank, const Communicator* communicator, const Result& result, uint32_t number) {
@@ -60,14 +53,12 @@ void hash_result(Rank* rank, const Communicator* communicator, const Result& res
   record.t_start_ns = monotonic_ns();
   const uint64_t hash = hash_bytes(static_cast<const char*>(result.data) + offset, bytes);
   record.duration_ns = monotonic_ns() - record.t_start_ns;
-  const Place place = place_of(rank, communicator);
   record.comm = rank->id_of(communicator);
   record.comm_seq = number;
   record.bytes = bytes;
   record.group = static_cast<uint32_t>(hash);
   record.peer_or_root = static_cast<int32_t>(hash >> 32U);
-  record.stream = static_cast<uint16_t>(place.nth < UINT16_MAX ? place.nth : UINT16_MAX);
-  record.flags = place.many == 1 ? kSole : 0;
+  record.flags = is_sole(rank, communicator) ? kSole : 0;
   record.op = Op::kAllReduce;
   record.kind = Kind::kVerified;
   rank->ring().append(record);

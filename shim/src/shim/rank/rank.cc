@@ -196,12 +196,15 @@ Communicator* Rank::add(const void* handle, uint32_t parent) {
     if (there == nullptr || (there == retired() && fresh == nullptr)) fresh = &communicator;
     if (there == nullptr) break;
   }
+  if (fresh == nullptr || fresh->handle.load(std::memory_order_relaxed) == retired()) {
+    forgot_.store(true, std::memory_order_release);
+  }
   if (fresh == nullptr) {
     ring_->header().full.fetch_or(kCommunicatorsFull, std::memory_order_relaxed);
     return nullptr;
   }
   fresh->id.store(++ids_, std::memory_order_relaxed);
-  fresh->shape.store(0, std::memory_order_relaxed);
+  fresh->shape.store(0, std::memory_order_release);  // seen, `forgot_` is seen, too
   fresh->parent.store(parent, std::memory_order_relaxed);
   fresh->error.store(0, std::memory_order_relaxed);
   fresh->singles.store(0, std::memory_order_relaxed);

@@ -70,6 +70,9 @@ class Rank {
                : nullptr;
   }
 
+  // Whether `at` has all communicators that there were, also those that are gone.
+  bool knows_all() const { return !forgot_.load(std::memory_order_acquire); }
+
   // The communicator is gone; its address may come back as another communicator.
   void retire(Communicator* communicator);
 
@@ -141,7 +144,8 @@ class Rank {
   Control control_;
   std::atomic<uint64_t> opened_epoch_;  // the gate that this rank gave up or saw opened
   Lock adding_;
-  uint64_t ids_;  // communicators so far
+  uint64_t ids_;              // communicators so far
+  std::atomic<bool> forgot_;  // the table was full: one of them gave up its place, or got none
   std::atomic<uint32_t> groups_;
   std::atomic<uint32_t> device_calls_;
   Counter elsewhere_;  // calls in communicators that are not known, or beyond the table of counters

@@ -17,10 +17,7 @@ pytestmark = pytest.mark.timeout(400)
 
 def digests(summary: Summary) -> list[set[tuple[int, int, int]]]:
     """Return which calls each rank's digests are of: turns, the first call and how many."""
-    return [
-        {(digest.width, digest.first, digest.calls) for comm in rank.comms for digest in comm.digests}
-        for rank in summary.results
-    ]
+    return [{(digest.width, digest.first, digest.calls) for digest in rank.digests} for rank in summary.results]
 
 
 async def test_results_are_compared_from_the_plan_that_asks_for_it_to_the_plan_that_does_not(
