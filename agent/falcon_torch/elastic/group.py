@@ -33,6 +33,7 @@ from falcon_torch.elastic import data_parallel
 from falcon_torch.elastic.attendance import Attendance, NewGroup, RefusedError
 from falcon_torch.elastic.dealing import NO_STEP, Progress, Resumption, begin, even, resume
 from falcon_torch.elastic.gradients import Gradients
+from falcon_torch.elastic.member_state import collect, load
 from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup, take
 from falcon_torch.elastic.roster import ENDED, STATE_LOST
 from falcon_torch.store.state import raw
@@ -255,7 +256,7 @@ class Group:
         is_source, is_newcomer = new.position == plan.source, new.position in plan.newcomers
         content = io.BytesIO()
         if is_source:
-            torch.save([part.state_dict() for part in self._parts], content)
+            torch.save(collect(self._parts), content)
         size = torch.tensor([content.tell()])
         self._group.broadcast(size, plan.source)
         content.seek(0)
@@ -270,5 +271,4 @@ class Group:
         if is_newcomer:
             content.seek(0)
             # Any process that reaches the meeting can be the source: it must not get its code to run here.
-            for part, state in zip(self._parts, torch.load(content, weights_only=True)):
-                part.load_state_dict(state)
+            load(self._parts, torch.load(content, weights_only=True))

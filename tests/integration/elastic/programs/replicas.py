@@ -27,15 +27,18 @@ from tests.integration.elastic.programs.rank_processes import Log, Losses, Spec,
 
 
 class Network(torch.nn.Module):
-    """Has buffers, a layer that few micro-batches use, and one that none uses: no rank may change that."""
+    """Has buffers, one of them in no state, a layer that few micro-batches use, and one that none uses."""
+
+    scale: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm, self.last = torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1)
         self.rare, self.unused = torch.nn.Linear(8, 1), torch.nn.Linear(3, 3)
+        self.register_buffer("scale", 0.5 + torch.rand(8), persistent=False)
 
     def forward(self, inputs: torch.Tensor, number: int) -> torch.Tensor:
-        outputs: torch.Tensor = self.last(self.norm(self.first(inputs)).tanh())
+        outputs: torch.Tensor = self.last(self.norm(self.first(self.scale * inputs)).tanh())
         return outputs + self.rare(inputs) if number == 1 else outputs
 
 

@@ -42,8 +42,24 @@ def batch(step: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, inputs.sin().sum(1, keepdim=True)
 
 
-def network() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+class Scale(torch.nn.Module):
+    """Has a buffer that is in no state, of another shape in each process, and one that only the first rank has."""
+
+    factor: torch.Tensor
+
+    def __init__(self, *, is_first: bool) -> None:
+        super().__init__()
+        self.register_buffer("factor", 0.5 + torch.rand(1 if is_first else 8), persistent=False)
+        if is_first:
+            self.register_buffer("offset", torch.rand(8), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.factor * inputs + getattr(self, "offset", 0)
+
+
+def network(*, is_first: bool) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    layers = Scale(is_first=is_first), torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    model = torch.nn.Sequential(*layers).double()
     return model, torch.optim.Adam(model.parameters(), lr=0.02)
 
 
@@ -55,8 +71,9 @@ def loss_of(model: torch.nn.Module, step: int, number: int) -> torch.Tensor:
 def train(spec: Spec) -> None:
     log = Log(Path(spec["folder"]))
     losses = Losses(spec, log)
-    torch.manual_seed(int(os.environ["RANK"]) + 10 * int(os.environ["REPLACES"]))  # the group has to make states alike
-    model, optimizer = network()
+    seed = int(os.environ["RANK"]) + 10 * int(os.environ["REPLACES"])
+    torch.manual_seed(seed)  # the group has to make states alike
+    model, optimizer = network(is_first=seed == 0)
     others: list[Any] = [optimizer, *([Foreign(spec["foreign"])] if spec["foreign"] else [])]
     group = Group(
         model,
@@ -84,7 +101,7 @@ def train(spec: Spec) -> None:
 def reference(spec: Spec) -> list[float]:
     """Return the parameters after the same training in one process."""
     torch.manual_seed(0)
-    model, optimizer = network()
+    model, optimizer = network(is_first=True)
     for step in range(spec["steps"]):
         optimizer.zero_grad()
         for number in range(spec["micro_batches"]):
