@@ -9,34 +9,63 @@ the wrapper's forward pass is replaced by its module's, which makes none, and it
 from __future__ import annotations
 
 import gc
+from typing import Any, List, Sequence
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+_REMEDY = "which would exchange too: let one module hold all that is trained, wrap it, and wrap nothing else"
 
-def wrapper(model: torch.nn.Module) -> DistributedDataParallel | None:
+
+def wrapper(model: torch.nn.Module, others: Sequence[Any] = ()) -> DistributedDataParallel | None:
     """Return the DistributedDataParallel that a model is, or contains (``torch.compile`` wraps it); None: neither.
 
-    Raises ValueError for one that the group cannot stand in for, or that is around the model.
+    ``others``: what else belongs to the training's state.
+
+    Raises ValueError for one that the group cannot stand in for, that is around the model, or that wraps anything else.
     """
-    found = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
-    if not found:
-        # A wrapper takes a process group. Without one, a newcomer need not spend its time on looking for it.
-        if dist.is_initialized() and _is_wrapped(model):
-            raise ValueError("the model is in DistributedDataParallel, which would exchange too: pass that instead")
-        return None
+    found = _wrappers_in(model)
     if len(found) > 1:
         raise ValueError(f"{len(found)} modules are in DistributedDataParallel: wrap the whole model once")
-    if reason := _hindrance(found[0]):
+    for index, other in enumerate(others):
+        if isinstance(other, torch.nn.Module) and _wrappers_in(other):
+            raise ValueError(f"others[{index}] is in DistributedDataParallel, {_REMEDY}")
+    if reason := _foreign(model, found):
+        raise ValueError(reason)
+    if found and (reason := _hindrance(found[0])):
         raise ValueError(f"the model's DistributedDataParallel has {reason}: leave that out")
-    return found[0]
+    return found[0] if found else None
 
 
-def _is_wrapped(model: torch.nn.Module) -> bool:
+def _wrappers_in(model: torch.nn.Module) -> List[DistributedDataParallel]:
+    return [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+
+
+def _foreign(model: torch.nn.Module, found: Sequence[DistributedDataParallel]) -> str:
+    """Return what is wrong with this process's wrappers that are not in the model; "": nothing."""
+    # A wrapper takes a process group. Without one, a newcomer need not spend its time on looking for it.
+    if not dist.is_initialized() or not _foreign_to(model, found, _living()):
+        return ""
+    # The script may have dropped it, in a cycle of references that was not yet collected.
+    gc.collect()
+    return _foreign_to(model, found, _living())
+
+
+def _living() -> List[DistributedDataParallel]:
     # A wrapper registers itself nowhere. ``type``: asking a lazy proxy for its class may import what it stands for.
-    wrappers = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
-    return any(getattr(each, "module", None) is model for each in wrappers)
+    return [each for each in gc.get_objects() if DistributedDataParallel in type(each).__mro__]
+
+
+def _foreign_to(
+    model: torch.nn.Module, found: Sequence[DistributedDataParallel], living: Sequence[DistributedDataParallel]
+) -> str:
+    if any(getattr(each, "module", None) is model for each in living):
+        return "the model is in DistributedDataParallel, which would exchange too: pass that instead"
+    # A group before this one may have silenced its wrapper.
+    if any(each not in found and "forward" not in vars(each) for each in living):
+        return f"another module is in DistributedDataParallel, {_REMEDY}"
+    return ""
 
 
 def _hindrance(model: DistributedDataParallel) -> str:

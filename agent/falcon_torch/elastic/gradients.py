@@ -12,6 +12,18 @@ import torch
 SEGMENT_BYTES = 32 << 20
 
 
+def check_exchangeable(model: torch.nn.Module) -> None:
+    """Raise ValueError for a model that has tensors on another device than the CPU, or sparse gradients."""
+    if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers())):
+        raise ValueError("groups that change in living processes exchange gradients on CPUs only")
+    for name, module in model.named_modules():
+        is_embedding = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+        if is_embedding and module.sparse and module.weight.requires_grad:
+            layer = f"the model's layer {name}" if name else "the model"
+            reason = "has sparse gradients, which the group cannot exchange"
+            raise ValueError(f"{layer} {reason}: make it with sparse=False")
+
+
 class Gradients:
     """The gradients of a model's parameters, in segments of one type, and first of all its buffers, if they are wanted.
 

@@ -32,7 +32,7 @@ import torch
 from falcon_torch.elastic import data_parallel
 from falcon_torch.elastic.attendance import Attendance, NewGroup, RefusedError
 from falcon_torch.elastic.dealing import NO_STEP, Progress, Resumption, begin, even, resume
-from falcon_torch.elastic.gradients import Gradients
+from falcon_torch.elastic.gradients import Gradients, check_exchangeable
 from falcon_torch.elastic.member_state import collect, load
 from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup, take
 from falcon_torch.elastic.roster import ENDED, STATE_LOST
@@ -51,7 +51,8 @@ class Group:
 
     Args:
         model: on the CPU, itself or in DistributedDataParallel: the group exchanges its gradients.
-        others: whatever else has ``state_dict`` and ``load_state_dict`` and must be alike on all ranks.
+        others: whatever else has ``state_dict`` and ``load_state_dict`` and must be alike on all ranks. None of them is
+            in DistributedDataParallel: one module holds all that is trained.
         micro_batches: of a step, of all ranks together.
         step: the first to be computed, where the script has loaded a checkpoint. That of the first rank counts.
         timeout_seconds: after which a collective call fails though no process is known to be lost; 30 minutes if it is
@@ -72,9 +73,8 @@ class Group:
         """
         if micro_batches < 1:
             raise ValueError(f"micro_batches={micro_batches}: a step has at least one")
-        if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers())):
-            raise ValueError("groups that change in living processes exchange gradients on CPUs only")
-        wrapper = data_parallel.wrapper(model)
+        check_exchangeable(model)
+        wrapper = data_parallel.wrapper(model, others)
         self._group: ProcessGroup | FixedProcessGroup = take(timeout_seconds)
         if wrapper is None:
             self._gradients = Gradients(model)

@@ -25,6 +25,12 @@ BEFORE = [{"done": 1}, {"done": PER_RANK}, {"done": 2}]
 IN = [{"sums": 0}, {"sums": 2}, {"sums": 4}]  # the count of micro-batches, and four segments of the gradient
 AFTER = [{"after": 1}, {"stepped": 1}, {"after": 1}]
 
+TOO_MANY = (
+    "DistributedDataParallel, which would exchange too: "
+    "let one module hold all that is trained, wrap it, and wrap nothing else"
+)
+SPARSE = "sparse gradients, which the group cannot exchange: make it with sparse=False"
+
 
 def train(folder: Path, losses: list[dict[str, int]], **more: Any) -> Trained:
     logs = folder / "logs"
@@ -109,6 +115,14 @@ def test_buffers_that_the_wrapper_leaves_to_each_rank_stay_its_own(tmp_path: Pat
         ("ignored parameters", "has parameters or buffers that it ignores (0.weight): leave that out"),
         ("two wrappers", "2 modules are in DistributedDataParallel: wrap the whole model once"),
         ("the module alone", "the model is in DistributedDataParallel, which would exchange too: pass that instead"),
+        ("a wrapper in others", f"others[1] is in {TOO_MANY}"),
+        ("a wrapper in a part of others", f"others[0] is in {TOO_MANY}"),
+        ("a wrapper in others of a plain model", f"others[0] is in {TOO_MANY}"),
+        ("another wrapper", f"another module is in {TOO_MANY}"),
+        ("another wrapper that was dropped", "Accepted"),
+        ("a sparse embedding", f"the model's layer module.0 has {SPARSE}"),
+        ("a sparse bag", f"the model's layer module.0 has {SPARSE}"),
+        ("a plain sparse embedding", f"the model has {SPARSE}"),
     ],
 )
 def test_what_the_group_would_not_do_is_refused(case: str, says: str) -> None:

@@ -5,6 +5,7 @@ A model that it takes is trained for two steps; then "Accepted" is printed.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,22 @@ def unwrapped() -> torch.nn.Module:
     return module
 
 
+def not_alone() -> torch.nn.Module:
+    kept.append(wrapped())
+    return wrapped()
+
+
+def after_a_dropped_one() -> torch.nn.Module:
+    gc.disable()  # the cycle is there when the group is made
+    cycle: list[Any] = [wrapped()]
+    cycle.append(cycle)
+    return wrapped()
+
+
+def embedding(kind: type[torch.nn.Embedding | torch.nn.EmbeddingBag]) -> torch.nn.Module:
+    return DistributedDataParallel(torch.nn.Sequential(kind(5, 3, sparse=True), torch.nn.Linear(3, 1)))
+
+
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "a wrapped model": wrapped,
     "a compiled model": lambda: torch.compile(wrapped(), backend="eager"),
@@ -54,11 +71,25 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "ignored parameters": ignoring,
     "two wrappers": twice,
     "the module alone": unwrapped,
+    "a wrapper in others": wrapped,
+    "a wrapper in a part of others": wrapped,
+    "a wrapper in others of a plain model": lambda: torch.nn.Linear(2, 1),
+    "another wrapper": not_alone,
+    "another wrapper that was dropped": after_a_dropped_one,
+    "a sparse embedding": lambda: embedding(torch.nn.Embedding),
+    "a sparse bag": lambda: embedding(torch.nn.EmbeddingBag),
+    "a plain sparse embedding": lambda: torch.nn.Embedding(5, 3, sparse=True),
+}
+OTHERS: dict[str, Callable[[], list[Any]]] = {
+    "a wrapper in others": lambda: [torch.optim.SGD(model.parameters(), lr=0.1), wrapped()],
+    "a wrapper in a part of others": lambda: [torch.nn.Sequential(wrapped())],
+    "a wrapper in others of a plain model": lambda: [wrapped()],
 }
 falcon_torch.elastic.init_process_group()
-model = MODELS[sys.argv[1]]()
+case = sys.argv[1]
+model = MODELS[case]()
 try:
-    group = falcon_torch.elastic.Group(model, micro_batches=2)
+    group = falcon_torch.elastic.Group(model, *OTHERS.get(case, list)(), micro_batches=2)
 except ValueError as error:
     print(error)
 else:
