@@ -1,9 +1,9 @@
 """What hashing results of all-reduces costs: ``python -m benchmarks.shim.verification``.
 
-*Speed*: bytes hashed a second of CPU time, beside reading the same buffer, in turns in one process (``hash_bench``).
-*Share*: a DDP job on Gloo whose every all-reduce is verified; its rings say how long the hashes took, the all-reduces
-themselves, and the iterations. Of one call in N the share is an N-th. At last, what a call costs that is not hashed,
-around a stand-in for Gloo that returns at once.
+*Speed*: bytes hashed in a second of CPU time, and bytes read from the same buffer, in turns in one process
+(``hash_bench``). *Share*: a DDP job on Gloo in which each all-reduce is verified; its rings say how long the hashes,
+the all-reduces themselves and the iterations took. If one call in N is verified, the share is an N-th. *Unhashed*: the
+cost of a call that is not hashed, around a stand-in for Gloo that returns at once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def share() -> None:
 
 
 def unhashed() -> None:
-    """Compare calls while nothing is asked for, and calls of which hardly any is chosen."""
+    """Compare calls while no result is to be hashed with calls while one in a million is."""
     figures: dict[int, list[float]] = {0: [], 1_000_000: []}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for _ in range(ROUNDS):

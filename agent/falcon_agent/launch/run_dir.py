@@ -244,7 +244,7 @@ class RunDir:
     def sample(self, every: int, cycle_calls: int, verify_every: int = 0) -> None:
         """Ask for device times of one cycle in ``every``, of ``cycle_calls`` calls each.
 
-        ``verify_every``: of how many all-reduces one has its result hashed; 0: none.
+        ``verify_every``: one in so many all-reduces has its result hashed; 0: none.
 
         The file is written in place, since ranks have it mapped.
         """

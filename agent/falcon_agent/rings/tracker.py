@@ -112,7 +112,7 @@ class Tracker:
         self._turns: dict[str, _Turn] = {}
         self._lives = dict(self._memory.lives)  # by rank
         self.detection = Detection()
-        self.verify_every = 0  # of so many all-reduces one has its result hashed; 0: none
+        self.verify_every = 0  # one in so many all-reduces has its result hashed; 0: none
 
     def poll(self, own: Iterable[str] | None) -> bool:
         """Drain every ring. Return whether anything has changed that is news at once.
@@ -259,7 +259,7 @@ class Tracker:
         return {headers[name].rank: times for name, times in made.items() if name in headers}
 
     def results(self, generation: int) -> list[RankResults]:
-        """Return the hashes of what all-reduces returned, by rank, where results are verified."""
+        """Return the digests of each rank's all-reduce results, by ascending rank, where results are verified."""
         found = self.followed(generation)
         reports = (found[rank].results.report(found[rank].life) for rank in sorted(found))
         return [each for each in reports if each is not None]
@@ -347,7 +347,7 @@ class Tracker:
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
 
     def _life(self, name: str, header: RingHeader) -> int:
-        """Return which process of its rank a ring is of: an agent that restarts must not take a later for the first."""
+        """Return which process of its rank writes a ring, from 1; an agent that restarts goes on with the count."""
         last = self._lives.get(header.rank)
         if last is None or not last.ring.startswith(f"g{header.generation}-"):
             last = Life(name, 1)

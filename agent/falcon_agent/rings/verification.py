@@ -42,7 +42,7 @@ class Results:
     ) -> None:
         """Take records of any kind, in ring order: [n], dtype RECORD_DTYPE.
 
-        ``every``: of how many calls one is to be verified; 0: none. ``lost``: records before these are missing, so that
+        ``every``: one in so many calls is to be verified; 0: none. ``lost``: records before these are missing, so that
         a sum would lack calls.
         """
         for descriptor in records[records["kind"] == Kind.DESCRIPTOR]:
@@ -59,7 +59,7 @@ class Results:
                 self._add(record)
 
     def report(self, life: int) -> RankResults | None:
-        """Return what there is to report; None if there is nothing."""
+        """Return the newest digests; None if there are none. ``life``: which process of its rank this is, from 1."""
         if not self._certain:
             return None
         digests = [each for width, of_width in self._digests.items() for each in _newest(of_width, width)]
@@ -75,7 +75,7 @@ class Results:
         if shape.comm & _OTHER_IDS or not self._has_all_ranks(shape):
             return
         self._meet(shape.comm)
-        # What comes after it is another one: in an elastic job, a group that newcomers join as their first.
+        # The next such communicator is the second of this process, and in an elastic job a newcomer's first.
         if int(descriptor["flags"]) & Flag.ENDED:
             self._certain = False
 

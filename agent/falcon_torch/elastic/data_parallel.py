@@ -1,9 +1,9 @@
 """Find DistributedDataParallel around a model, and silence it: the group exchanges what it would have exchanged.
 
-Its reducer makes collective calls inside forward and backward passes, in place of its own buckets: the state of the
-model when it verifies it, the order of the buckets after the first pass, buffers, the map of unused parameters, the
-gradients. None of them can be given up when a member is lost, and all members have to make the same number of them. So
-the wrapper's forward pass is replaced by its module's, which makes none, and its ``no_sync`` has nothing to do.
+Its reducer makes collective calls inside forward and backward passes: for the order of its buckets after the first
+pass, buffers, the map of unused parameters, and the gradients. None of these calls can be given up when a member is
+lost, and all members have to make the same number of them. So the wrapper's forward pass is replaced by its module's,
+which makes no such call, and its ``no_sync`` has nothing to do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def wrapper(model: torch.nn.Module, others: Sequence[Any] = ()) -> DistributedDa
 
     ``others``: what else belongs to the training's state.
 
-    Raises ValueError for one that the group cannot stand in for, that is around the model, or that wraps anything else.
+    Raises ValueError for a wrapper whose work the group cannot do, for one around the model, and for any second one.
     """
     found = _wrappers_in(model)
     if len(found) > 1:
@@ -44,7 +44,7 @@ def _wrappers_in(model: torch.nn.Module) -> List[DistributedDataParallel]:
 
 def _foreign(model: torch.nn.Module, found: Sequence[DistributedDataParallel]) -> str:
     """Return what is wrong with this process's wrappers that are not in the model; "": nothing."""
-    # A wrapper takes a process group. Without one, a newcomer need not spend its time on looking for it.
+    # Without a process group there is no wrapper, and a newcomer need not spend time on the search.
     if not dist.is_initialized() or not _foreign_to(model, found, _living()):
         return ""
     # The script may have dropped it, in a cycle of references that was not yet collected.
@@ -61,7 +61,7 @@ def _foreign_to(
     model: torch.nn.Module, found: Sequence[DistributedDataParallel], living: Sequence[DistributedDataParallel]
 ) -> str:
     if any(getattr(each, "module", None) is model for each in living):
-        return "the model is in DistributedDataParallel, which would exchange too: pass that instead"
+        return "the model is in DistributedDataParallel, which would exchange too: pass the wrapper"
     # A group before this one may have silenced its wrapper.
     if any(each not in found and "forward" not in vars(each) for each in living):
         return f"another module is in DistributedDataParallel, {_REMEDY}"
@@ -87,7 +87,7 @@ def keeps_buffers_alike(model: DistributedDataParallel) -> bool:
 
 def silence(model: DistributedDataParallel) -> None:
     """Let the wrapper make no collective call any more."""
-    # Without its own forward pass the wrapper's hooks expect no backward pass, in a static graph neither.
+    # Without its own forward pass the wrapper's hooks expect no backward pass, not even in a static graph.
     model.forward = model.module.__call__
-    # The hooks of the reducer for compiled backward passes ask for this alone.
+    # The reducer's hooks for compiled backward passes check only this.
     model.require_backward_grad_sync = False

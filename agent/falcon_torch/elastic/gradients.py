@@ -36,8 +36,8 @@ class Gradients:
         """Divide the parameters into segments.
 
         Args:
-            divisor: of each gradient.
-            buffers: whether the first member's buffers are those of all after each step.
+            divisor: what each gradient is divided by.
+            buffers: whether all members get the first member's buffers after each step.
         """
         self._divisor = divisor
         self._model = model
@@ -117,7 +117,7 @@ class Gradients:
     def _commit_buffers(self, values: torch.Tensor) -> None:
         with torch.no_grad():
             for buffer, part in self._parts_of_buffers(values):
-                # A part may begin where no number of this type can: its clone does not.
+                # A part may not be aligned for this type: its clone is.
                 buffer.copy_(part.clone().view(buffer.dtype).view_as(buffer))
 
 

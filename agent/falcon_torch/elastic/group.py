@@ -13,7 +13,7 @@ whatever the number of ranks, and each number is in it once. Without the launche
 is that of the environment, and a lost rank is an error, as in any other program.
 
 A model in DistributedDataParallel keeps its meaning: the sums are divided by the ranks of the whole job, however many
-of them are there, and the first member's buffers are those of all after each step. Its own exchange is silent. The
+of them are there, and the first member's buffers are those of all after each step. It exchanges nothing itself. The
 script calls ``falcon_torch.elastic.init_process_group()`` in place of PyTorch's before it wraps the model.
 
 A newcomer runs the same script. It gets the state of the first object to the last from a member when it makes the
@@ -50,9 +50,9 @@ class Group:
     """This rank's part in the training. All processes make it at the same place of their program.
 
     Args:
-        model: on the CPU, itself or in DistributedDataParallel: the group exchanges its gradients.
-        others: whatever else has ``state_dict`` and ``load_state_dict`` and must be alike on all ranks. None of them is
-            in DistributedDataParallel: one module holds all that is trained.
+        model: on the CPU, plain or in DistributedDataParallel: the group exchanges its gradients.
+        others: whatever else has ``state_dict`` and ``load_state_dict`` and must be alike on all ranks. None may be in
+            DistributedDataParallel: let one module hold all that is trained.
         micro_batches: of a step, of all ranks together.
         step: the first to be computed, where the script has loaded a checkpoint. That of the first rank counts.
         timeout_seconds: after which a collective call fails though no process is known to be lost; 30 minutes if it is

@@ -47,7 +47,7 @@ class FixedProcessGroup:
 
     @staticmethod
     def begin_alone() -> None:
-        """Make a group of this process, where there is none. A model's wrapper takes no other answer."""
+        """Make a group of this process alone, if there is none: DistributedDataParallel needs one."""
         if not dist.is_initialized():
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
@@ -172,7 +172,7 @@ def init_process_group(timeout_seconds: float = TIMEOUT_SECONDS) -> None:
     if is_elastic():
         group = ProcessGroup(timeout_seconds)
     elif dist.is_initialized():
-        raise RuntimeError("there is a default process group: leave this call, or the other, out")
+        raise RuntimeError("there is a default process group already: remove this call, or the call that made it")
     else:
         group = FixedProcessGroup()
     group.begin_alone()
@@ -180,9 +180,9 @@ def init_process_group(timeout_seconds: float = TIMEOUT_SECONDS) -> None:
 
 
 def take(timeout_seconds: float | None) -> ProcessGroup | FixedProcessGroup:
-    """Return what ``init_process_group`` has made, or make it. Its time-out holds then.
+    """Return the group that ``init_process_group`` has made, with its time-out; if it has made none, make one.
 
-    Raises ValueError for another time-out.
+    Raises ValueError where a time-out is given for a group that is made already.
     """
     if _begun:
         if timeout_seconds is not None:

@@ -21,7 +21,7 @@ _SHOULD_NOT: Final = re.compile(
     rb"(?:Un(?:healthy|\w+able)|Not(?:Ready|Healthy|Available|\w+le)|\w*(?:Memory|Battery|Retry))$"
 )
 _WITHOUT: Final = re.compile(rb"^\s*(\w*?)(?:Has)?No([A-Z]\w+)=(True|False)\b")  # "KernelHasNoDeadlock" should hold
-# A sample in the form of Prometheus. A name of something good is 0 where it is missing.
+# A sample in the form of Prometheus. A metric of something good is 0 where that is missing.
 _ZERO_SAMPLE: Final = re.compile(rb"\s*(\w+)\{[^{}\n]{0,2000}\} 0(?:\.0+)?(?: \d{10,16})?\s*")
 _GOOD: Final = re.compile(
     rb"(?:\w*_)?(?:up|ready|healthy|health|present|available|alive|active|connected|ok|success|status|state|speed|power"

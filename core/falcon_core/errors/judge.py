@@ -176,7 +176,7 @@ class Judge:
 def _may_follow(known: ErrorClass, finding: Finding | None) -> bool:
     """Check whether a program's words may have a class by likeness.
 
-    Alone it fails no job. It costs a node only where the rules found no more than that something failed.
+    By likeness alone no job fails, and a node is left only where the rules found no more than that something failed.
     """
     found = finding.error_class if finding is not None else None
     says_more = found is not None and not found.vague

@@ -1,7 +1,7 @@
 """Read the numbers in a report on a node: counters that are 0, parts that are all there, and parts that are missing.
 
 Patterns of words cannot compare numbers. Monitors print all their counters, so that "ecc_errors: 0" has the words of a
-fault, as "expected 8 GPUs, found 8" has; and "31 of 32 adapters present" has none of them.
+fault, and so has "expected 8 GPUs, found 8"; but "31 of 32 adapters present" has none of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNT: Final = (
     rb"counts?|counters?|totals?|rate|number|sum|events?|packets?|frames?|bits?|pages?|rows?|symbols?|messages?"
     rb"|state|status|detected|found|seen|reported|logged"
 )
-_NONE: Final = rb"(?:false|none|no|n/a|null|nil)[\"']?(?=\s*(?:$|[,;|)}\]]))"  # "error: no space left" goes on
+_NONE: Final = rb"(?:false|none|no|n/a|null|nil)[\"']?(?=\s*(?:$|[,;|)}\]]))"  # not the "no" of "error: no space left"
 # A counter's name, maybe with words joined to it, and its value. "error GPU 0" and "error 0x0" are none: behind a
 # part's name stands the part's number.
 _ZERO: Final = re.compile(
@@ -65,7 +65,7 @@ def without_zeros(line: bytes) -> bytes:
 
 
 def without_expected(line: bytes) -> bytes:
-    """Return the line without each number in it that is as expected, and without the words up to the expected one."""
+    """Return the line without each number that equals the expected number, and without the words that join the two."""
     for pattern, _ in _PAIRS:
         line = pattern.sub(lambda pair: b"" if _equal(pair) else pair[0], line)
     return line

@@ -28,7 +28,7 @@ from falcon_core.recovery.probe import probe_controller
 from falcon_core.recovery.repairs import restart_budget
 
 replace = msgspec.structs.replace
-# What a restart is taken to cost before the job has measured one, in seconds, by what restarts the ranks.
+# The cost [s] of a restart as long as the job has not measured one, by the type of the action that restarts the ranks.
 _DEFAULT_PRICES: Final = {
     restart_budget.TYPE: restart_budget.DEFAULT_OVERHEAD_SECONDS,
     **{facts.name: facts.default_seconds for facts in STRATEGY_TYPES if facts.restarts},

@@ -185,11 +185,10 @@ class AnomaliesSpec(ApiStruct, frozen=True, kw_only=True):
     done once within spec.recovery.window. It needs spec.checkpoint.memory, and spec.mitigation.mode Enforce."""
 
     verify_every: Annotated[int, schema(minimum=0, maximum=1_000_000)] = 0
-    """Of so many all-reduces of all ranks the result of one is compared between the ranks: all must have the same
-    bytes. It works for Gloo on CPUs, in jobs whose processes have one group of all ranks (plain data parallelism);
-    NCCL's results lie in the devices' memory and are not read. A rank whose result differs is named
-    (SilentDataCorruption), and nothing is done about it. 0 (the default): no result is compared. It needs a
-    spec.mitigation.mode other than Off."""
+    """The result of one in so many all-reduces is compared between all ranks, which must have the same bytes. It works
+    for Gloo on CPUs, in jobs whose processes have one group of all ranks (plain data parallelism); NCCL's results lie
+    in the devices' memory and are not read. A rank whose result differs is named (SilentDataCorruption), and nothing is
+    done about it. 0 (the default): no result is compared. It needs a spec.mitigation.mode other than Off."""
 
 
 class PreflightSpec(ApiStruct, frozen=True, kw_only=True):

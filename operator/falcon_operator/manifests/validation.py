@@ -161,7 +161,7 @@ def _verification(job: TrainingJob) -> Iterator[Problem]:
     if job.spec.anomalies.verify_every and job.spec.mitigation.mode == "Off":
         yield Problem(
             field="spec.anomalies.verifyEvery",
-            message="with spec.mitigation.mode Off no call of the ranks is seen, so that no result can be compared",
+            message="with spec.mitigation.mode Off Falcon sees no call of the ranks, so that no result can be compared",
             remedy="set spec.mitigation.mode to Observe or Enforce, or remove the field",
         )
 

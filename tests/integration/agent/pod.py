@@ -162,7 +162,7 @@ class Pod:
         """Publish the operator's plan.
 
         ``port``: where the ranks meet, None: any; ``next_port``: the next ones; ``smoke``: the number of a smoke test;
-        ``verify_every``: of so many all-reduces the result of one is compared.
+        ``verify_every``: the result of one in so many all-reduces is compared.
         """
         plan = Plan(
             epoch=1,

@@ -114,7 +114,7 @@ def test_buffers_that_the_wrapper_leaves_to_each_rank_stay_its_own(tmp_path: Pat
         ("a hook", "has a communication hook: leave that out"),
         ("ignored parameters", "has parameters or buffers that it ignores (0.weight): leave that out"),
         ("two wrappers", "2 modules are in DistributedDataParallel: wrap the whole model once"),
-        ("the module alone", "the model is in DistributedDataParallel, which would exchange too: pass that instead"),
+        ("the module alone", "the model is in DistributedDataParallel, which would exchange too: pass the wrapper"),
         ("a wrapper in others", f"others[1] is in {TOO_MANY}"),
         ("a wrapper in a part of others", f"others[0] is in {TOO_MANY}"),
         ("a wrapper in others of a plain model", f"others[0] is in {TOO_MANY}"),

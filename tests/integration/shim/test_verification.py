@@ -1,4 +1,4 @@
-"""Results of real all-reduces, compared between the ranks: one that Gloo received wrong is found and its rank named."""
+"""Results of real all-reduces, compared between ranks: a spoilt one is found, and the rank that differs is named."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from falcon_core.recovery.model.state import RecoveryState, measured_times, with
 def step(state: RecoveryState, now: float, defaults: Mapping[str, float]) -> RecoveryState:
     """Return the state with its prices as of today.
 
-    ``defaults``: what each action that can be measured is taken to cost before it was measured, in seconds, by type.
+    ``defaults``: the cost [s] of each action as long as the job has not measured it, by the action's type.
     """
     for strategy in state.habits.measured:
         state = _timed(state, strategy, now)

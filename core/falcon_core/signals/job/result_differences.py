@@ -32,7 +32,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Calls(NamedTuple):
-    """Which calls a digest is of, in words that all ranks share; their processes are the ``life``-th of their ranks."""
+    """Which calls a digest is of, in terms that all ranks share, in the ``life``-th process of each rank."""
 
     life: int
     every: int

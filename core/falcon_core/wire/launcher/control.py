@@ -14,7 +14,7 @@ Layout (native endian, CONTROL_BYTES long)::
     56  u32  entries       of the table
     60  u32  sample_every  track mode: device events in one cycle of so many; 0 none
     64  u32  cycle_calls   device calls in a cycle
-    68  u32  verify_every  of so many all-reduces one has its result hashed (``ring.is_verified``); 0 none
+    68  u32  verify_every  one in so many all-reduces has its result hashed (``ring.is_verified``); 0 none
     HEADER_BYTES: entries of ENTRY_BYTES: u64 key (ring.counter_key), u64 target (calls entered), u32 pid of the rank,
                   u32 and u64 zero
 

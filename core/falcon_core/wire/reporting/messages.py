@@ -90,7 +90,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     imports_of: str = ""  # uid of the pod whose agent is to report what its ranks import; "": none
     detection: Detection = Detection()
     errors: str = ""  # what is laid over the shipped table of error classes (``errors.judge.ErrorRules``)
-    verify_every: int = 0  # of so many all-reduces the results are compared; 0: of none
+    verify_every: int = 0  # the result of one in so many all-reduces is compared; 0: of none
     metrics: list[OutputMetric] = []  # numbers of the output that the job names itself
 
 

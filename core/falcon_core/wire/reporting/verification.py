@@ -1,8 +1,9 @@
 """Define how an agent reports the hashes of all-reduce results, which are equal on all members of a communicator.
 
-A digest stands for one verified call, or for all of them among ``width`` turns of the sampling. So a report is bounded
-however many calls are verified, and no verified call is left out as long as reports come. A digest of several calls is
-a sum that does not depend on their order, with another such sum that says which calls are in it.
+A turn of the sampling is ``every`` calls in a row, one of which is verified. A digest stands for one verified call, or
+for all verified calls of ``width`` turns. So a report is bounded however many calls are verified, and no verified call
+is left out as long as reports come. A digest of several calls is a sum that does not depend on their order, with
+another such sum that says which calls are in it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Digest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     width: _Small  # 1: of a single call
     first: _Small  # number of the first call in it
     calls: _Small
-    numbers: _Count  # the same for the same calls, and another for others
+    numbers: _Count  # digest of the calls' numbers: equal only for the same calls
     value: _Count
 
 
@@ -37,7 +38,7 @@ class RankResults(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     rank: _Known
     life: _Small  # from 1: which process of this rank, in this generation, as far as its agents know
-    every: _Small  # of so many calls one is verified
+    every: _Small  # one in so many calls is verified
     size: _Small  # ranks of the communicator
     digests: Annotated[list[Digest], Meta(max_length=MAX_DIGESTS)] = []
 

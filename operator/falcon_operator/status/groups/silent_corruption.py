@@ -1,7 +1,7 @@
 """Describe ranks whose result of an all-reduce is not that of the other ranks (``spec.anomalies.verifyEvery``).
 
-A diagnosis stays until its generation ends: what a rank made of the wrong result stays wrong, too. None is a reason for
-a repair (``docs/adr/0173``).
+A diagnosis stays until its generation ends: what a rank computed from the wrong result stays wrong, too. No diagnosis
+is a reason for a repair (``docs/adr/0173``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAUSE: Final = Cause.SILENT_CORRUPTION.value
 ERROR_CLASS: Final = "SilentDataCorruption"
 MOST: Final = 4  # diagnoses of one generation
 _NEXT: Final = (
-    "Falcon repairs nothing because of a result: the ranks may have different parameters since that call, so begin"
+    "Falcon repairs nothing because of a result: the ranks may have had different parameters since that call, so begin"
     " again from a checkpoint before it; test memory and network of {where}"
 )
 _NAMED: Final = "this node, and of its neighbours in rank order, through which Gloo passes results on"
@@ -31,7 +31,7 @@ _UNNAMED: Final = "the nodes of these ranks"
 
 
 def silent_corruption(view: View) -> list[DiagnosisStatus]:
-    """Return the diagnoses of results that differ, the first that was found first."""
+    """Return the diagnoses of results that differ, in the order in which they were found."""
     prefix = _prefix(view)
     shown = [note for note in view.snap.job.status.diagnoses if note.cause == CAUSE and note.id.startswith(prefix)]
     if view.unheard and view.blind_since is None:
@@ -63,10 +63,10 @@ def _note(view: View, found: Difference) -> DiagnosisStatus:
     at = f"call {found.first}" if found.calls == 1 else f"one of {found.calls} calls from call {found.first} on"
     if found.ranks:
         who = _ranks(found.ranks)
-        why = f"{who}: the result of an all-reduce differs from that of the other ranks (all ranks, {at})"
-        evidence = f"{size - len(ranks)} of {size} ranks have the same bytes, {who} others"
+        why = f"{who}: the result of an all-reduce differs from that of the other ranks (group of all ranks, {at})"
+        evidence = f"{size - len(ranks)} of {size} ranks have the same bytes, unlike {who}"
     else:
-        why = f"the result of an all-reduce is not the same on {_ranks(ranks)} (all ranks, {at})"
+        why = f"the result of an all-reduce is not the same on {_ranks(ranks)} (group of all ranks, {at})"
         evidence = f"no majority of {size} ranks has the same bytes: it is not known who is right"
     place = view.intent.membership.members[ranks[0] // view.snap.job.spec.procs_per_replica]
     named, every = len(found.ranks) == 1, view.snap.job.spec.anomalies.verify_every
