@@ -59,8 +59,6 @@ PYTHON_DIRS := core operator agent cli dev tests examples benchmarks evaluation
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent:cli
 
-UNIT_LOG := $(shell mktemp -u)
-
 .PHONY: lint format types test test-one test-unit test-integration test-slow test-gpu test-e2e test-e2e-long test-soak
 lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, vermin, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose, imports of the tests that need a cluster or a GPU
 	@ruff check -q $(PYTHON_DIRS)
@@ -115,14 +113,7 @@ test-e2e-long: venv cluster-up images ## what takes minutes a test and is shown 
 test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
 	@pytest tests/e2e -m soak --timeout 2400
 
-# Most of the integration tests' time is spent in waiting. The unit tests run in that time: a process of the idle class
-# gives its core away as soon as another one wants it, so that the tests of real processes hardly notice them (ADR 176).
-test: lint types shim-test gateway-test ## everything that needs no cluster: unit tests in the time that integration tests wait
-	@pytest -q $$(grep -rl --include='*.py' 'mark\.clock' tests/unit)
-	@$(MAKE) test-integration & integration=$$!; \
-	chrt --idle 0 pytest tests/unit tests/stories -m "not slow and not clock" -n 2 --timeout 3600 >$(UNIT_LOG) 2>&1 && unit=0 || unit=$$?; \
-	wait $$integration && rest=0 || rest=$$?; \
-	cat $(UNIT_LOG); rm $(UNIT_LOG); exit $$((unit | rest))
+test: lint types test-unit test-integration ## everything that needs no cluster
 
 .PHONY: plugin
 plugin: venv ## the kubectl plugin's archive and manifest for Krew, into dist/ (URI=… from where Krew fetches it)

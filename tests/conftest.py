@@ -24,7 +24,6 @@ _FAILED = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes long, and others show the most of it; `make test-slow`")
-    config.addinivalue_line("markers", "clock: a unit test of real time, which is not run in the idle class")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,3 +74,9 @@ def difference(expected: Tree, found: Tree) -> str:
 
 def _short(entry: str | bytes | None) -> str:
     return f"{entry[:40]!r} of {len(entry)}" if isinstance(entry, bytes) else str(entry)
+
+
+def names_below(folder: Path) -> Iterator[str]:
+    """Yield the path of each file and folder below a folder, also while others write and delete there."""
+    for top, folders, files in os.walk(folder):  # which passes over a folder that has gone
+        yield from (str(Path(top, name).relative_to(folder)) for name in (*folders, *files))

@@ -11,7 +11,6 @@ import pytest
 from falcon_agent.launch import notify as module
 from falcon_agent.launch.notify import POLL_SECONDS, News
 
-pytestmark = pytest.mark.clock
 LONG = 30.0
 
 
