@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from falcon_core.errors.judge import shipped_judge
+from falcon_core.errors.table import Source
+
 DATA = Path(__file__).parents[2] / "data" / "errors"
 BENIGN = "Benign"
 
@@ -17,6 +20,12 @@ def labelled(name: str) -> list[tuple[str, str]]:
         elif line and not line.startswith("# "):
             found.append((error_class, line))
     return found
+
+
+def class_of(line: str, source: Source | None = None) -> str:
+    """Return the class that the rules give a line; "" for none."""
+    finding = shipped_judge().classifier.line(line, source)
+    return finding.name if finding is not None else ""
 
 
 def corpus() -> list[tuple[str, str]]:

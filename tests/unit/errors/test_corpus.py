@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.table import Source, shipped
 from falcon_core.model import Severity
-from tests.unit.errors.lines import BENIGN, corpus, labelled
+from tests.unit.errors.lines import BENIGN, class_of, corpus, labelled
 
 KNOWN_WRONG = {"[W1105 TCPStore.cpp:138] [c10d] recvValue failed on SocketImpl(fd=5): failed to recv, got 0 bytes"}
 CORPUS = corpus()
@@ -15,8 +14,7 @@ PREFIXES = ("", "[rank3]: ", "[default0]:", "2026-11-20T12:04:10.123456789Z ", "
 
 
 def named(line: str, source: Source | None = None) -> str:
-    finding = shipped_judge().classifier.line(line, source)
-    return finding.name if finding is not None else BENIGN
+    return class_of(line, source) or BENIGN
 
 
 def test_the_corpus_is_large_and_names_every_class() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.quantities import FEWER, LESS, with_shortfall, without_zeros
 from falcon_core.errors.table import Source
+from tests.unit.errors.lines import class_of
 
 
 def named(line: str) -> str:
-    finding = shipped_judge().classifier.line(line, Source.CONDITION)
-    return finding.name if finding is not None else ""
+    return class_of(line, Source.CONDITION)
 
 
 @pytest.mark.parametrize(
