@@ -1,7 +1,8 @@
 """Read the forms in which a condition of a node is printed: which fault it names, and whether the node has it.
 
-``kubectl``, controllers and log collectors print the fields of a condition: "type=GPULost status=False reason=AllThere"
-or the same in JSON. Rules read "GPULost=False: AllThere", and a fault that is False is none.
+``kubectl``, controllers and log collectors print the fields of a condition: "type=GPULost status=False reason=AllHere",
+the same in JSON, or as a row, "GPULost  False  AllHere". Rules read "GPULost=False: AllHere". A fault that is False is
+none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from typing import Final
 
 _TYPE: Final = re.compile(rb"[\"']?\b(?i:type|condition)[\"']?\s*[=:]\s*[\"']?([A-Z]\w{2,80})\b[\"']?[,;]?\s*")
 _STATUS: Final = re.compile(rb"[\"']?\b(?i:status)[\"']?\s*[=:]\s*[\"']?(True|False|Unknown)\b[\"']?[,;]?\s*")
+# A row of `kubectl describe node`, and what the node-problem-detector logs. "Warning", "Normal" begin Events.
+_ROW: Final = re.compile(
+    rb"^(?:.{0,200}?\b[Cc]ondition )?([A-Z]\w{2,80})(?: +| (?:is|is now|changed to|set to):? ?|: ?)"
+    rb"(True|False|Unknown)\b[,:;]? *"
+)
 _FALSE: Final = re.compile(rb"\s*([A-Z]\w{2,80})=False\b")
 # What should hold ("…Ready", "…Healthy", "…Available"), so that False is a fault.
 _SHOULD_HOLD: Final = re.compile(
@@ -43,7 +49,7 @@ def _fault(named: re.Match[bytes]) -> bytes:
 def _with_fields_joined(line: bytes) -> bytes:
     kind, status = _TYPE.search(line), _STATUS.search(line)
     if kind is None or status is None:
-        return line
+        return _ROW.sub(rb"\1=\2: ", line, count=1)
     rest = line
     for found in sorted((kind, status), key=lambda each: each.start(), reverse=True):
         rest = rest[: found.start()] + rest[found.end() :]

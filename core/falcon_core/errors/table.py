@@ -31,6 +31,7 @@ MOST_RULES: Final = 500
 # The shipped rules, in their order: hardware before the exception that reports it, causes before their consequences.
 RULE_FILES: Final = (
     "python",
+    "reports",
     "nvidia",
     "accelerators",
     "jax",
