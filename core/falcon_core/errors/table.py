@@ -41,6 +41,7 @@ RULE_FILES: Final = (
     "monitors",
     "node",
     "drivers",
+    "libraries",
     "memory",
     "cluster",
     "cuda",

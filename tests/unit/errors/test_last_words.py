@@ -178,6 +178,33 @@ def test_a_log_that_cannot_be_written_tells_of_a_full_disk() -> None:
     assert shipped_judge().last_words(f"{words}TypeError: not all arguments converted").error_class == ""
 
 
+def test_a_traceback_that_a_logger_writes_as_information_is_no_end() -> None:
+    rest = 'Traceback (most recent call last):\n  File "/a/rows.py", line 9, in encode\nrows.TooLong: 40121 tokens\n'
+    assert shipped_judge().last_words(f"[INFO:rows] {rest}step 7").text == "step 7"
+    assert shipped_judge().last_words(f"[ERROR:rows] {rest}step 7").text != "step 7"
+    assert shipped_judge().last_words(f"{rest}step 7").text.startswith("rows.TooLong: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("distributed.nanny - WARNING - Worker process 771 was killed by signal 9", "ProcessKilled"),
+        ("distributed.nanny - WARNING - Worker exceeded 95% memory budget. Restarting", "HostOutOfMemory"),
+        ("HorovodAllreduce_grads_7_0 [missing ranks: 4]", "NcclTimeout"),
+        (
+            "%3|17634388.419|ERROR|rdkafka#producer-1| [thrd:app]: rdkafka#producer-1: 5/5 brokers are down",
+            "StorageUnavailable",
+        ),
+        ("soundfile.LibsndfileError: Error opening 'a.wav': Format not recognised.", "CorruptFile"),
+        ("google.api_core.exceptions.NotFound: GET: No such object: ckpt/run7/meta", "StorageDenied"),
+    ],
+)
+def test_what_a_library_may_mend_counts_only_where_the_process_has_ended(said: str, name: str) -> None:
+    assert shipped_judge().last_words(said).error_class == name
+    finding = shipped_judge().classifier.line(said, Source.OUTPUT)
+    assert finding is None or finding.name != name
+
+
 def test_a_scrap_of_a_long_line_is_not_judged_without_the_words_before_it() -> None:
     line = "RuntimeError: " + "x" * 284 + " of node nic not found"
     assert shipped_judge().last_words(line).error_class != "NicLost"
