@@ -59,7 +59,7 @@ def part_one() -> list[Labelled]:
 
 
 def taught() -> list[Labelled]:
-    """Return the lines that the model of likeness learns from besides part one; no rule was written from them."""
+    """Return the lines that the model of likeness learns from besides part one; rules were written from few."""
     return [each for path in sorted(TAUGHT.glob("*.jsonl")) for each in _objects(path)]
 
 
