@@ -27,7 +27,7 @@ MOST_EXIT_CODES: Final = 16  # of one rule
 MOST_PATTERN_CHARACTERS: Final = 200  # of a job's rule
 MOST_REMEDY_CHARACTERS: Final = 200  # likewise
 MOST_SHIPPED_CHARACTERS: Final = 2000  # of the table's and the platform's patterns
-MOST_RULES: Final = 500
+MOST_RULES: Final = 1000
 # The shipped rules, in their order: hardware before the exception that reports it, causes before their consequences.
 RULE_FILES: Final = (
     "python",
