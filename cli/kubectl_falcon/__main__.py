@@ -23,6 +23,7 @@ from falcon_core.text import clean
 from kubectl_falcon import bundle, checks, objects, suspension
 from kubectl_falcon.explain import explain
 from kubectl_falcon.kubectl import JOBS, RUNS, Kubectl, Scope, find_job
+from kubectl_falcon.series import models as learned
 from kubectl_falcon.series import page as series_page
 from kubectl_falcon.series import request
 from kubectl_falcon.timeline import Sample, Timeline, timeline
@@ -180,6 +181,12 @@ def _check_metrics(kubectl: Kubectl, options: argparse.Namespace) -> int:
     return EXIT_SLOW if any(row.verdict for row in found.rows) else 0
 
 
+def _anomalies(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    width = _width() if sys.stdout.isatty() else None
+    print(learned.models(kubectl, options.falcon_namespace, options.job, width))
+    return 0
+
+
 def _suspend(kubectl: Kubectl, options: argparse.Namespace) -> int:
     text, as_wished = suspension.set_suspended(kubectl, options.job, options.command == "suspend")
     print(textwrap.fill(text, _width(), break_on_hyphens=False))
@@ -214,6 +221,11 @@ def _duration(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _add_falcon_namespace(to: argparse.ArgumentParser) -> None:
+    text = "of the operator (default: %(default)s)"
+    to.add_argument("--falcon-namespace", type=_job_name, default="falcon-system", help=text)
+
+
 def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("-n", "--namespace", type=_job_name, help="default: that of the context")
@@ -246,9 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     every.add_argument("-w", "--watch", action="store_true", help="refresh until interrupted")
     report = job_command("export", _export, "all that a bug report needs, without secrets, as one archive")
     report.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="such as bundle.tar.gz")
-    report.add_argument(
-        "--falcon-namespace", type=_job_name, default="falcon-system", help="of the operator (default: %(default)s)"
-    )
+    _add_falcon_namespace(report)
     now = job_command("check", _check, "measure a job's machines and links now, while all ranks pause for a second")
     now.add_argument(
         "--wait",
@@ -274,6 +284,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="with --metrics: draw the heat maps there as well (needs falcon-training[plot])",
     )
+    odd = command("anomalies", _anomalies, "what the anomaly service has learned, by kind of job")
+    odd.add_argument("job", type=_job_name, nargs="?", help="name of a TrainingJob: show the limits of its kind")
+    odd.add_argument("--models", action="store_true", required=True, help="show versions and limits")
+    _add_falcon_namespace(odd)
     job_command("suspend", _suspend, "end a job's ranks and delete its pods; the job stays (spec.suspend)")
     job_command("resume", _suspend, "start a suspended job again, in new pods")
     return made

@@ -9,7 +9,7 @@ begins with an empty board.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -18,11 +18,15 @@ import structlog
 
 from falcon_anomaly import judge
 from falcon_anomaly import overview as overviews
-from falcon_anomaly.detectors.peers import Usual
+from falcon_anomaly.detectors.peers import LONG_HISTORY, Limit, Usual
 from falcon_anomaly.inbox import FRAME_BYTES, Arrival
+from falcon_anomaly.learning.library import Library
+from falcon_anomaly.learning.probation import Probation
+from falcon_anomaly.learning.reach import EACH_WINDOWS, reaches
 from falcon_anomaly.series import board
 from falcon_anomaly.series.board import Board
 from falcon_core.wire import verdicts as wire
+from falcon_core.wire.lessons import Learned, Lesson
 from falcon_core.wire.overview import Overview
 from falcon_core.wire.series import CONTAINER, WINDOW_SECONDS, Chunk, Phase, SeriesFormatError, decode_chunk
 
@@ -39,6 +43,9 @@ _OF_RANKS_TOO: Final = frozenset({"cpu"})  # metrics that a container has, and e
 LOOK_SECONDS: Final = 10.0
 OVERVIEW_SECONDS: Final = 2.0  # of CPU time for an overview: metrics that do not fit are not compared
 BUDGET_SECONDS: Final = 1.0  # of CPU time for looks at all jobs in ``LOOK_SECONDS``: a tenth of a core
+MEASURE_SECONDS: Final = EACH_WINDOWS * WINDOW_SECONDS  # between two measurements of what a healthy job shows
+LESSON_HOLDS_SECONDS: Final = 3600.0  # after which learned limits hold no longer, if no other lesson came
+MOST_MEASURE_SECONDS: Final = 1.0  # of CPU time for one: a larger job teaches nothing, since it would cost too much
 log = structlog.get_logger("falcon_anomaly")
 
 
@@ -57,6 +64,9 @@ class Figures(msgspec.Struct, kw_only=True):
     postponed: int = 0  # looks that had to wait for the next turn's budget
     failed: int = 0  # looks that ended with an error
     overviews: int = 0  # that users have requested
+    lessons: int = 0  # that the operator has given
+    kinds: int = 0  # of jobs, of which something is learned or being learned
+    damaged_kinds: int = 0  # whose stored text could not be read
 
 
 class _Job:
@@ -70,6 +80,10 @@ class _Job:
         self.state = judge.State()
         self.found: list[judge.Verdict] = []
         self.found_at = 0.0
+        self.kind = ""  # as the operator names it; "": not yet
+        self.limits: Mapping[str, Limit] = judge.NOTHING_LEARNED
+        self.probation = Probation()
+        self.measured_at = -math.inf
         self.heard_at = arrival.at
         self._began_at = math.inf  # when the first chunk's last window ended
         self._settling: list[Arrival] = []
@@ -94,6 +108,7 @@ class _Job:
             # Of a rank that came late there is no history: the peers' would compare with nothing. Others may follow,
             # and a board for each of them would take the time of other jobs.
             self.board, self.state, self.found = None, judge.State(), []
+            self.probation = Probation()
             self._began_at = math.inf
         if self.board is not None:
             self._enter(arrival, chunk)
@@ -176,6 +191,8 @@ class Jobs:
         self._jobs: dict[str, _Job] = {}
         self._given_up: dict[str, float] = {}  # until when, by job uid
         self._waiting: list[str] = []  # uids of jobs whose look is due, longest first
+        self._library = Library()
+        self._taught_at = math.inf
         self._credit = BUDGET_SECONDS
         self._looked_at = -math.inf
 
@@ -215,6 +232,8 @@ class Jobs:
             self._credit = min(BUDGET_SECONDS, self._credit + BUDGET_SECONDS)
             self._looked_at = now
             self._forget(now)
+            if now - self._taught_at > LESSON_HOLDS_SECONDS:
+                self._unlearn()
             self.figures.postponed += len(self._waiting)
             waiting = set(self._waiting)
             self._waiting += [uid for uid in self._jobs if uid not in waiting]
@@ -231,16 +250,63 @@ class Jobs:
     def _look_at(self, job: _Job, on: Board, now: float) -> None:
         began = self._cpu()
         try:
-            job.found, job.state = judge.look(on, job.state, now)
+            job.found, job.state = judge.look(on, job.state, now, job.limits)
         except Exception:
             self.figures.failed += 1
             job.found, job.state = [], judge.State()
             log.exception("a look failed", job=job.name, namespace=job.namespace)
         job.found_at = now
+        if job.kind:
+            self._learn_from(job, on, now)
         spent = self._cpu() - began
         self._credit -= spent
         self.figures.looks += 1
         self.figures.look_seconds += spent
+
+    def _learn_from(self, job: _Job, on: Board, now: float) -> None:
+        """Note what a look at a job shows, for its kind."""
+        try:
+            early = np.count_nonzero(on.training()) < LONG_HISTORY
+            job.probation.judged(now, bool(early), job.found)
+            if job.probation.troubled or now - job.measured_at < MEASURE_SECONDS:
+                return
+            began, job.measured_at = self._cpu(), now
+            job.probation.measure(now, *reaches(on))
+            if self._cpu() - began > MOST_MEASURE_SECONDS:
+                job.measured_at = math.inf
+        except Exception:
+            # The verdicts of this look stand: learning must cost none of them.
+            job.measured_at = math.inf
+            self.figures.failed += 1
+            log.exception("a job teaches nothing", job=job.name, namespace=job.namespace)
+
+    def lesson(self, lesson: Lesson, now: float) -> Learned:
+        """Take what the operator knows of the jobs and what was learned before; return what is to be stored.
+
+        A job of which no lesson speaks is judged by the limits that it has, and teaches nothing meanwhile. After
+        ``LESSON_HOLDS_SECONDS`` without any lesson all jobs are judged by what is shipped.
+        """
+        self._taught_at = now
+        self._library.take(lesson.models)
+        for known in lesson.jobs:
+            self._library.used(known.kind, lesson.day)
+            job = self._jobs.get(known.uid)
+            if job is None or job.generation != known.generation:
+                continue
+            if job.kind:
+                job.probation.report(now, known.quiet)
+                self._library.learn(known.kind, job.uid, job.probation, lesson.day)
+            job.kind = known.kind
+        for job in self._jobs.values():
+            job.limits = self._library.limits(job.kind) if job.kind else judge.NOTHING_LEARNED
+        self.figures.lessons += 1
+        self.figures.kinds, self.figures.damaged_kinds = self._library.count, self._library.damaged
+        return Learned(models=self._library.changed())
+
+    def _unlearn(self) -> None:
+        """Judge all jobs by what is shipped: learning is off, or no operator leads."""
+        for job in self._jobs.values():
+            job.kind, job.limits = "", judge.NOTHING_LEARNED
 
     def answer(self, now: float) -> wire.Answer:
         """Return the verdicts on all jobs of which there are any."""
@@ -262,7 +328,13 @@ class Jobs:
             standing.setdefault(metric, {})[rank] = one.usual
         rows = list(overviews.of_verdicts(_foremost(job.found), max(0.0, now - job.found_at)))
         found = overviews.overview(
-            job.board, job.generation, rows, standing, seconds, lambda: self._cpu() - began < OVERVIEW_SECONDS
+            job.board,
+            job.generation,
+            rows,
+            standing,
+            seconds,
+            lambda: self._cpu() - began < OVERVIEW_SECONDS,
+            job.limits,
         )
         self.figures.overviews += 1
         self.figures.look_seconds += self._cpu() - began

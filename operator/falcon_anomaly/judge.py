@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from falcon_anomaly.detectors import error_lines, loss, peers, silence, witnesses
 from falcon_anomaly.detectors.medians import median
-from falcon_anomaly.detectors.peers import Comparison, Usual
+from falcon_anomaly.detectors.peers import SHIPPED, Comparison, Limit, Usual
 from falcon_anomaly.series.board import WINDOW_SECONDS, Board
 from falcon_anomaly.series.metrics import Role, metric
 
@@ -24,6 +24,7 @@ KEPT: Final = 0.6  # score down to which a verdict stands
 MOST_OF_PODS: Final = 0.25  # whose ranks differ in one metric: more is the job's doing, not a rank's
 MOST_WITNESSED: Final = 4  # verdicts of a look that further detectors are asked about: it bounds a look's time
 STALE: Final = 3 * peers.LASTING  # windows into which the newest training windows must fall
+NOTHING_LEARNED: Final[Mapping[str, Limit]] = {}
 
 
 class Kind(enum.StrEnum):
@@ -51,6 +52,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     own_score: float = 0.0
     detectors: tuple[str, ...] = ()  # which detectors agree, in their order of trust
     also: tuple[str, ...] = ()  # further metrics of this rank that differ, the worst first
+    learned_alone: bool = False  # what is shipped would have raised no verdict: learned limits have
+    floors: float = 0.0  # then: how many times the metric's shipped floor the difference is
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +74,14 @@ class State(msgspec.Struct, frozen=True):
     open: frozenset[tuple[Kind, str, int | None]] = frozenset()  # kind, metric and rank
 
 
-def look(board: Board, state: State, now: float) -> tuple[list[Verdict], State]:
+def look(
+    board: Board, state: State, now: float, limits: Mapping[str, Limit] = NOTHING_LEARNED
+) -> tuple[list[Verdict], State]:
     """Return the verdicts on a job's series at ``now`` [s on the service's clock], and the state for the next look.
 
     Looks may come at any distance; each judges all windows that the board holds. At most one verdict of a kind is
-    returned for a rank; verdicts come in the order of their ranks, those of the whole job last.
+    returned for a rank; verdicts come in the order of their ranks, those of the whole job last. ``limits``: what is
+    learned of this kind of job, by the metric's name before a colon.
     """
     windows = _Windows(board, now)
     found: list[_Difference] = []
@@ -85,7 +91,8 @@ def look(board: Board, state: State, now: float) -> tuple[list[Verdict], State]:
     for name in (name for name in names if metric(name).role != Role.ERRORS):
         values = board.medians(name)
         held = {rank: one for (rank, of), one in state.standing.items() if of == name}
-        differences = list(_differences(name, values, windows, held, board.ranks_per_pod))
+        limit = limits.get(name.partition(":")[0], SHIPPED)
+        differences = list(_differences(name, values, windows, held, board.ranks_per_pod, limit))
         found += differences
         standing |= {(rank, name): one for rank, one in _remembered(held, differences, board, now).items()}
         if metric(name).role == Role.LOSS:
@@ -122,17 +129,24 @@ class _Difference(msgspec.Struct, frozen=True):
     value: float
     peers: float
     own: float
+    learned_alone: bool
+    floors: float
 
 
 def _differences(
-    name: str, values: Array, windows: _Windows, held: Mapping[int, Standing], ranks_per_pod: int
+    name: str,
+    values: Array,
+    windows: _Windows,
+    held: Mapping[int, Standing],
+    ranks_per_pod: int,
+    limit: Limit,
 ) -> Iterator[_Difference]:
     """Yield the ranks whose metric differs from their peers' for long enough."""
-    columns = _arrived(values, windows.training)
-    stale = not len(columns) or columns[-1] < windows.count - STALE
+    columns = compared_windows(values, windows.training)
     result = None
-    if not stale:
-        result = peers.compare(values[:, columns], metric(name), {rank: one.usual for rank, one in held.items()})
+    if len(columns):
+        standing = {rank: one.usual for rank, one in held.items()}
+        result = peers.compare(values[:, columns], metric(name), standing, limit=limit)
     if result is None:
         # Nothing can be said in a pause or before a history: what stood goes on to stand.
         yield from (_kept(rank, name, one) for rank, one in held.items() if one.ended is None)
@@ -154,6 +168,8 @@ def _differences(
             float(median(recent[rank : rank + 1], 1)[0]),
             float(median(others, 1)[0]),
             float(median(before, 1)[0]),
+            bool(abs(result.lasting[rank]) < result.shipped[rank]),
+            float(abs(result.lasting[rank])) / metric(name).floor,
         )
 
 
@@ -170,15 +186,19 @@ def _remembered(
 
 
 def _kept(rank: int, name: str, standing: Standing) -> _Difference:
-    return _Difference(rank, name, standing, 1.0, 0.0, math.nan, math.nan, math.nan)
+    return _Difference(rank, name, standing, 1.0, 0.0, math.nan, math.nan, math.nan, learned_alone=True, floors=0.0)
 
 
-def _arrived(values: Array, training: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the training windows up to the newest of which half of the ranks reported: the others are on their way."""
+def compared_windows(values: Array, training: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Return the training windows up to the newest of which half of the ranks reported: the others are on their way.
+
+    None of them where the newest one is too old, as in a pause. ``values`` [rank, window].
+    """
     reported = ~np.isnan(values[:, training])
     ranks = np.count_nonzero(reported.any(axis=1))
     enough = np.flatnonzero(reported.sum(axis=0) * 2 >= max(1, ranks))
-    return training[: enough[-1] + 1] if len(enough) else training[:0]
+    arrived = training[: enough[-1] + 1] if len(enough) else training[:0]
+    return arrived if len(arrived) and arrived[-1] >= values.shape[1] - STALE else training[:0]
 
 
 def _apart(result: Comparison, held: set[int], ranks_per_pod: int) -> list[int]:
@@ -228,6 +248,8 @@ def _differing(found: Sequence[_Difference], now: float) -> Iterator[Verdict]:
             own_score=first.own_score,
             detectors=("peers", "own-past") if first.own_score >= 1 else ("peers",),
             also=tuple(one.name for one in rest),
+            learned_alone=all(one.learned_alone for one in several),
+            floors=first.floors,
         )
 
 

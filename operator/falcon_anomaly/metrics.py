@@ -26,6 +26,7 @@ class Metrics:
         gauges = {
             "falcon_anomaly_gateways": ("Gateways whose series arrive.", float(self._gateways())),
             "falcon_anomaly_jobs": ("Jobs whose series are held.", float(figures.jobs)),
+            "falcon_anomaly_kinds": ("Kinds of jobs of which something is learned.", float(figures.kinds)),
             "falcon_anomaly_series_bytes": ("Memory of all series that are held.", float(figures.bytes)),
         }
         for name, (text, value) in gauges.items():
@@ -46,5 +47,7 @@ def _counters(figures: Figures, dropped: int) -> dict[str, tuple[str, float]]:
         "falcon_anomaly_looks_failed": ("Looks that ended with an error.", figures.failed),
         "falcon_anomaly_looks_postponed": ("Looks that waited for the next turn's CPU budget.", figures.postponed),
         "falcon_anomaly_overviews": ("Overviews of a job's series that users have requested.", figures.overviews),
+        "falcon_anomaly_lessons": ("Lessons that the operator has given.", figures.lessons),
+        "falcon_anomaly_kinds_damaged": ("Kinds of jobs whose stored text could not be read.", figures.damaged_kinds),
         "falcon_anomaly_look_cpu_seconds": ("CPU time of all looks and overviews.", figures.look_seconds),
     }

@@ -58,6 +58,7 @@ def overview(
     standing: Mapping[str, Mapping[int, peers.Usual]],
     seconds: float,
     in_time: Callable[[], bool] = lambda: True,
+    limits: Mapping[str, peers.Limit] = judge.NOTHING_LEARNED,
 ) -> wire.Overview:
     """Return the overview of a board's newest ``seconds``.
 
@@ -68,6 +69,7 @@ def overview(
         standing: what ranks with a verdict are held against, by metric and rank.
         seconds: within the bounds that ``wire.LEAST_SECONDS`` and ``wire.MOST_SECONDS`` name.
         in_time: whether there is time for a further metric; those with a verdict come first, then causes of trouble.
+        limits: what is learned of this kind of job, by the metric's name before a colon.
     """
     grid = _grid(on, seconds)
     training = np.flatnonzero(on.training())
@@ -76,7 +78,7 @@ def overview(
     for name in sorted(on.metrics, key=lambda name: (name not in named, metric(name).role, name)):
         if not in_time():
             break
-        if (one := _compared(on, name, training, grid, standing.get(name, {}))) is not None:
+        if (one := _compared(on, name, training, grid, standing.get(name, {}), limits)) is not None:
             compared.append(one)
     compared.sort(key=lambda one: (one.name not in named, -one.worst, one.name))
     shown = compared[: wire.MAX_MAPS]
@@ -101,7 +103,12 @@ def _grid(on: Board, seconds: float) -> _Grid:
 
 
 def _compared(
-    on: Board, name: str, training: npt.NDArray[np.intp], grid: _Grid, standing: Mapping[int, peers.Usual]
+    on: Board,
+    name: str,
+    training: npt.NDArray[np.intp],
+    grid: _Grid,
+    standing: Mapping[int, peers.Usual],
+    limits: Mapping[str, peers.Limit],
 ) -> _Compared | None:
     """Compare a metric; None where its history is too short, or fewer than two ranks have it.
 
@@ -109,7 +116,8 @@ def _compared(
     """
     values = on.medians(name)
     of = metric(name)
-    result = peers.compare(values[:, training], of, standing, also_small=True)
+    limit = limits.get(name.partition(":")[0], peers.SHIPPED)
+    result = peers.compare(values[:, training], of, standing, limit=limit, also_small=True)
     if result is None:
         return None
     differences = result.differences

@@ -18,6 +18,7 @@ from falcon_anomaly.inbox import Arrival, Inbox
 from falcon_anomaly.jobs import Jobs
 from falcon_anomaly.metrics import Metrics
 from falcon_anomaly.settings import EXIT_CONFIG, Settings, SettingsError, load
+from falcon_core.wire.lessons import decode_lesson, encode_learned
 from falcon_core.wire.overview import encode_overview
 from falcon_core.wire.verdicts import encode_answer
 from falcon_gateway import Subscriber, Tls
@@ -50,7 +51,7 @@ class _Life:
 
     async def live(self) -> None:
         """Serve until cancelled. Raises when something fails for good."""
-        pages = server.Pages(lambda: self._answer, self._overview, self._metrics.registry, self._missing)
+        pages = server.Pages(lambda: self._answer, self._overview, self._lesson, self._metrics.registry, self._missing)
         wanted = server.Ports(self._settings.port, self._settings.metrics_port)
         async with server.serving(wanted, self._settings.tls_dir, pages) as ports:
             log.info("serving", port=ports.secured, metrics_port=ports.plain)
@@ -69,6 +70,15 @@ class _Life:
         async with self._one:
             found = await asyncio.to_thread(self._jobs.overview, uid, float(seconds), time.monotonic())
         return None if found is None else encode_overview(found)
+
+    async def _lesson(self, raw: bytes) -> bytes:
+        """Return the encoded answer to a lesson of the operator. Raises LessonError for what is none."""
+
+        def learned() -> bytes:
+            return encode_learned(self._jobs.lesson(decode_lesson(raw), time.monotonic()))
+
+        async with self._one:
+            return await asyncio.to_thread(learned)
 
     def _turn(self, arrivals: list[Arrival]) -> bytes:
         """Read what has arrived, look at the jobs that are due, and return the operator's answer. Runs in a thread."""

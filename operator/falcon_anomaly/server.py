@@ -1,7 +1,7 @@
 """Serve what the service knows: verdicts and overviews to the operator alone, health and metrics to every client.
 
-Verdicts and overviews are served by TLS to the client certificate whose common name is the operator's. Health and
-metrics stand on a port without TLS, as those of the operator and of the gateways do, and name no rank.
+Verdicts, overviews and lessons are served by TLS to the client certificate whose common name is the operator's. Health
+and metrics stand on a port without TLS, as those of the operator and of the gateways do, and name no rank.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from falcon_core.wire.lessons import MAX_MESSAGE_BYTES, LessonError
 from falcon_core.wire.overview import LEAST_SECONDS, MOST_SECONDS
 from falcon_listen import pages as page_server
 
@@ -32,10 +33,13 @@ class Pages(NamedTuple):
     """What is served. ``ready`` returns what is still missing, "" where nothing is.
 
     ``overview`` takes a job's uid and how many seconds are looked at. It returns None where there are no series.
+    ``lesson`` takes the operator's lesson as it came and returns the answer to it. It raises LessonError for what is
+    none.
     """
 
     verdicts: Callable[[], bytes]
     overview: Callable[[str, int], Awaitable[bytes | None]]
+    lesson: Callable[[bytes], Awaitable[bytes]]
     registry: CollectorRegistry
     ready: Callable[[], str]
 
@@ -108,8 +112,16 @@ def _verdict_pages(pages: Pages) -> web.Application:
             raise web.HTTPNotFound(text="there are no series of this job\n")
         return web.Response(body=found, content_type="application/json")
 
-    app = web.Application(client_max_size=1024)
-    app.add_routes([web.get("/v1/verdicts", verdicts), web.get("/v1/overview", overview)])
+    async def lesson(request: web.Request) -> web.Response:
+        _refuse_others(request)
+        try:
+            return web.Response(body=await pages.lesson(await request.read()), content_type="application/json")
+        except LessonError as error:
+            raise web.HTTPBadRequest(text=f"no lesson: {error}\n") from error
+
+    app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
+    routes = [web.get("/v1/verdicts", verdicts), web.get("/v1/overview", overview), web.post("/v1/lesson", lesson)]
+    app.add_routes(routes)
     return app
 
 

@@ -68,6 +68,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.anomalies.enabled }}{{ include "falcon.anomalies.fullname" . }}.{{ .Release.Namespace }}.svc:8443{{ end -}}
 {{- end -}}
 
+{{- /* The ConfigMap of what the anomaly service has learned; empty where it learns nothing. */ -}}
+{{- define "falcon.anomalies.models" -}}
+{{- if and .Values.anomalies.enabled .Values.anomalies.learning.enabled }}{{ include "falcon.fullname" . }}-anomaly-models{{ end -}}
+{{- end -}}
+
 {{- define "falcon.etcd.fullname" -}}
 {{- include "falcon.fullname" . }}-etcd
 {{- end -}}

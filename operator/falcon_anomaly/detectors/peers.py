@@ -11,7 +11,7 @@ A leak has its level in the older half as well, but less of it: that is why the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,6 +35,20 @@ PRESENT: Final = 0.6  # of the newest windows in which a rank must have a value
 _EPSILON: Final = 0.02  # of a metric's usual level: what a ratio takes for zero
 
 
+class Limit(NamedTuple):
+    """What earlier runs of the same kind of job have taught of a metric, as shares of its floor.
+
+    None: nothing, so that the shipped floor holds. The factor of healthy peaks stays what it is. Shares never go beyond
+    what is shipped (``learning.limits``).
+    """
+
+    early: float | None = None  # with less than ``LONG_HISTORY`` windows
+    late: float | None = None
+
+
+SHIPPED: Final = Limit()
+
+
 class Usual(msgspec.Struct, frozen=True):
     """What a rank's difference is held against."""
 
@@ -54,15 +68,24 @@ class Comparison(msgspec.Struct, frozen=True, eq=False):
     scores: Array  # |lasting| ÷ threshold [rank]; NaN where a rank has no values
     own_scores: Array  # how far the rank moved from its own past, likewise [rank]
     floor: float  # what single windows of healthy ranks stay below
+    bases: Array  # what this run by itself asks for, without the metric's floor [rank]
+    shipped: Array  # thresholds where nothing is learned [rank]
+    own_lasting: Array  # how far each rank moved from its own past [rank]
+    own_bases: Array  # likewise what this run by itself asks for [rank]
 
 
 def compare(
-    values: Array, metric: Metric, standing: Mapping[int, Usual], *, also_small: bool = False
+    values: Array,
+    metric: Metric,
+    standing: Mapping[int, Usual],
+    *,
+    limit: Limit = SHIPPED,
+    also_small: bool = False,
 ) -> Comparison | None:
     """Compare one metric's training windows [rank, window], oldest first; None if no rank differs or little is known.
 
     ``standing``: what ranks with a verdict are held against, which must not move while the verdict lasts.
-    ``also_small``: compare as well where no rank differs at present.
+    ``limit``: what is learned of the metric. ``also_small``: compare as well where no rank differs at present.
     """
     least = LEAST_OF_FAULTS if metric.role == Role.FAULT else LEAST_HISTORY
     if values.shape[1] < least:
@@ -76,7 +99,9 @@ def compare(
     if metric.role == Role.FAULT:
         # An excess that was there from the start is an excess.
         own = np.fmin(own, median(own, 0))
-    if not standing and not also_small and _is_small(plain[:, -LASTING:] - own[:, None], known, metric):
+    shipped_share = _shipped_share(values.shape[1], metric)
+    share = _learned_share(values.shape[1], metric, limit) or shipped_share
+    if not standing and not also_small and _is_small(plain[:, -LASTING:] - own[:, None], known, metric, share):
         return None
     gaps = own - _common(own[:, None], known)[:, 0]
     for rank, usual in standing.items():
@@ -87,19 +112,18 @@ def compare(
         held = list(standing)
         differences[held] = (plain - _common(plain, known) - gaps[:, None])[held]
     lasting = median(differences[:, -LASTING:], 1, least=int(PRESENT * LASTING))
-    short = values.shape[1] < LONG_HISTORY
-    floor = _floor(values, metric, differences[:, :older])
-    if short and metric.role != Role.FAULT:
-        floor *= SHORT_FLOOR
-    floor = max(floor, SCATTER * _scatter(differences[:, :older]))
+    whole = _floor(values, metric, differences[:, :older])
+    scatter = SCATTER * _scatter(differences[:, :older])
     # A number that is mostly 0 has no scale: nothing says which difference from 0 is a large one.
-    if not floor > 0:
+    if not max(whole, scatter) > 0:
         return None
     lengths, factors = (LONG_HISTORY, FULL_HISTORY), (SHORT_FACTOR, FACTOR)
     factor = float(np.interp(values.shape[1], lengths, factors))
     judged = np.array([rank not in standing for rank in range(len(values))])
-    thresholds = np.maximum(floor, factor * _healthy_peak(differences[:, :older], judged, metric))
-    own_thresholds = np.maximum(floor, factor * _peaks(moved[:, :older]))
+    peaks, own_peaks = _healthy_peak(differences[:, :older], judged, metric), _peaks(moved[:, :older])
+    floor = max(share * whole, scatter)
+    thresholds = np.maximum(floor, factor * peaks)
+    own_thresholds = np.maximum(floor, factor * own_peaks)
     for rank, usual in standing.items():
         thresholds[rank] = own_thresholds[rank] = usual.threshold
     if metric.worse:
@@ -114,15 +138,30 @@ def compare(
         np.abs(lasting) / thresholds,
         np.abs(own_lasting) / own_thresholds,
         floor,
+        np.maximum(scatter, factor * peaks),
+        np.maximum(max(shipped_share * whole, scatter), factor * peaks),
+        own_lasting,
+        np.maximum(scatter, factor * own_peaks),
     )
 
 
-def _is_small(newest: Array, known: npt.NDArray[np.intp], metric: Metric) -> bool:
+def _shipped_share(windows: int, metric: Metric) -> float:
+    """Return the share of the metric's floor that holds after so many windows where nothing is learned."""
+    return SHORT_FLOOR if windows < LONG_HISTORY and metric.role != Role.FAULT else 1.0
+
+
+def _learned_share(windows: int, metric: Metric, limit: Limit) -> float | None:
+    """Return likewise what is learned; None where nothing is."""
+    share = limit.early if windows < LONG_HISTORY else limit.late
+    return share if metric.role < Role.LOSS else None
+
+
+def _is_small(newest: Array, known: npt.NDArray[np.intp], metric: Metric, share: float) -> bool:
     """Check whether no rank's difference reaches the floor: then most of the work can be left out."""
     if metric.role in (Role.LOSS, Role.NUMBER):
         return False  # their floor depends on the level
     lasting = median(newest - _common(newest, known), 1, least=int(PRESENT * LASTING))
-    return not np.any(np.abs(lasting) >= metric.floor)
+    return not np.any(np.abs(lasting) >= share * metric.floor)
 
 
 def comparable(values: Array, metric: Metric) -> Array:

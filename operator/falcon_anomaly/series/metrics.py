@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -29,7 +30,7 @@ class Metric(msgspec.Struct, frozen=True):
     worse: int = 0  # 1: only more than the peers' is an anomaly; -1: only less; 0: both
 
 
-_TABLE: Final = {
+_TABLE: Final[Mapping[str, Metric]] = {
     "cpu_throttled": Metric(Role.FAULT, 0.05, ratio=False, worse=1),
     "cpu_pressure": Metric(Role.FAULT, 0.10, ratio=False, worse=1),
     "memory_pressure": Metric(Role.FAULT, 0.10, ratio=False, worse=1),
@@ -62,6 +63,11 @@ _TABLE: Final = {
     "error_lines": Metric(Role.ERRORS, 1.0, ratio=False),
 }
 _UNKNOWN: Final = Metric(Role.RESOURCE, 0.40)
+
+
+def known_metrics() -> Mapping[str, Metric]:
+    """Return all metrics that are known by their name before a colon."""
+    return _TABLE
 
 
 def metric(name: str) -> Metric:

@@ -130,6 +130,7 @@ class Settings(BaseSettings):
     gateway_selector: Text  # labels of the gateways' pods in the operator's namespace
     gateway_secret_prefix: Text  # of `-gateway-tls`, `-jobs-ca`, `-anomalies-tls`, `-webhook-ca` and `-webhook-tls`
     anomaly_service: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)] = ()  # empty: there is none
+    anomaly_models: str = ""  # the ConfigMap of its learned limits, in the operator's namespace; empty: it learns none
     webhook_configuration: str = ""  # a ValidatingWebhookConfiguration; empty: evictions are not judged
     webhook_names: Annotated[Words, Field(validate_default=True)] = ()  # by which the API server knows this operator
     webhook_port: Annotated[int, Field(ge=0, le=65_535, description="a whole number from 0 to 65535")] = 9443

@@ -20,7 +20,7 @@ import structlog
 from falcon_core.model import Cause
 from falcon_core.wire.keys import JobKey
 from falcon_operator.api.common import LABEL_JOB_UID
-from falcon_operator.api.trainingjob import TrainingJob
+from falcon_operator.api.trainingjob import TrainingJob, TrainingJobStatus
 from falcon_operator.api.trainingrun import TrainingRun
 from falcon_operator.base import effects as fx
 from falcon_operator.base.ports import (
@@ -132,6 +132,7 @@ class JobReconciler:
         clock: Clock,
         findings: Callable[[str], JobFindings | None] = lambda _: JobFindings(),
         series: Callable[[TrainingJob], SeriesAnswer | None] = lambda _: None,
+        shown: Callable[[TrainingJob, int, TrainingJobStatus], None] = lambda *_: None,
         in_thread: InThread = asyncio.to_thread,
     ) -> None:
         self._kube = kube
@@ -141,6 +142,7 @@ class JobReconciler:
         self._clock = clock
         self._findings = findings  # the anomaly service's, by the job's uid
         self._series = series  # likewise what users want to see of it
+        self._shown = shown  # gets each look's job, generation of its processes, and status
         self._in_thread = in_thread
         self._burn_ins = BurnIns(kube, settings.namespace, clock)
         self._runner = EffectRunner(kube, bus, self._burn_ins, clock)
@@ -207,6 +209,7 @@ class JobReconciler:
         self._metrics.iterations(name, *times)
         self._metrics.checkpoint(name, newest)
         self._elsewhere.take(job.metadata.uid, decision.intent.recovery.habits.durations)
+        self._shown(job, decision.intent.membership.generation, decision.status)
         # Agents may connect before the plan is out, and a gateway refuses pods that were not announced.
         self._announce(snap, decision.intent)
         # The intent is durable before anything follows from it (docs/architecture.md §11).

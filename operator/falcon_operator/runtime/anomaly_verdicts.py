@@ -93,12 +93,23 @@ async def get(address: str, tls: Tls, path: str, most_bytes: int) -> bytes:
     Raises LookupError for what the service does not have, VerdictsError for another status than 200 or a body that is
     too large, and what aiohttp and ssl raise.
     """
+    return await _answer("GET", address, tls, path, b"", most_bytes)
+
+
+async def post(address: str, tls: Tls, path: str, body: bytes, most_bytes: int) -> bytes:
+    """Send a body to one of the service's pages, and return the answer's. Raises what ``get`` raises."""
+    return await _answer("POST", address, tls, path, body, most_bytes)
+
+
+async def _answer(method: str, address: str, tls: Tls, path: str, sent: bytes, most_bytes: int) -> bytes:
     context = ssl.create_default_context(cafile=str(tls.ca))
     context.load_cert_chain(str(tls.cert), str(tls.key))
     timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(f"https://{address}{path}", ssl=context, allow_redirects=False) as response,
+        session.request(
+            method, f"https://{address}{path}", data=sent or None, ssl=context, allow_redirects=False
+        ) as response,
     ):
         if response.status == HTTPStatus.NOT_FOUND:
             raise LookupError(path)

@@ -15,6 +15,7 @@ import structlog
 from kubernetes.aio.client import Configuration
 
 from falcon_core.wire.keys import JobKey
+from falcon_core.wire.lessons import MAX_MESSAGE_BYTES
 from falcon_core.wire.overview import MAX_OVERVIEW_BYTES, Overview, decode_overview
 from falcon_etcd import Client
 from falcon_gateway import Tls as GatewayTls
@@ -33,8 +34,9 @@ from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.pool.reconciler import PoolReconciler
 from falcon_operator.pool.snapshot import PoolSettings
 from falcon_operator.runtime import handlers
-from falcon_operator.runtime.anomaly_verdicts import AnomalyVerdicts, get
+from falcon_operator.runtime.anomaly_verdicts import AnomalyVerdicts, get, post
 from falcon_operator.runtime.job_index import LiveJobs
+from falcon_operator.runtime.learning.lessons import Lessons, Shelf
 from falcon_operator.runtime.series_questions import SeriesQuestions, without_a_service
 from falcon_operator.runtime.startup_tracker import FirstLooks
 from falcon_operator.runtime.workqueue import KeyedQueue, work
@@ -64,6 +66,7 @@ class Leader:
         leadership: Leadership,
         metrics: Metrics,
         clock: Clock,
+        shelf: Shelf | None = None,
     ) -> None:
         self._settings = settings
         self._configuration = configuration
@@ -73,6 +76,7 @@ class Leader:
         self._leadership = leadership
         self._metrics = metrics
         self._clock = clock
+        self._shelf = shelf  # for what the anomaly service learns; None: nothing
         self._queue: KeyedQueue[Key] = KeyedQueue(clock, pause_seconds=PAUSE_SECONDS)
         self._router = handlers.Router(self._queue, kube, metrics)
         self._first: FirstLooks | None = None  # before gateways may forget the jobs that are not announced
@@ -116,6 +120,7 @@ class Leader:
                 retention_seconds=self._settings.etcd_retention_seconds,
             )
             verdicts, questions = self._anomaly_verdicts(gateway_tls), self._series_questions(gateway_tls)
+            lessons = self._lessons(gateway_tls)
             jobs = JobReconciler(
                 self._kube,
                 bus,
@@ -124,6 +129,7 @@ class Leader:
                 self._clock,
                 verdicts.of if verdicts is not None else lambda _: JobFindings(),
                 questions.of if questions is not None else without_a_service(self._clock),
+                lessons.see if lessons is not None else lambda *_: None,
             )
             self._metrics.readings = lambda: self._read(bus, verdicts)
             async with asyncio.TaskGroup() as tasks:
@@ -137,6 +143,8 @@ class Leader:
                     begin("anomaly verdicts", verdicts.run())
                 if questions is not None:
                     begin("questions about series", questions.run())
+                if lessons is not None:
+                    begin("lessons for the anomaly service", lessons.run())
                 begin("certificates", self._authorities.run())
                 # Begins before the jobs are listed: both lists of a large cluster take long, and so they overlap.
                 begin("pods and nodes", self._kube.watch(self._router.pod, self._router.node))
@@ -262,6 +270,17 @@ class Leader:
             return decode_overview(await get(address, tls, path, MAX_OVERVIEW_BYTES))
 
         return SeriesQuestions(ask, self._clock, lambda namespace, name: self._queue.add(job_key(namespace, name)))
+
+    def _lessons(self, tls: GatewayTls) -> Lessons | None:
+        """Return who lets the anomaly service learn; None where it does not."""
+        address, shelf = next(iter(self._settings.anomaly_service), None), self._shelf
+        if address is None or shelf is None:
+            return None
+
+        async def ask(lesson: bytes) -> bytes:
+            return await post(address, tls, "/v1/lesson", lesson, MAX_MESSAGE_BYTES)
+
+        return Lessons(ask, shelf, self._clock)
 
     def _read(self, bus: EtcdBus, verdicts: AnomalyVerdicts | None) -> Readings:
         return Readings(

@@ -24,6 +24,7 @@ from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
+from falcon_operator.cluster.model_map import ModelMap
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.pace import Paces
 from falcon_operator.cluster.recorder import Recorder
@@ -75,7 +76,9 @@ async def operate(settings: Settings) -> None:
         authorities = Authorities(settings, transport, recorder, clock, folder)
         gateway_pods = GatewayPods(transport, settings.namespace, settings.gateway_selector, metrics.watch_interrupted)
         leadership = _Leadership(election, aside)
-        leader = Leader(settings, configuration, kube, authorities, gateway_pods, leadership, metrics, clock)
+        name = settings.anomaly_models
+        shelf = ModelMap(transport, settings.namespace, name) if name else None
+        leader = Leader(settings, configuration, kube, authorities, gateway_pods, leadership, metrics, clock, shelf)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(aside.run(_or_die(election)), name="election")
             tasks.create_task(leader.run(handle_signals), name="leader")

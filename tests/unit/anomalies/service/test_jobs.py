@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from falcon_anomaly import jobs as module
 from falcon_anomaly import judge
+from falcon_anomaly.detectors.peers import Limit
 from falcon_anomaly.inbox import Arrival
-from falcon_anomaly.jobs import FORGOTTEN_SECONDS, GIVEN_UP_SECONDS, LOOK_SECONDS, SETTLING_SECONDS, Jobs
+from falcon_anomaly.jobs import (
+    FORGOTTEN_SECONDS,
+    GIVEN_UP_SECONDS,
+    LESSON_HOLDS_SECONDS,
+    LOOK_SECONDS,
+    MOST_MEASURE_SECONDS,
+    SETTLING_SECONDS,
+    Jobs,
+)
+from falcon_anomaly.learning import document
 from falcon_anomaly.series.board import Board
+from falcon_core.job_kind import kind_of
+from falcon_core.wire.lessons import JobLesson, Lesson, Models
 from falcon_core.wire.series import CONTAINER, WINDOWS, Phase, Window, encode_chunk
 from falcon_core.wire.verdicts import MAX_VERDICTS, OF_THE_JOB, decode_answer, encode_answer
 
@@ -45,10 +57,14 @@ class Looks:
 
     def __init__(self, found: Callable[[Board], list[judge.Verdict]] = lambda _: []) -> None:
         self.boards: list[Board] = []
+        self.limits: list[Mapping[str, Limit]] = []
         self._found = found
 
-    def __call__(self, board: Board, state: judge.State, now: float) -> tuple[list[judge.Verdict], judge.State]:
+    def __call__(
+        self, board: Board, state: judge.State, now: float, limits: Mapping[str, Limit]
+    ) -> tuple[list[judge.Verdict], judge.State]:
         self.boards.append(board)
+        self.limits.append(limits)
         return self._found(board), state
 
 
@@ -311,3 +327,126 @@ def test_a_job_that_is_silent_for_long_is_forgotten(looks: Looks) -> None:
     settled(jobs)
     jobs.look(1000.0 + MINUTE + FORGOTTEN_SECONDS + 1)
     assert (jobs.byte_size, jobs.figures.jobs) == (0, 0)
+
+
+# -- lessons -----------------------------------------------------------------------------------------------------------
+
+KIND = kind_of("team", {"replicas": 2})
+
+
+def lesson(*uids: str, quiet: bool = True, generation: int = 1, models: Models | None = None) -> Lesson:
+    jobs = [JobLesson(uid=uid, generation=generation, kind=KIND, quiet=quiet) for uid in uids]
+    return Lesson(day=20_000, jobs=jobs, models=models or {})
+
+
+class Service:
+    """A service with looks each minute and lessons each five, whose jobs send steady series."""
+
+    def __init__(self) -> None:
+        self.jobs = Jobs(ROOM, no_cpu)
+        self.models: Models = {}
+        self.now = 1000.0
+
+    def train(self, uid: str, minutes: int, *, quiet: bool = True, odd: float = 0.5) -> None:
+        """Let a job of two ranks train; ``odd``: the second rank's value in the newest five minutes, else 0.5."""
+        for minute in range(minutes):
+            values = (0.5, odd if minute >= minutes - 5 else 0.5)
+            for rank, value in enumerate(values):
+                self.jobs.take(arrival(self.now, payload([rank], ["cpu"], value=value), uid=uid, pod=rank))
+            self.jobs.look(self.now)
+            if minute % 5 == 0:
+                learned = self.jobs.lesson(lesson(uid, quiet=quiet, models=self.models), self.now)
+                self.models = self.models if learned.models is None else learned.models
+            self.now += MINUTE
+
+    def found(self) -> list[str]:
+        return [each.metric for job in self.jobs.answer(self.now).jobs for each in job.verdicts]
+
+
+def taught() -> Service:
+    service = Service()
+    for number in range(5):
+        service.train(f"job-{number}", 190)
+    return service
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return taught().models
+
+
+def test_healthy_runs_lower_the_limits_of_their_kind_and_a_smaller_difference_is_found() -> None:
+    odd = 0.5 * 1.35  # of a floor of 0.4: below what is shipped, and above half of it
+    fresh = Service()
+    fresh.train("new", 190, odd=odd)
+    assert fresh.found() == []
+    service = taught()
+    (text,) = service.models.values()
+    assert document.decode(text).limits["cpu"] == (50, 50)
+    service.train("new", 190, odd=odd)
+    assert service.found() == ["cpu"]
+    assert service.jobs.figures.kinds == 1
+
+
+def test_a_run_with_trouble_teaches_nothing() -> None:
+    service = taught()
+    before = document.decode(service.models[KIND]).runs
+    service.train("troubled", 190, quiet=False)
+    assert document.decode(service.models[KIND]).runs == before
+
+
+def test_another_generation_and_a_job_that_is_not_known_teach_nothing(looks: Looks) -> None:
+    jobs = Jobs(ROOM, no_cpu)
+    now = settled(jobs)
+    assert jobs.lesson(lesson("a", "unknown", generation=2), now).models is None
+    assert jobs.lesson(lesson("a", generation=0), now + MINUTE).models is None
+    assert looks.limits == [{}]
+
+
+def test_a_service_that_starts_again_has_the_limits_from_the_next_lesson(models: Models, looks: Looks) -> None:
+    jobs = Jobs(ROOM, no_cpu)
+    now = settled(jobs)
+    assert looks.limits[-1] == {}, "until then, what is shipped"
+    assert jobs.lesson(lesson("a", models=models), now).models is None
+    jobs.look(now + LOOK_SECONDS)
+    assert looks.limits[-1]["cpu"] == Limit(0.5, 0.5)
+
+
+def test_without_lessons_the_shipped_limits_hold_again(models: Models, looks: Looks) -> None:
+    jobs = Jobs(ROOM, no_cpu)
+    now = settled(jobs)
+    jobs.lesson(lesson("a", models=models), now)
+    for at in (now + LOOK_SECONDS, now + LESSON_HOLDS_SECONDS, now + LESSON_HOLDS_SECONDS + LOOK_SECONDS):
+        jobs.take(arrival(at, payload([0])))
+        jobs.look(at)
+    assert [bool(each) for each in looks.limits] == [False, True, True, False]
+
+
+def test_a_job_whose_measurement_takes_too_long_teaches_nothing_and_is_judged_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+
+    def slow(_: Board) -> tuple[bool, dict[str, float]]:
+        clock[0] += MOST_MEASURE_SECONDS + 0.1
+        measured.append(clock[0])
+        return False, {}
+
+    measured: list[float] = []
+    monkeypatch.setattr(module, "reaches", slow)
+    service = Service()
+    service.jobs = Jobs(ROOM, lambda: clock[0])
+    service.train("large", 60)
+    assert len(measured) == 1
+    assert service.jobs.figures.looks > 20
+
+
+def test_learning_that_fails_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Board) -> tuple[bool, dict[str, float]]:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(module, "reaches", broken)
+    service = Service()
+    service.train("a", 190, odd=0.1)
+    assert service.found() == ["cpu"]
+    assert service.jobs.figures.failed == 1
