@@ -29,11 +29,11 @@ class JobLesson(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: Annotated[str, Meta(min_length=1, max_length=64)]
     generation: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
     kind: _Kind
-    quiet: bool  # since the last lesson the job has trained, without an incident, a failure or a repair
+    quiet: bool  # since the last lesson the job has had no incident, no failure and no repair
 
 
 class Lesson(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator tells. The jobs are those whose ranks train."""
+    """What the operator knows. The jobs are those whose ranks live."""
 
     day: Annotated[int, Meta(ge=0, le=1 << 31)]  # since 1970, by the operator's clock
     jobs: Annotated[list[JobLesson], Meta(max_length=MAX_JOBS)]

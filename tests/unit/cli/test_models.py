@@ -85,7 +85,7 @@ def test_a_jobs_limits_are_percentages_of_what_is_shipped() -> None:
 
 
 def test_where_nothing_is_installed_it_says_what_to_look_at() -> None:
-    with pytest.raises(TroubleError, match="anomalies.learning.enabled"):
+    with pytest.raises(TroubleError, match=r"anomalies\.learning\.enabled"):
         page(None)
     with pytest.raises(TroubleError, match="you may not"):
         page({}, refused=("configmaps Namespace",))

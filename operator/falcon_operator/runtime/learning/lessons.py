@@ -24,7 +24,8 @@ from falcon_operator.status.comparisons import CAUSES
 LESSON_SECONDS = 60.0
 FORGOTTEN_SECONDS: Final = 120.0  # without a look at a job: it is gone
 DAY_SECONDS: Final = 86_400
-TRAINING: Final = frozenset({"Running", "Degraded", "Recovering"})
+WELL: Final = frozenset({"Starting", "Running"})
+ALIVE: Final = WELL | {"Degraded", "Recovering"}
 log = structlog.get_logger(__name__)
 
 
@@ -48,7 +49,7 @@ class _Seen(msgspec.Struct):
 
 
 class Lessons:
-    """All jobs that train. ``ask`` passes a lesson on and returns the service's answer, both encoded."""
+    """All jobs whose ranks live. ``ask`` passes a lesson on and returns the service's answer, both encoded."""
 
     def __init__(self, ask: Callable[[bytes], Awaitable[bytes]], shelf: Shelf, clock: Clock) -> None:
         self._ask = ask
@@ -60,7 +61,7 @@ class Lessons:
     def see(self, job: TrainingJob, generation: int, status: TrainingJobStatus) -> None:
         """Note a look at a job, and the status that follows from it."""
         uid = job.metadata.uid
-        if status.state not in TRAINING:
+        if status.state not in ALIVE:
             self._jobs.pop(uid, None)
             return
         known = self._jobs.get(uid)
@@ -117,13 +118,13 @@ class Lessons:
 
 
 def is_quiet(status: TrainingJobStatus) -> bool:
-    """Check whether a job trains without trouble.
+    """Check whether a job starts or trains without trouble.
 
     Verdicts of the anomaly service are no trouble here: it knows them itself, and weighs those that learned limits
     alone have raised.
     """
     troubles = (note for note in status.diagnoses if note.state != "Resolved" and note.cause not in CAUSES)
-    return status.state == "Running" and next(troubles, None) is None
+    return status.state in WELL and next(troubles, None) is None
 
 
 def _as_stored(job: TrainingJob) -> dict[str, Any]:

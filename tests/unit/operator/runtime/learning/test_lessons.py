@@ -84,11 +84,12 @@ class School:
         return {job.uid: (job.generation, job.kind, job.quiet) for job in self.service.lessons[-1].jobs}
 
 
-async def test_a_lesson_has_kind_generation_and_health_of_the_jobs_that_train() -> None:
+async def test_a_lesson_has_kind_generation_and_health_of_the_jobs_whose_ranks_live() -> None:
     school = School()
     for state in ("Pending", "Starting", "Running", "Degraded", "Recovering", "Suspended", "Succeeded", "Failed"):
         school.lessons.see(a_job(state), 3, status(state))
     assert await school.given() == {
+        "Starting": (3, KIND, True),
         "Running": (3, KIND, True),
         "Degraded": (3, KIND, False),
         "Recovering": (3, KIND, False),
