@@ -27,7 +27,14 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 ARCHIVE: Final = "kubectl-falcon.tar.gz"
 MANIFEST: Final = "falcon.yaml"
 PROGRAM: Final = "kubectl-falcon"
-SHARED: Final = ("__init__.py", "command_line.py", "job_kind.py", "secret_names.py", "secrets.py", "text.py")  # of falcon_core
+SHARED: Final = (  # of falcon_core
+    "__init__.py",
+    "command_line.py",
+    "job_kind.py",
+    "secret_names.py",
+    "secrets.py",
+    "text.py",
+)
 SHEBANG: Final = b"#!/usr/bin/env python3\n"
 EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file knows
 # Any Python can read it, to say that it is too old.

@@ -111,20 +111,26 @@ def _faults(seeds: int, limits: Mapping[str, Limits]) -> tuple[str, list[Measure
     rows: list[Sequence[object]] = []
     measures = []
     for strength in STRENGTHS:
-        shipped, other = Count(), Count()
-        for name in (name for name in FAULTS if name not in WHOLE):
-            for seed in range(TESTED_SEED, TESTED_SEED + seeds):
-                case = faulty(name, seed, strength)
-                kind = next(one for one in SURROUNDINGS if case.name.endswith(one))
-                shipped.add(case, NOTHING_LEARNED)
-                other.add(case, limits[kind])
+        shipped, other = _played(seeds, strength, limits)
         rows.append((f"{strength:.0%}", *_figures(shipped), *_figures(other)))
-        what = f"learned limits, faults at {strength:.0%}: found less than by the shipped ones"
-        measures.append(Measure(what, shipped.found - other.found, 0, most=True, form=".0f"))
-        what = f"learned limits, faults at {strength:.0%}: more wrong verdicts than by the shipped ones"
-        measures.append(Measure(what, other.wrong - shipped.wrong, 0, most=True, form=".0f"))
+        of = f"learned limits, faults at {strength:.0%}:"
+        fewer, more = shipped.found - other.found, other.wrong - shipped.wrong
+        measures.append(Measure(f"{of} found less than by the shipped ones", fewer, 0, most=True, form=".0f"))
+        measures.append(Measure(f"{of} more wrong verdicts than by the shipped ones", more, 0, most=True, form=".0f"))
     heads = (f"{what}, {by}" for by in ("shipped", "learned") for what in ("found", "seconds, median", "wrong"))
     return table(("Effect of the fault", *heads), rows), measures
+
+
+def _played(seeds: int, strength: float, limits: Mapping[str, Limits]) -> tuple[Count, Count]:
+    """Return what shipped and learned limits find of all faults."""
+    shipped, other = Count(), Count()
+    for name in (name for name in FAULTS if name not in WHOLE):
+        for seed in range(TESTED_SEED, TESTED_SEED + seeds):
+            case = faulty(name, seed, strength)
+            kind = next(one for one in SURROUNDINGS if case.name.endswith(one))
+            shipped.add(case, NOTHING_LEARNED)
+            other.add(case, limits[kind])
+    return shipped, other
 
 
 def _figures(of: Count) -> tuple[object, ...]:

@@ -418,7 +418,8 @@ def _wired(several: Sequence[judge.Verdict], age: float) -> Iterator[wire.Verdic
             own=_finite(found.own),
             peers_score=_finite(found.peers_score) or 0.0,
             own_score=_finite(found.own_score) or 0.0,
-            detectors=list(found.detectors)[:8],
+            # A person who reads the verdict is to know that the shipped limits would not have raised it.
+            detectors=[*found.detectors, *(["learned-limits"] if found.learned_alone else [])][:8],
             also=[name[: wire.MAX_METRIC] for name in found.also[:8]],
         )
 

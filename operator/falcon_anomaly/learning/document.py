@@ -37,7 +37,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict that learned limits alone had raised, before the shipped ones or the operator found the same rank."""
+    """A verdict that learned limits alone had raised, before the shipped ones named the rank, or trouble came."""
 
     job: _Job
     metric: _Name
@@ -46,7 +46,7 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Discarded(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that was tried and found worse than the one in force."""
+    """A version that was tried and found worse than the version in force."""
 
     version: _Count
     day: _Day

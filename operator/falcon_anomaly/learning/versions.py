@@ -29,7 +29,7 @@ class _Alarm(NamedTuple):
 
 
 def retrained(kind: Kind, day: int) -> Kind:
-    """Return the kind with the version that its runs call for: the one in force, or the next."""
+    """Return the kind with the version that its runs call for: the present version, or the next."""
     tried = _candidate(kind)
     why = _worse(tried, kind)
     # A limit in force that a healthy run has gone beyond is given up at once, whatever becomes of the new version.
@@ -63,16 +63,18 @@ def _of_place(kind: Kind, place: int) -> dict[str, int]:
     if len(runs) < LEARNING_RUNS + KEPT_RUNS:
         in_force = {name: pair[place] for name, pair in kind.limits.items()}
         return {name: limit for name, limit in in_force.items() if limit is not None}
-    learning = runs[:-KEPT_RUNS]
-    # A metric that one of the runs did not have is not known of all of them.
-    names = set.intersection(*(set(run.reach) for run in learning))
+    largest = _largest(runs[:-KEPT_RUNS], place)
+    limits = {name: limit_for(reach, name, place) for name, reach in largest.items() if learnable(name)}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _largest(runs: Sequence[Run], place: int) -> dict[str, int]:
+    """Return the largest reach of each metric that all of the runs have, in percent of its floor."""
     found: dict[str, int] = {}
-    for name in sorted(filter(learnable, names)):
-        shown = [run.reach[name][place] for run in learning]
-        known = [each for each in shown if each is not None]
-        limit = limit_for(max(known), name, place) if len(known) == len(learning) else None
-        if limit is not None:
-            found[name] = limit
+    for name in sorted(set.intersection(*(set(run.reach) for run in runs))):
+        known = [reach for run in runs if (reach := run.reach[name][place]) is not None]
+        if len(known) == len(runs):
+            found[name] = max(known)
     return found
 
 

@@ -34,7 +34,7 @@ from tests.integration.operator.control_plane import scheduler
 from tests.integration.operator.played import add_node
 from tests.integration.operator.rights import install_rights, kubeconfig_of, remove_rights
 from tests.integration.operator.test_life import gateway_of, name_pod, written
-from tests.integration.operator.test_metrics_check import agents, falcon
+from tests.integration.operator.test_metrics_check import EXIT_VERDICT, agents, falcon
 from tests.integration.ports import free_port
 
 __all__ = ["api", "installation"]
@@ -135,12 +135,15 @@ async def test_a_job_is_judged_by_what_its_kind_has_learned(placed: tuple[Instal
             async with agents(installation, gateway) as clients:
                 await send_history(clients, service)
                 lessons = await lesson_after(service, service.metric("falcon_anomaly_lessons_total") or 0.0)
-                assert not state(installation).get("diagnoses"), "the shipped limits name no rank"
+                check = ("check", "gpt2", "--metrics", "-n", home)
+                before = await asyncio.to_thread(falcon, installation.api, *check)
                 assert stored(installation) == {}, "nothing is learned before half an hour"
 
                 store(installation, {kind: document.encode(learned()), "README": "ours"})
                 await lesson_after(service, lessons)
-                await until_async(lambda: state(installation).get("diagnoses"))
+                looked = service.metric("falcon_anomaly_looks_total") or 0.0
+                await until_async(lambda: (service.metric("falcon_anomaly_looks_total") or 0.0) >= looked + 2)
+                after = await asyncio.to_thread(falcon, installation.api, *check)
                 # The job was seen today, and the operator has written so: what others have put there is still there.
                 await until_async(lambda: document.decode(stored(installation)[kind]).used > 1)
                 shown = await asyncio.to_thread(
@@ -152,8 +155,10 @@ async def test_a_job_is_judged_by_what_its_kind_has_learned(placed: tuple[Instal
                 store(installation, {kind: '{"format":1,"limits":"none"}'})
                 await until_async(lambda: (service.metric("falcon_anomaly_kinds_damaged_total") or 0.0) > 0)
                 await until_async(lambda: kind not in stored(installation))
-    (note,) = state(installation)["diagnoses"]
-    assert (note["cause"], note["metric"], note["rank"]) == ("RankDiffers", "cpu_throttled", ODD)
+    assert before.returncode == 0, f"the shipped limits name a rank: {before.stdout}{before.stderr}"
+    assert after.returncode == EXIT_VERDICT, after.stdout + after.stderr
+    row = next(line.split() for line in after.stdout.splitlines() if line.startswith("cpu_throttled  "))
+    assert (row[1], row[3]) == (str(ODD), "differs")
     assert stored(installation) == {"README": "ours"}
     assert f"{home}/gpt2 is a job of kind {kind}" in shown.stdout, shown.stderr
     assert "cpu_throttled  50 %        50 %" in shown.stdout

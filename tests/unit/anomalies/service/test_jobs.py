@@ -385,6 +385,8 @@ def test_healthy_runs_lower_the_limits_of_their_kind_and_a_smaller_difference_is
     assert document.decode(text).limits["cpu"] == (50, 50)
     service.train("new", 190, odd=odd)
     assert service.found() == ["cpu"]
+    (verdict,) = service.jobs.answer(service.now).jobs[0].verdicts
+    assert verdict.detectors[-1] == "learned-limits"
     assert service.jobs.figures.kinds == 1
 
 
