@@ -111,7 +111,7 @@ def with_run(kind: Kind, run: Run) -> Kind:
     time would push each other out at each lesson.
     """
     stored = next((each for each in kind.runs if each.job == run.job), None)
-    if stored is None and len(kind.runs) >= MOST_RUNS and kind.runs[0].day >= run.day:
+    if stored is None and len(kind.runs) >= MOST_RUNS and kind.runs[0].day == run.day:
         return kind
     if stored is None:
         return msgspec.structs.replace(kind, runs=[*kind.runs, run][-MOST_RUNS:])

@@ -35,6 +35,7 @@ class Library:
         self._stored: Models = {}
         self._kinds: dict[str, Kind] = {}
         self._foreign: Models = {}  # of a later release: left as they are
+        self._outdated: Models = {}  # measured on another scale: left until something is learned on this one
 
     @property
     def count(self) -> int:
@@ -42,10 +43,10 @@ class Library:
         return len(self._kinds)
 
     def take(self, models: Models) -> None:
-        """Read what is stored. A kind that is damaged, or measured on another scale, begins again."""
+        """Read what is stored. A kind that is damaged, or measured on another scale, is learned from the start."""
         if models == self._stored:
             return
-        self._stored, self._kinds, self._foreign = models, {}, {}
+        self._stored, self._kinds, self._foreign, self._outdated = models, {}, {}, {}
         for name, text in models.items():
             try:
                 kind = document.decode(text)
@@ -57,6 +58,9 @@ class Library:
             else:
                 if kind.scale == self._scale:
                     self._kinds[name] = kind
+                else:
+                    # A release that is rolled back finds its own again.
+                    self._outdated[name] = text
 
     def limits(self, name: str) -> Mapping[str, Limit]:
         """Return the limits in force for jobs of this kind; none where nothing is learned."""
@@ -91,7 +95,8 @@ class Library:
 
     def changed(self) -> Models | None:
         """Return what is to be stored, within the room; None where that is what was passed on."""
-        texts = {name: document.encode(kind) for name, kind in self._kinds.items()} | self._foreign
+        known = {name: document.encode(kind) for name, kind in self._kinds.items()}
+        texts = self._outdated | known | self._foreign
         texts = _within_room(texts, {name: kind.used for name, kind in self._kinds.items()})
         return texts if texts != self._stored else None
 

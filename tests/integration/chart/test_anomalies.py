@@ -135,3 +135,19 @@ def test_values_of_a_release_without_it_go_on(tmp_path: Any) -> None:
     chart = Rendered("--values", str(values))
     assert chart("Deployment", "falcon")["spec"]["replicas"] == 2
     assert chart.operator_env()["FALCON_ANOMALY_SERVICE"] == ""
+
+
+def test_the_operator_may_change_one_config_map_for_it_and_the_service_still_nothing() -> None:
+    chart = Rendered(*ON)
+    name = chart.operator_env()["FALCON_ANOMALY_MODELS"]
+    made = chart("ConfigMap", name)
+    assert "data" not in made, "an upgrade would undo what is learned"
+    rules = [rule for rule in chart("Role", "falcon")["rules"] if "configmaps" in rule["resources"]]
+    assert rules == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get", "patch"]}
+    ]
+    for values in ((), (*ON, "--set", "anomalies.learning.enabled=false")):
+        without = Rendered(*values)
+        assert without.operator_env()["FALCON_ANOMALY_MODELS"] == ""
+        assert ("ConfigMap", name) not in without.objects
+        assert not [rule for rule in without("Role", "falcon")["rules"] if "configmaps" in rule["resources"]]

@@ -139,7 +139,7 @@ def test_what_was_measured_by_other_floors_is_not_used() -> None:
     assert before.scale == scale()
     library = Library()
     library.take({name: document.encode(msgspec.structs.replace(before, scale="0"))})
-    assert library.limits(name) == {}
+    assert (library.limits(name), library.changed()) == ({}, None), "an earlier release may come back"
     library.learn(name, "a", healthy(), DAY)
     assert len(document.decode(stored(library)[name]).runs) == 1
 
