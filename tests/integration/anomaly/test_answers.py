@@ -77,7 +77,10 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     async def no_overview(_uid: str, _seconds: int) -> None:
         return None
 
-    pages = server.Pages(lambda: b"{}", no_overview, CollectorRegistry(), lambda: "")
+    async def no_lesson(_raw: bytes) -> bytes:
+        return b"{}"
+
+    pages = server.Pages(lambda: b"{}", no_overview, no_lesson, CollectorRegistry(), lambda: "")
     context = ssl.create_default_context(cafile=str(authority.ca))
     client = authority.client("root")
     context.load_cert_chain(str(client.cert), str(client.key))

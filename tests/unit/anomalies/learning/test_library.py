@@ -13,8 +13,9 @@ import pytest
 from falcon_anomaly.learning import document
 from falcon_anomaly.learning.document import DamagedError, Kind, NewerFormatError, Run
 from falcon_anomaly.learning.library import ROOM_BYTES, Library
-from falcon_anomaly.learning.limits import known_metrics, scale
+from falcon_anomaly.learning.limits import scale
 from falcon_anomaly.learning.probation import WAITS_SECONDS, Probation
+from falcon_anomaly.series.metrics import known_metrics
 from falcon_core.job_kind import kind_of
 from falcon_core.wire.lessons import MAX_MODELS_BYTES, Models, models_bytes
 
