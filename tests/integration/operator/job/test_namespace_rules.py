@@ -162,11 +162,29 @@ async def test_a_job_that_cannot_keep_a_rule_says_which_and_what_to_set(strict: 
     await played.until(lambda job: job["status"]["state"] == "Running", seconds=RULES_SECONDS + 60)
 
 
+@pytest.mark.parametrize("counted", ["secrets", "services"])
+async def test_a_quota_on_what_a_job_has_besides_its_pods_is_named_and_the_job_runs_when_it_is_raised(
+    strict: Installation, played: Played, counted: str
+) -> None:
+    _set_quota(strict, **{counted: "0"})
+    until(lambda: counted in strict.get("resourcequotas")[0].get("status", {}).get("hard", {}))
+    strict.apply(_job(strict.namespace))
+    refusal = f"exceeded quota: team, requested: {counted}=1, used: {counted}=0, limited: {counted}=0"
+    await played.until(lambda job: refusal in _condition(job, "Ready").get("message", ""))
+    assert strict.get("pods") == []
+    _set_quota(strict, **{counted: "1"})
+    await played.until(lambda job: job["status"]["state"] == "Running", seconds=90)
+
+
 def _set_quota(strict: Installation, **hard: str) -> None:
     change = json.dumps({"spec": {"hard": hard}})
     strict.api.ok("kubectl", "-n", strict.namespace, "patch", "quota", "team", "--type=merge", "-p", change)
 
 
 def _accepted(job: dict[str, Any]) -> dict[str, Any]:
-    conditions = job.get("status", {}).get("conditions", [])
-    return next((entry for entry in conditions if entry["type"] == "Accepted" and entry["status"] == "False"), {})
+    found = _condition(job, "Accepted")
+    return found if found.get("status") == "False" else {}
+
+
+def _condition(job: dict[str, Any], name: str) -> dict[str, Any]:
+    return next((entry for entry in job.get("status", {}).get("conditions", []) if entry["type"] == name), {})
