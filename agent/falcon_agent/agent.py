@@ -430,7 +430,8 @@ class Agent:
         if self._plan is None:
             return False  # the job's own rules are not known yet; the text stays where it is
         news = self._output.look(status, now)
-        raised = self._output.raised()
+        # While processes of the generation before end, the launcher's status is of the next one already.
+        raised = self._output.raised(_generation(status))
         return (bool(raised) and self._uncaught.look(_generation(status), raised, self._processes(status))) or news
 
     def _processes(self, status: LaunchStatus | None) -> dict[int, list[int]]:

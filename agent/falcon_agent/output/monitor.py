@@ -102,8 +102,13 @@ class Output:
         ]
         return [report for report in made if report.printed or report.unread_bytes]
 
-    def raised(self) -> dict[int, int]:
-        """Return when what a traceback raised was printed last (unix ns), by local rank."""
+    def raised(self, generation: int = 0) -> dict[int, int]:
+        """Return when what a traceback raised was printed last (unix ns), by local rank.
+
+        ``generation``: that generation's alone; 0: whichever is followed.
+        """
+        if generation not in (0, self._generation):
+            return {}
         times = {local_rank: each.errors.raised_unix_ns for local_rank, each in self._followed.items()}
         return {local_rank: unix_ns for local_rank, unix_ns in times.items() if unix_ns}
 

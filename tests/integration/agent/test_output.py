@@ -69,6 +69,23 @@ async def test_a_crash_at_a_programs_end_is_reported_with_the_error_that_ended_i
     assert report.output[0].uncaught_unix_ns > 0, "without it the crash would count as the cause"
 
 
+async def test_what_a_generation_raised_is_not_said_of_the_next(
+    make_pod: MakePod, python_dir: Path, tmp_path: Path
+) -> None:
+    """Processes that need a moment to end, as those that clean up do, are those of the generation before."""
+    program = (sys.executable, str(PROGRAMS / "raising.py"), str(tmp_path), "again")
+    pod = make_pod(1, *program, options=("--python", str(python_dir)))
+    pod.start_agent()
+    pod.plan(1, "Run")
+    await runs(pod)
+    (tmp_path / "go").touch()
+    await pod.reported("it raised", lambda s: bool(s.output) and s.output[0].uncaught_unix_ns > 0)
+    pod.plan(2, "Stop")
+    pod.plan(2, "Run")
+    report = await pod.reported("the next one prints an error", lambda s: s.generation == 2 and said(s))
+    assert report.output[0].uncaught_unix_ns == 0
+
+
 async def test_exceptions_that_are_logged_again_and_again_are_one_word_and_no_storm(
     make_pod: MakePod, tmp_path: Path
 ) -> None:

@@ -2,7 +2,8 @@
 
 Each waits for a file FOLDER/go, and then does WHAT: ``raise`` in the main thread while another thread keeps the process
 alive, ``catch`` and log an exception again and again, ``flood`` and then raise, or raise and ``crash`` while the
-interpreter ends. FOLDER/printed-RANK is the time just before the last traceback is written (unix ns).
+interpreter ends. With ``again`` the first generation raises and takes a second to end, and the next one catches the
+same error. FOLDER/printed-RANK is the time just before the last traceback is written (unix ns).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -35,6 +37,18 @@ def flood() -> None:
     sys.stdout.flush()
 
 
+def again() -> None:
+    """Raise in the first generation, whose process takes a second to end; catch the error in the next one."""
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        signal.signal(signal.SIGTERM, lambda *_: threading.Timer(1.0, os._exit, [0]).start())
+        return
+    try:
+        step(4711)
+    except ValueError:
+        logging.exception("a batch is left out")
+    time.sleep(1000)
+
+
 def main() -> None:
     folder, what = Path(sys.argv[1]), sys.argv[2]
     print("training", flush=True)
@@ -44,6 +58,8 @@ def main() -> None:
         threading.Thread(target=time.sleep, args=(1000,)).start()
     while not (folder / "go").exists():
         time.sleep(0.01)
+    if what == "again":
+        again()
     if what == "flood":
         flood()
     for batch in range(100 if what == "catch" else 0):
