@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import pytest
 
 from dev.cluster.layout import POD_SUBNET
-from dev.kubectl import Json, Kubectl, wait_for
+from dev.kubectl import Json, Kubectl, KubectlError, wait_for
 from tests.e2e.jobs import RESTRICTED, SCRIPTS, SCRIPTS_DIR, TRAINER_IMAGE, Job, condition, training_job, with_script
 
 Way = Literal["before the agent", "after the agent", "a container that never ends"]
@@ -172,12 +172,18 @@ def test_a_job_trains_recovers_and_ends_in_a_mesh(
         status = job.wait_training()
         assert status["summary"] == "all ranks train"
         assert condition(status, "Ready")["status"] == "True"
+        pods = job.pod_uids()
         for pod in job.pods():
             assert ("outbound", GATEWAY_PORT) in _carried(job, pod), "the agent reports through the proxy"
         meeting = job.run()["masterPort"]
         first, second = sorted(job.pods(), key=lambda pod: pod["metadata"]["labels"]["falcon.dev/replica"])
         assert ("inbound", meeting) in _carried(job, first)
         assert ("outbound", meeting) in _carried(job, second)
+        if way == "after the agent":
+            with contextlib.suppress(KubectlError):  # the command ends with its container
+                job.kubectl.run("exec", job.member(1)["podName"], "-c", PROXY, "--", "sh", "-c", "kill -INT 1")
+            _wait_restarted(job, 1)
+            assert job.pod_uids() == pods, "no node is blamed for a proxy that is started again"
         _check_recovery_and_end(job)
 
 
@@ -189,21 +195,31 @@ def test_an_older_pytorch_meets_at_once_where_the_mesh_leaves_out_what_pods_send
     options = ("--steps", str(STEPS), "--every", "20")
     manifest = with_script(namespace, training_job("older", steps=STEPS, replicas=RANKS, spec=SPEC), MODEL, *options)
     job = start(_in_mesh(namespace, manifest, "after the agent", between_pods=False))
-    job.wait_training()
+    status = job.wait_training()
+    assert status["counters"]["restarts"] == 0, "the ranks met at their first try"
     for pod in job.pods():
         assert _carried(job, pod) == {("outbound", GATEWAY_PORT)}
     _check_recovery_and_end(job)
 
 
 def _check_recovery_and_end(job: Job) -> None:
-    """Kill a rank: this is the only restart of the job, which then ends, and its pods with it."""
+    """Kill a rank: the job restarts once for it. Then it ends, and its pods with it."""
+    before = job.status()["counters"]["restarts"]
     job.wait("checkpoints have copies", lambda s: condition(s, "DegradedProtection").get("reason") == "Copied", 90)
     kill = f"kill -9 $(pgrep -f '^python3 {SCRIPTS_DIR}/{MODEL}')"
     job.kubectl.run("exec", job.member(1)["podName"], "-c", "trainer", "--", "sh", "-c", kill)
-    job.wait("the ranks are restarted", lambda s: s["state"] == "Running" and s["counters"]["restarts"] == 1, 60)
+    _wait_restarted(job, before + 1)
     done = job.wait("the job has succeeded", lambda s: s.get("state") == "Succeeded", 240)
-    assert done["counters"] == {"restarts": 1, "replacements": 0}
+    assert done["counters"] == {"restarts": before + 1, "replacements": 0}
     wait_for("its pods have ended", lambda: all(map(_is_over, job.pods())), timeout_seconds=60)
+
+
+def _wait_restarted(job: Job, restarts: int) -> None:
+    job.wait(
+        f"the ranks train again after {restarts} restarts",
+        lambda s: s["state"] == "Running" and s["counters"]["restarts"] == restarts,
+        60,
+    )
 
 
 def _is_over(pod: Json) -> bool:
