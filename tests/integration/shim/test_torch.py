@@ -17,6 +17,7 @@ from tests.integration.shim.launching import Launcher
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAMS = Path(__file__).parent / "programs"
+PASSING = Path(os.environ.get("SHIM_TEST_OUT", "")) / "libpassing_gloo.so"
 AGENT = Path(__file__).parents[3] / "agent"
 GROUPS = 40  # of groups.py
 TORCH_SECONDS = 150  # several imports of PyTorch on a shared core
@@ -80,6 +81,20 @@ def test_each_collective_with_its_payload_root_and_communicator(start: Start) ->
         shapes = [(int(d["comm"]), int(d["group"]), int(d["peer_or_root"])) for d in described]
         assert shapes == [(1, 3, rank), (2, 2, rank)][: len(shapes)]
         assert len(shapes) == (2 if rank < 2 else 1)
+
+
+def test_a_hook_of_another_tool_in_front_of_the_shim_is_called_once_a_call(start: Start) -> None:
+    assert PASSING.exists(), "run the tests through make test-integration"
+    # PyTorch's libraries are local to Python: the shim has to search for Gloo, and must not find the hook.
+    command = ("sh", "-c", 'LD_PRELOAD="$2:$LD_PRELOAD" exec "$0" "$1"')
+    launcher = start(*command, str(PYTHON), str(PROGRAMS / "collectives.py"), str(PASSING))
+    launcher.run(procs=2, port=free_port())
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [rank.exit_code for rank in ended.ranks] == [0, 0], launcher.finish()
+    assert launcher.finish()[1].count("passing_gloo: 2 all-reduces") == 2
+    for records in _rings(launcher).values():
+        calls = records[(records["kind"] == Kind.BLOCKING) & (records["op"] == Op.ALL_REDUCE)]
+        assert len(calls) == 2
 
 
 @pytest.mark.alone

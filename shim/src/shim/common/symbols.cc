@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +12,29 @@
 namespace falcon {
 namespace {
 
-// The name of the n-th loaded object that has one.
+// The name of the n-th loaded object of those that the loader put behind this library.
 struct Turn {
+  bool behind;
   int left;
   char name[4096];
 };
 
+// The address of an exported function of ours is no sign of this library: where a hook was preloaded in front, the
+// loader gives that hook's address instead.
+bool holds(const dl_phdr_info& object, uintptr_t address) {
+  for (int i = 0; i < object.dlpi_phnum; ++i) {
+    const auto& segment = object.dlpi_phdr[i];
+    if (segment.p_type == PT_LOAD && address - object.dlpi_addr - segment.p_vaddr < segment.p_memsz) return true;
+  }
+  return false;
+}
+
 int take_turn(dl_phdr_info* object, size_t /*size*/, void* data) {
   auto* turn = static_cast<Turn*>(data);
+  if (!turn->behind) {
+    turn->behind = holds(*object, reinterpret_cast<uintptr_t>(&holds));
+    return 0;
+  }
   if (object->dlpi_name == nullptr || object->dlpi_name[0] == '\0') return 0;
   if (turn->left-- > 0) return 0;
   snprintf(turn->name, sizeof(turn->name), "%s", object->dlpi_name);
@@ -35,22 +51,23 @@ void* look_in(const char* object, const char* symbol) {
 
 }  // namespace
 
-void* resolve_original(const char* symbol, const void* ours) {
-  // First whoever comes after us in the global scope: another preloaded hook keeps its place.
+void* resolve_original(const char* symbol) {
+  // First what comes after us in the global scope: another preloaded hook keeps its place.
   void* next = dlsym(RTLD_NEXT, symbol);
-  if (next != nullptr && next != ours) return next;
-  // One object a walk: the walk holds a lock of the loader's, under which dlopen could wait for a thread that waits for
-  // us.
+  if (next != nullptr) return next;
+  // What was preloaded in front of us is passed over: a hook there that has called us would be called again, without
+  // end. One object a walk: the walk holds a lock of the loader's, under which dlopen could wait for a thread that
+  // waits for us.
   for (int n = 0;; ++n) {
-    Turn turn{n, {}};
+    Turn turn{false, n, {}};
     if (dl_iterate_phdr(take_turn, &turn) == 0) return nullptr;
     void* found = look_in(turn.name, symbol);
-    if (found != nullptr && found != ours) return found;
+    if (found != nullptr) return found;
   }
 }
 
-void* resolve_nccl(const char* symbol, const void* ours) {
-  void* found = resolve_original(symbol, ours);
+void* resolve_nccl(const char* symbol) {
+  void* found = resolve_original(symbol);
   Dl_info where{};
   if (found == nullptr || dladdr(found, &where) == 0 || where.dli_fname == nullptr) return found;
   const char* slash = strrchr(where.dli_fname, '/');

@@ -15,7 +15,7 @@ extern "C" __attribute__((visibility("default"))) int cudaGraphLaunch(void* grap
   void* found = cache.load(std::memory_order_acquire);
   const int error = errno;
   if (found == nullptr) {
-    found = falcon::resolve_original("cudaGraphLaunch", reinterpret_cast<const void*>(&cudaGraphLaunch));
+    found = falcon::resolve_original("cudaGraphLaunch");
     cache.store(found, std::memory_order_release);
   }
   errno = error;

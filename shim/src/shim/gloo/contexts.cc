@@ -27,13 +27,13 @@ Communicator* group_of(Rank* rank, const void* context) {
   return known;
 }
 
-void end(std::atomic<Destructor>& cached, const char* symbol, const void* ours, void* context) {
+void end(std::atomic<Destructor>& cached, const char* symbol, void* context) {
   const int error = errno;
   Rank* rank = Rank::existing();
   if (rank != nullptr) rank->retire(group_of(rank, context));
   Destructor original = cached.load(std::memory_order_acquire);
   if (original == nullptr) {
-    original = reinterpret_cast<Destructor>(resolve_original(symbol, ours));
+    original = reinterpret_cast<Destructor>(resolve_original(symbol));
     if (original == nullptr) missing_original();
     cached.store(original, std::memory_order_release);
   }
@@ -46,10 +46,10 @@ void end(std::atomic<Destructor>& cached, const char* symbol, const void* ours, 
 
 // NOLINTBEGIN(bugprone-*,readability-identifier-naming): these are the mangled names of the functions that we stand in
 // for
-#define FALCON_ENDS(symbol)                                                        \
-  extern "C" __attribute__((visibility("default"))) void symbol(void* context) {   \
-    static std::atomic<falcon::Destructor> cached{nullptr};                        \
-    falcon::end(cached, #symbol, reinterpret_cast<const void*>(&symbol), context); \
+#define FALCON_ENDS(symbol)                                                      \
+  extern "C" __attribute__((visibility("default"))) void symbol(void* context) { \
+    static std::atomic<falcon::Destructor> cached{nullptr};                      \
+    falcon::end(cached, #symbol, context);                                       \
   }
 
 FALCON_ENDS(_ZN4gloo7ContextD1Ev)

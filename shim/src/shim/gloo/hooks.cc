@@ -16,11 +16,11 @@
 namespace falcon {
 namespace {
 
-Collective original(std::atomic<Collective>& cached, const char* symbol, const void* ours) {
+Collective original(std::atomic<Collective>& cached, const char* symbol) {
   Collective found = cached.load(std::memory_order_acquire);
   if (found != nullptr) return found;
   const int error = errno;
-  found = reinterpret_cast<Collective>(resolve_original(symbol, ours));
+  found = reinterpret_cast<Collective>(resolve_original(symbol));
   errno = error;
   if (found == nullptr) missing_original();
   cached.store(found, std::memory_order_release);
@@ -70,11 +70,10 @@ void forward(Collective call, Op op, Options kind, void* options) {
 
 // NOLINTBEGIN(bugprone-*,readability-identifier-naming): these are the mangled names of the functions that we stand in
 // for
-#define FALCON_GLOO(symbol, op, kind)                                                                          \
-  extern "C" __attribute__((visibility("default"))) void symbol(void* options) {                               \
-    static std::atomic<falcon::Collective> cached{nullptr};                                                    \
-    falcon::forward(falcon::original(cached, #symbol, reinterpret_cast<const void*>(&symbol)), falcon::Op::op, \
-                    falcon::Options::kind, options);                                                           \
+#define FALCON_GLOO(symbol, op, kind)                                                                   \
+  extern "C" __attribute__((visibility("default"))) void symbol(void* options) {                        \
+    static std::atomic<falcon::Collective> cached{nullptr};                                             \
+    falcon::forward(falcon::original(cached, #symbol), falcon::Op::op, falcon::Options::kind, options); \
   }
 
 FALCON_GLOO(_ZN4gloo9allreduceERKNS_16AllreduceOptionsE, kAllReduce, kAllReduce)

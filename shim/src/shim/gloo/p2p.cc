@@ -167,11 +167,11 @@ bool wait(Wait original, void* buffer, int* peer, long timeout) {
 }
 
 template <typename Function>
-Function find(std::atomic<void*>& cache, const char* symbol, Function ours) {
+Function find(std::atomic<void*>& cache, const char* symbol) {
   void* found = cache.load(std::memory_order_acquire);
   if (found == nullptr) {
     const int error = errno;
-    found = resolve_original(symbol, reinterpret_cast<const void*>(ours));
+    found = resolve_original(symbol);
     errno = error;
     if (found == nullptr) missing_original();
     cache.store(found, std::memory_order_release);
@@ -184,22 +184,22 @@ Function find(std::atomic<void*>& cache, const char* symbol, Function ours) {
 
 // NOLINTBEGIN(bugprone-*,readability-identifier-naming): these are the mangled names of the methods that we stand in
 // for
-#define FALCON_BEGIN(symbol, op)                                                                                    \
-  extern "C" __attribute__((visibility("default"))) void symbol(void* self, int peer, uint64_t slot, size_t offset, \
-                                                                size_t bytes) {                                     \
-    static std::atomic<void*> cache{nullptr};                                                                       \
-    falcon::begin(falcon::find(cache, #symbol, &symbol), falcon::Op::op, self, peer, slot, offset, bytes);          \
+#define FALCON_BEGIN(symbol, op)                                                                                     \
+  extern "C" __attribute__((visibility("default"))) void symbol(void* self, int peer, uint64_t slot, size_t offset,  \
+                                                                size_t bytes) {                                      \
+    static std::atomic<void*> cache{nullptr};                                                                        \
+    falcon::begin(falcon::find<decltype(&symbol)>(cache, #symbol), falcon::Op::op, self, peer, slot, offset, bytes); \
   }
 #define FALCON_BEGIN_ANY(symbol)                                                                                       \
   extern "C" __attribute__((visibility("default"))) void symbol(void* self, void* peers, uint64_t slot, size_t offset, \
                                                                 size_t bytes) {                                        \
     static std::atomic<void*> cache{nullptr};                                                                          \
-    falcon::begin_any(falcon::find(cache, #symbol, &symbol), self, peers, slot, offset, bytes);                        \
+    falcon::begin_any(falcon::find<decltype(&symbol)>(cache, #symbol), self, peers, slot, offset, bytes);              \
   }
 #define FALCON_WAIT(symbol)                                                                            \
   extern "C" __attribute__((visibility("default"))) bool symbol(void* self, int* peer, long timeout) { \
     static std::atomic<void*> cache{nullptr};                                                          \
-    return falcon::wait(falcon::find(cache, #symbol, &symbol), self, peer, timeout);                   \
+    return falcon::wait(falcon::find<decltype(&symbol)>(cache, #symbol), self, peer, timeout);         \
   }
 
 FALCON_BEGIN(_ZN4gloo9transport3tcp13UnboundBuffer4sendEimmm, kSend)

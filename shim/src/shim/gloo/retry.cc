@@ -35,8 +35,7 @@ _ZN4gloo9transport3tcp11DebugLogger3logERKNS1_16ConnectDebugDataE(const falcon::
   constexpr const char* kName = "_ZN4gloo9transport3tcp11DebugLogger3logERKNS1_16ConnectDebugDataE";
   void* real = cache.load(std::memory_order_acquire);
   if (real == nullptr) {
-    const auto ours = &_ZN4gloo9transport3tcp11DebugLogger3logERKNS1_16ConnectDebugDataE;
-    real = falcon::resolve_original(kName, reinterpret_cast<const void*>(ours));
+    real = falcon::resolve_original(kName);
     cache.store(real, std::memory_order_release);
   }
   if (real != nullptr) reinterpret_cast<Log>(real)(failed);

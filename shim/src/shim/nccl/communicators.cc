@@ -56,11 +56,11 @@ void complete(Rank* rank, Communicator* communicator, Comm comm) {
   static std::atomic<void*> cache_state{nullptr};
   static std::atomic<void*> cache_rank{nullptr};
   static std::atomic<void*> cache_size{nullptr};
-  const auto ask_state = real<Ask>(cache_state, "ncclCommGetAsyncError", nullptr);
+  const auto ask_state = real<Ask>(cache_state, "ncclCommGetAsyncError");
   Result state = kSuccess;
   if (ask_state != nullptr && (ask_state(comm, &state) != kSuccess || state != kSuccess)) return;
-  const auto ask_rank = real<Ask>(cache_rank, "ncclCommUserRank", nullptr);
-  const auto ask_size = real<Ask>(cache_size, "ncclCommCount", nullptr);
+  const auto ask_rank = real<Ask>(cache_rank, "ncclCommUserRank");
+  const auto ask_size = real<Ask>(cache_size, "ncclCommCount");
   int own_rank = -1;
   int size = 0;
   const bool known = ask_rank != nullptr && ask_size != nullptr && ask_rank(comm, &own_rank) == kSuccess &&

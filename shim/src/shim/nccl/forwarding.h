@@ -72,13 +72,13 @@ struct Thread {
 // NCCL's plugin alone: PyTorch's libraries leave less than 2 KiB of it. So the arrays lie elsewhere (Room).
 __attribute__((tls_model("initial-exec"))) inline thread_local Thread t_thread{};
 
-// The function of the loaded library that `ours` stands in for; null where it has none.
+// The function of the loaded library that the hook of this name stands in for; null where it has none.
 template <typename Function>
-Function real(std::atomic<void*>& cache, const char* symbol, Function ours) {
+Function real(std::atomic<void*>& cache, const char* symbol) {
   void* found = cache.load(std::memory_order_acquire);
   if (found == nullptr) {
     const int error = errno;
-    found = resolve_nccl(symbol, reinterpret_cast<const void*>(ours));
+    found = resolve_nccl(symbol);
     errno = error;
     cache.store(found, std::memory_order_release);
   }
@@ -99,8 +99,8 @@ Result inside(Call call) {
 #define FALCON_HOOK extern "C" __attribute__((visibility("default"))) Result
 // The library's function that the hook stands in for, as `real`; leaves if there is none.
 // NOLINTBEGIN(bugprone-macro-parentheses): the address of an overloadless function
-#define FALCON_REAL(name)                                    \
-  static std::atomic<void*> cache{nullptr};                  \
-  const auto real = falcon::nccl::real(cache, #name, &name); \
+#define FALCON_REAL(name)                                              \
+  static std::atomic<void*> cache{nullptr};                            \
+  const auto real = falcon::nccl::real<decltype(&name)>(cache, #name); \
   if (real == nullptr) return falcon::nccl::kInvalidUsage
 // NOLINTEND(bugprone-macro-parentheses)

@@ -22,7 +22,7 @@ constexpr uint64_t kMost = 30000000000;  // ns from the first try's begin; progr
 const char* last_words() {
   using Ask = const char* (*)(Comm);
   static std::atomic<void*> cache{nullptr};
-  const auto ask = real<Ask>(cache, "ncclGetLastError", nullptr);
+  const auto ask = real<Ask>(cache, "ncclGetLastError");
   const char* text = ask == nullptr ? nullptr : ask(nullptr);
   return text == nullptr ? "" : text;
 }
@@ -31,7 +31,7 @@ const char* last_words() {
 void replace_last_words() {
   using Ask = Result (*)(Comm, int*);
   static std::atomic<void*> cache{nullptr};
-  const auto ask = real<Ask>(cache, "ncclCommCount", nullptr);
+  const auto ask = real<Ask>(cache, "ncclCommCount");
   int count = 0;
   if (ask != nullptr) ask(nullptr, &count);
 }

@@ -177,10 +177,10 @@ using Call = int (*)(int, const sockaddr*, socklen_t);
 std::atomic<void*> g_bind{nullptr};
 std::atomic<void*> g_connect{nullptr};
 
-Call original(std::atomic<void*>* cache, const char* name, Call ours) {
+Call original(std::atomic<void*>* cache, const char* name) {
   void* found = cache->load(std::memory_order_acquire);
   if (found == nullptr) {
-    found = resolve_original(name, reinterpret_cast<const void*>(ours));
+    found = resolve_original(name);
     cache->store(found, std::memory_order_release);
   }
   return reinterpret_cast<Call>(found);
@@ -188,17 +188,17 @@ Call original(std::atomic<void*>* cache, const char* name, Call ours) {
 
 // At load: a program may call both in a signal handler, where the loader's lock may be held.
 __attribute__((constructor)) void find_originals() {
-  original(&g_bind, "bind", &bind);
-  original(&g_connect, "connect", &connect);
+  original(&g_bind, "bind");
+  original(&g_connect, "connect");
 }
 
 int real_bind(int file, const sockaddr* address, socklen_t length) {
-  const Call found = original(&g_bind, "bind", &bind);
+  const Call found = original(&g_bind, "bind");
   return found != nullptr ? found(file, address, length) : static_cast<int>(syscall(SYS_bind, file, address, length));
 }
 
 int real_connect(int file, const sockaddr* address, socklen_t length) {
-  const Call found = original(&g_connect, "connect", &connect);
+  const Call found = original(&g_connect, "connect");
   return found != nullptr ? found(file, address, length)
                           : static_cast<int>(syscall(SYS_connect, file, address, length));
 }
