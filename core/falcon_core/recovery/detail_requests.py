@@ -50,7 +50,7 @@ def wanted_detail(state: RecoveryState, look: Look) -> list[int]:
     # Agents send the detail of a suspicious rank by themselves first. Usually that names the culprit.
     if look.obs.now - slow.onset.at < OWN_JUDGEMENT_SECONDS:
         return []
-    ranks = sorted(rank.rank for rank in look.obs.ranks if rank.tracked)
+    ranks = sorted(look.obs.reports.numbers[look.obs.reports.tracked].tolist())
     if len(ranks) <= MAX_DETAILED:
         return ranks
     # A large job's ranks take turns, so that no look has to read the detail of all of them.

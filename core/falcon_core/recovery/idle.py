@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from falcon_core.recovery.failstop.output_evidence import may_have_raised
-from falcon_core.recovery.model.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.model.observation import MemberSeen, Observation, Ranks
 from falcon_core.recovery.model.state import RecoveryState
 
 
@@ -19,7 +21,7 @@ def is_quiet(state: RecoveryState, obs: Observation) -> bool:
         and state.is_well
         and not obs.prepared
         and all(map(_is_present, obs.members))
-        and all(map(_is_well, obs.ranks))
+        and _are_well(obs.reports)
     )
 
 
@@ -27,8 +29,12 @@ def _is_present(member: MemberSeen) -> bool:
     return member.pod == "Present" and member.alive is True and member.node_health.usable
 
 
-def _is_well(rank: RankSeen) -> bool:
-    sent = rank.sent
-    trains = rank.process == "Running" and rank.tracked and rank.fresh and sent.iterations > 0
-    calm = not rank.stalled and rank.blocked_seconds is None and sent.onset is None
-    return trains and calm and rank.uncaught_at is None and not may_have_raised(rank)
+def _are_well(ranks: Ranks) -> bool:
+    """Check whether every rank trains, and none has printed an error since its newest call."""
+    trains = np.all(ranks.running & ranks.tracked & ranks.fresh & (ranks.iterations > 0))
+    if not trains or np.any(ranks.stalled | ranks.has_onset):
+        return False
+    return not any(
+        rank.blocked_seconds is not None or rank.uncaught_at is not None or (rank.printed and may_have_raised(rank))
+        for rank in ranks
+    )

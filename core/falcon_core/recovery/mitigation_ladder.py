@@ -119,7 +119,7 @@ def _climb_for_link(state: RecoveryState, look: Look) -> Step:
 
 def _learn_healthy(state: RecoveryState, look: Look) -> RecoveryState:
     """Take the agents' reference as the job's healthy time while the job is well, unless the job started slowly."""
-    if not look.obs.running or state.slowdowns or any(rank.sent.onset for rank in look.obs.ranks):
+    if not look.obs.running or state.slowdowns or look.obs.reports.has_onset.any():
         return state
     level = slow_from_start.level_of(look)
     if level is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
 
@@ -14,30 +14,61 @@ from falcon_core.stats.order import median_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 class Table:
-    """Rows of numbers of 64 bits at most, oldest first, of which medians are taken again and again."""
+    """Rows of numbers of 64 bits at most, oldest first, of which medians are taken again and again.
 
-    def __init__(self, rows: Sequence[Sequence[int]], newest: int | None = None) -> None:
-        """Take the rows, or the ``newest`` values of each. They may differ in length."""
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        values: Iterable[Sequence[int]] = rows
-        if newest is not None:
-            lengths = np.minimum(lengths, newest)
-            # Each slice lives for a moment only: a list of ten thousand would set off the garbage collector.
-            values = map(itemgetter(slice(-newest, None)), rows)
-        flat = np.fromiter(chain.from_iterable(values), dtype=np.int64, count=int(lengths.sum()))
-        width = int(lengths.max(initial=0))
-        self.lengths = lengths
-        self._values = np.full((len(rows), width), np.inf)  # aligned to the right
-        self._values[np.arange(width) >= width - lengths[:, np.newaxis]] = flat
+    Only the newest values that are asked for are read, and only once: to read all takes most of the time.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
+        """Take the rows. They may differ in length."""
+        self.lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        self._longest = int(self.lengths.max(initial=0))
+        self._rows = rows
+        self._whole: tuple[Table, Ints | Flags] | None = None  # the table of which these are some rows, and which
+        self._values: Floats = np.empty((len(rows), 0))  # newest values read so far, aligned to the right: [n, width]
+
+    def __getitem__(self, rows: Ints | Flags) -> Table:
+        """Return the table of these rows."""
+        part = Table(())
+        part._whole, part._longest = (self, rows), self._longest
+        part.lengths, part._values = self.lengths[rows], self._values[rows]
+        return part
+
+    def newest(self, count: int) -> Floats:
+        """Return the newest ``count`` values of each row: [n, count]; infinite in front of a shorter row."""
+        if self._values.shape[1] < count and self._whole is not None:
+            whole, rows = self._whole
+            self._values = whole.newest(count)[rows]
+        elif self._values.shape[1] < count:
+            self._values = self._read(count)
+        return self._values[:, self._values.shape[1] - count :]
+
+    def _read(self, width: int) -> Floats:
+        lengths = np.minimum(self.lengths, width)
+        # Each slice lives for a moment only: a list of ten thousand would set off the garbage collector.
+        newest = map(itemgetter(slice(-width, None)), self._rows) if width < self._longest else self._rows
+        flat = np.fromiter(chain.from_iterable(newest), dtype=np.int64, count=int(lengths.sum()))
+        if len(flat) == width * len(lengths):  # no row is shorter, as in most looks
+            return flat.reshape(len(lengths), width).astype(np.float64)
+        values = np.full((len(lengths), width), np.inf)
+        values[np.arange(width) >= width - lengths[:, np.newaxis]] = flat
+        return values
+
+    def until(self, ends: Ints, count: int) -> Floats:
+        """Return of each row the ``count`` values before its place ``ends``: [n] → [n, count]. They have to exist."""
+        if np.array_equal(ends, self.lengths):
+            return self.newest(count)
+        places = (self._longest - self.lengths + ends - count)[:, np.newaxis] + np.arange(count)
+        return np.take_along_axis(self.newest(self._longest), places, axis=1)
 
     def medians(self, newest: int | None = None, rows: Ints | None = None) -> Floats:
         """Return the median of each row, or of its ``newest`` values: [n]. None of the ``rows`` may be empty."""
-        values, lengths = self._values, self.lengths
-        if newest is not None:
-            values, lengths = values[:, -newest:], np.minimum(lengths, newest)
+        width = self._longest if newest is None else min(newest, self._longest)
+        values, lengths = self.newest(width), np.minimum(self.lengths, width)
         if rows is not None:
             values, lengths = values[rows], lengths[rows]
         ordered = np.sort(values, axis=1)
@@ -47,7 +78,7 @@ class Table:
 
 def medians(rows: Sequence[Sequence[int]], newest: int | None = None) -> Floats:
     """Return the median of each row, or of its ``newest`` values: [n]. Rows may differ in length; none is empty."""
-    return Table(rows, newest).medians()
+    return Table(rows).medians(newest)
 
 
 def median(values: Sequence[float]) -> float:

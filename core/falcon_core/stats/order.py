@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +40,13 @@ def are_among(numbers: npt.NDArray[np.int64], those: npt.NDArray[np.int64]) -> n
     table = np.zeros(int(those.max()) - low + 2, dtype=np.bool_)
     table[those - low] = True
     return table.take(numbers - low, mode="clip")
+
+
+def are_in(numbers: npt.NDArray[np.int64], those: Collection[int]) -> npt.NDArray[np.bool_]:
+    """Check which numbers are in a collection: [n] → [n]."""
+    if not those:
+        return np.zeros(len(numbers), dtype=np.bool_)
+    return np.isin(numbers, np.fromiter(those, dtype=np.int64, count=len(those)))
 
 
 def tenths_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.stats.order import are_among, counts_of, median_of, medians_of, tenths_of
+from falcon_core.stats.order import are_among, are_in, counts_of, median_of, medians_of, tenths_of
 
 VALUES = st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=40).map(np.array)
 
@@ -39,3 +39,9 @@ def test_members_are_found_as_numpy_finds_them(
     numbers: np.ndarray[tuple[int], np.dtype[np.int64]], those: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> None:
     assert are_among(numbers, those).tolist() == np.isin(numbers, those).tolist()
+
+
+def test_numbers_in_a_collection_are_those_that_it_holds() -> None:
+    numbers = np.array([4, -1, 7, 4], dtype=np.int64)
+    assert are_in(numbers, {4: "", 9: ""}).tolist() == [True, False, False, True]
+    assert are_in(numbers, []).tolist() == [False] * 4

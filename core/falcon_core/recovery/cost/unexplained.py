@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from statistics import median
 
+import numpy as np
+
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import Culprit, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.stats.order import median_of, medians_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 MOVED_SECONDS = 10.0  # since micro-batches were moved, before links are suspected; a window of C iterations at least
@@ -71,9 +74,12 @@ def _window(width: int, window: int) -> slice:
 
 
 def _level(obs: Observation, width: int, window: int) -> float | None:
-    windows = [rank.sent.iteration_ns[_window(width, window)] for rank in obs.ranks if rank.fresh]
-    levels = [median(times) for times in windows if len(times) == width]
-    return median(levels) if levels else None
+    """Return the job's iteration time in one of the windows, counted from the newest [ns]."""
+    times = obs.reports.iteration_times
+    rows = np.flatnonzero(obs.reports.fresh & (times.lengths >= window * width))
+    if not len(rows):
+        return None
+    return median_of(medians_of(times[rows].newest(window * width)[:, :width], axis=1))
 
 
 def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, width: int, window: int) -> bool:
@@ -88,7 +94,7 @@ def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, wid
 
 def _window_excess(culprit: Culprit, obs: Observation, newest: slice, width: int) -> float:
     """Return a named rank's computation in a window beyond its healthy computation [ns]; infinite where not known."""
-    rank = next((rank for rank in obs.ranks if rank.rank == culprit.rank and rank.fresh), None)
-    times = rank.sent.compute_ns[newest] if rank is not None else []
+    rank = obs.reports.by_number.get(culprit.rank)
+    times = rank.sent.compute_ns[newest] if rank is not None and rank.fresh else []
     well_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
     return median(times) - well_ns if len(times) == width else float("inf")

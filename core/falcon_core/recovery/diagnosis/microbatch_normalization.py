@@ -31,7 +31,8 @@ replace = msgspec.structs.replace
 
 def evened(look: Look) -> Observation:
     """Return the observation with what each rank would compute with its even share, and takes for a micro-batch."""
-    if not any(_is_guessed(rank) for rank in look.obs.ranks):
+    # An agent of a rank with its even share, or that has timed its micro-batches, need not guess.
+    if not any(not micro.timed and micro.share != micro.per_rank for micro in look.obs.reports.micros):
         return look.obs
     fixed = _fixed(look)
     if not fixed:
@@ -39,12 +40,6 @@ def evened(look: Look) -> Observation:
     usual = median(list(fixed.values()))
     ranks = [_corrected(rank, fixed.get(look.policy.stage_of(rank.rank), usual)) for rank in look.obs.ranks]
     return replace(look.obs, ranks=ranks)
-
-
-def _is_guessed(rank: RankSeen) -> bool:
-    """Check whether an agent has guessed what the even share would take."""
-    micro = rank.sent.micro
-    return micro is not None and not micro.timed and micro.share != micro.per_rank
 
 
 def _fixed(look: Look) -> dict[int, float]:

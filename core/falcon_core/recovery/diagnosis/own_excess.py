@@ -11,7 +11,8 @@ others as well, whatever the job has gained (``outstanding.noise_distance``).
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.diagnosis.outstanding import noise_distance
-from falcon_core.recovery.model.observation import RankSeen
+from falcon_core.recovery.model.observation import Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import MOST_NODES
 from falcon_core.signals.job.culprits import median_of_others, own_excess_ns
@@ -93,22 +94,23 @@ class OwnExcess(msgspec.Struct, frozen=True):
         return np.asarray(np.abs(growth - typical)[others])
 
 
-def measured(groups: list[list[RankSeen]], windows: int, policy: Policy) -> OwnExcess:
+def measured(groups: Sequence[list[RankSeen]], windows: int, policy: Policy) -> OwnExcess:
     """Measure the newest ``windows`` of C iterations.
 
     A window's computation is its fastest, since all iterations in a row have to be slow.
     """
     width = policy.consecutive
-    known = [[rank for rank in group if rank.sent.healthy_compute_ns] for group in groups]
-    ranks = list(chain.from_iterable(known))
-    bounds = np.cumsum([0] + [len(group) for group in known]).tolist()
-    newest = chain.from_iterable(rank.sent.compute_ns[-windows * width :] for rank in ranks)
-    compute_ns: Floats = np.fromiter(newest, dtype=np.float64, count=len(ranks) * windows * width)
-    fastest = compute_ns.reshape(len(ranks), windows, width).min(axis=2)
-    healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in ranks], dtype=np.float64)
+    each = [ranks.take(ranks.healthy_compute_ns != 0) for ranks in map(Ranks.of, groups)]
+    each = [ranks for ranks in each if ranks]
+    if not each:
+        return OwnExcess([], np.empty(0, dtype=np.int64), [], np.empty(0), np.empty((windows, 0)))
+    bounds = np.cumsum([0] + [len(ranks) for ranks in each]).tolist()
+    compute_ns = np.concatenate([ranks.compute_times.newest(windows * width) for ranks in each])
+    fastest = compute_ns.reshape(-1, windows, width).min(axis=2)
+    healthy_ns = np.concatenate([ranks.healthy_compute_ns for ranks in each])
     return OwnExcess(
-        ranks=[rank.rank for rank in ranks],
-        replicas=np.array([rank.replica for rank in ranks], dtype=np.int64),
+        ranks=np.concatenate([ranks.numbers for ranks in each]).tolist(),
+        replicas=np.concatenate([ranks.replicas for ranks in each]),
         rows=[np.arange(begin, end) for begin, end in pairwise(bounds)],
         healthy_ns=healthy_ns,
         growth=(fastest / healthy_ns[:, np.newaxis]).T,

@@ -5,57 +5,56 @@ The same work is done by the ranks of a pipeline stage whose iterations have the
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks, peer_groups
 from falcon_core.recovery.diagnosis.workload_check import Straggler
-from falcon_core.recovery.model.observation import Look, RankSeen
+from falcon_core.recovery.model.observation import Look, Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_core.signals.changepoint.median_rule import Outlier
-from falcon_core.stats.medians import medians
-from falcon_core.stats.order import median_of
+from falcon_core.stats.order import are_in, median_of
 
 LEAST_GROUP = 3  # ranks, for a median of the others
-Group = list[RankSeen]
+Group = Ranks
 
 
-def measured_ranks(look: Look) -> list[RankSeen]:
+def measured_ranks(look: Look) -> Ranks:
     """Return the ranks whose newest computation is known, and that count the same iterations as most ranks."""
-    return [rank for rank in compared_ranks(look.obs) if len(rank.sent.compute_ns) >= look.policy.consecutive]
+    ranks = compared_ranks(look.obs)
+    return ranks.take(ranks.compute_times.lengths >= look.policy.consecutive)
 
 
 def settled_groups(look: Look) -> list[Group]:
     """Return the groups of the ranks whose healthy times have settled."""
-    return groups_of([rank for rank in measured_ranks(look) if _has_settled(rank)], look.policy)
+    ranks = measured_ranks(look)
+    has_levels = (ranks.healthy_compute_ns != 0) & (ranks.healthy_iteration_ns != 0)
+    return groups_of(ranks.take(has_levels & (ranks.iterations >= SETTLED_ITERATIONS)), look.policy)
 
 
-def _has_settled(rank: RankSeen) -> bool:
-    sent = rank.sent
-    return bool(sent.healthy_compute_ns and sent.healthy_iteration_ns) and sent.iterations >= SETTLED_ITERATIONS
-
-
-def groups_of(ranks: Iterable[RankSeen], policy: Policy) -> list[Group]:
+def groups_of(ranks: list[RankSeen], policy: Policy) -> list[Group]:
     """Group the ranks that do the same work: those of a stage whose iterations have as many calls."""
-    groups: dict[tuple[int, int | None], Group] = defaultdict(list)
-    for number, stage in enumerate(peer_groups(list(ranks), policy)):
-        for rank in stage:
-            groups[number, rank.sent.period_calls].append(rank)
-    return list(groups.values())
+    return [group for stage in peer_groups(ranks, policy) for group in stage.split(stage.period_calls)]
+
+
+def found_in(groups: Iterable[Group], numbers: Collection[int]) -> dict[int, RankSeen]:
+    """Return those of the ranks with these numbers that are in a group, by number."""
+    if not numbers:
+        return {}
+    return {number: group.by_number[number] for group in groups for number in group.by_number.keys() & set(numbers)}
 
 
 def held_against_peers(groups: list[Group], slow: Collection[int]) -> list[Straggler]:
     """Compare the newest iterations of the slow ranks with those of the ranks that do the same work."""
     found: list[Straggler] = []
     for group in groups:
-        levels = medians([rank.sent.compute_ns for rank in group]) if group else np.empty(0)
-        is_slow = np.array([rank.rank in slow for rank in group], dtype=np.bool_)
+        is_slow = are_in(group.numbers, slow)
         # Without a well rank in the group there is nothing to compare with.
         if not is_slow.any() or is_slow.all():
             continue
+        levels = group.compute_times.medians()
         peers_ns = max(1, int(median_of(levels[~is_slow])))
         found += [
             (

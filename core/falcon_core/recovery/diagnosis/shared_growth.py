@@ -15,14 +15,12 @@ one or two ranks has no majority. It gets the growth of the whole job, as in ``s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import chain
 
 import msgspec
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.model.observation import Look, RankSeen
+from falcon_core.recovery.model.observation import Look, Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.stats.medians import Floats, Ints
 from falcon_core.stats.order import median_of, medians_of
@@ -69,29 +67,27 @@ def stage(rank: int, policy: Policy) -> int:
     return min(rank // max(1, policy.world_size // count), count - 1)
 
 
-def common(ranks: Sequence[RankSeen], look: Look) -> Common | None:
+def common(ranks: list[RankSeen], look: Look) -> Common | None:
     """Measure the ``ranks``, which count the same iterations; None while most of the job's ranks are not known."""
-    width = look.policy.consecutive
-    known = [rank for rank in ranks if rank.sent.healthy_compute_ns and len(rank.sent.compute_ns) >= width]
+    width, ranks = look.policy.consecutive, Ranks.of(ranks)
+    known = ranks.take((ranks.healthy_compute_ns != 0) & (ranks.compute_times.lengths >= width))
     # Half of the ranks may be slow by themselves, so a minority says nothing about the job.
     if not known or 2 * len(known) <= len(look.obs.ranks):
         return None
-    windows = max(1, min(JUDGEMENT.lasting_windows, min(len(rank.sent.compute_ns) for rank in known) // width))
-    newest = chain.from_iterable(rank.sent.compute_ns[-windows * width :] for rank in known)
-    compute_ns: Floats = np.fromiter(newest, dtype=np.float64, count=len(known) * windows * width)
-    healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in known], dtype=np.float64)
-    growth = compute_ns.reshape(len(known), windows, width) / healthy_ns[:, np.newaxis, np.newaxis]
-    by_window = medians_of(growth, axis=2)
-    of = np.array([stage(rank.rank, look.policy) for rank in known], dtype=np.int64)
+    windows = max(1, min(JUDGEMENT.lasting_windows, int(known.compute_times.lengths.min()) // width))
+    growth = known.compute_times.newest(windows * width) / known.healthy_compute_ns[:, np.newaxis]
+    by_window = medians_of(growth.reshape(len(known), windows, width), axis=2)
+    count = stages(look.policy)
+    of = np.minimum(known.numbers // max(1, look.policy.world_size // count), count - 1)
     # The lower quartile: ranks that are slow by themselves do not raise it.
     whole = _lower_quartile(by_window)
-    rows = [np.flatnonzero(of == number) for number in range(stages(look.policy))]
+    rows = [np.flatnonzero(of == number) for number in range(count)]
     return Common(
-        by_rank=medians_of(growth.reshape(len(known), windows * width), axis=1),
+        by_rank=medians_of(growth, axis=1),
         stages=of,
         by_stage=np.array([_lower_quartile(by_window[row]) if len(row) >= _LEAST_GROUP else whole for row in rows]),
-        load=np.array([rank.sent.load or math.nan for rank in known]),
-        healthy_ns=median_of(healthy_ns),
+        load=np.array([sent.load or math.nan for sent in known.sent]),
+        healthy_ns=median_of(known.healthy_compute_ns),
         everybody=len(known) == len(look.obs.ranks),
     )
 

@@ -25,11 +25,9 @@ is found by its onset.
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import chain
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
@@ -37,13 +35,14 @@ from falcon_core.recovery.diagnosis.outstanding import outstanding
 from falcon_core.recovery.diagnosis.peer_groups import (
     LEAST_GROUP,
     Group,
+    found_in,
     groups_of,
     held_against_peers,
     measured_ranks,
     settled_groups,
 )
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
-from falcon_core.recovery.model.observation import Look, Observation, RankSeen, resumed_at
+from falcon_core.recovery.model.observation import Look, Observation, Ranks, RankSeen, resumed_at
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import Culprit, IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
@@ -56,14 +55,14 @@ from falcon_core.signals.changepoint.generation_level import (
 )
 from falcon_core.signals.changepoint.reference import MEAN_SAMPLES
 from falcon_core.signals.job.culprits import median_of_others
-from falcon_core.stats.medians import Floats, median, medians
+from falcon_core.stats.medians import Flags, Floats, median
+from falcon_core.stats.order import are_in, median_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 REPORTS = 5  # apart by RECENT_ITERATIONS or more: 64 iterations at least
 MOST_SUSPECTS = 64  # the slowest
 PATIENCE_ITERATIONS = 4 * SETTLED_ITERATIONS  # after which ranks that report nothing are not waited for
 _STILL_FACTOR = 1 + (JUDGEMENT.lasting_factor - 1) / 2
-Flags = npt.NDArray[np.bool_]
 replace = msgspec.structs.replace
 
 
@@ -75,18 +74,18 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     if not _is_open(before, look.obs) or not _is_quiet(state, look.obs):
         return state
     groups = settled_groups(look)
-    known = {rank.rank: rank for rank in chain.from_iterable(groups)}
+    known = sum(map(len, groups))
     if before is None or before.settles:
         patient = look.obs.iterations < (before.began if before is not None else 0) + PATIENCE_ITERATIONS
         # Ranks settle at different times. After this long, more than half of them have to be enough.
-        if len(known) < len(look.obs.ranks) and (patient or 2 * len(known) <= len(look.obs.ranks)):
+        if known < len(look.obs.ranks) and (patient or 2 * known <= len(look.obs.ranks)):
             return state
         first = SinceStart(generation=look.obs.generation) if before is None else replace(before, settles=False)
         before = replace(first, iteration=look.obs.iterations)
-    if not known.keys() >= set(before.ranks):
+    if not found_in(groups, before.ranks).keys() >= set(before.ranks):
         return state  # of a rank that did not report nothing is known now
     ranks = _remaining(before, groups, look)
-    counted = _counted(before, ranks, [known[rank].sent.iterations for rank in ranks])
+    counted = _counted(before, ranks, [rank.sent.iterations for rank in found_in(groups, ranks).values()])
     return _with_since_start(state, counted)
 
 
@@ -126,8 +125,7 @@ def named(state: RecoveryState, look: Look) -> Culprit | None:
     if not ranks or not _is_quiet(state, look.obs):
         return None
     known = measured_ranks(look)
-    detailed = {rank.rank for rank in known if rank.sent.detailed}
-    if not detailed.issuperset(ranks):
+    if not all(rank in known.by_number and known.by_number[rank].sent.detailed for rank in ranks):
         return None
     found = held_against_peers(groups_of(known, look.policy), ranks)
     return culprit_of(found, look, None, never_well=True)
@@ -169,7 +167,7 @@ def present(slow: SlowIncident, look: Look) -> Culprit | None:
         return None
     groups = groups_of(measured_ranks(look), look.policy)
     # Only its own group does the same work.
-    group = next((group for group in groups if any(rank.rank == culprit.rank for rank in group)), [])
+    group = next((group for group in groups if culprit.rank in group.by_number), Ranks())
     if len(group) < 2 or culprit.rank not in _still_slow(group, look.policy):
         return None
     found = held_against_peers([group], {culprit.rank, *culprit.also})
@@ -189,23 +187,28 @@ def forget(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
 # -- the job's own earlier generations ---------------------------------------------------------------------------------
 
 
-def level_of(look: Look, ranks: list[RankSeen] | None = None) -> Level | None:
+def level_of(look: Look, ranks: Ranks | None = None) -> Level | None:
     """Return the healthy level that the agents (of all ``ranks``) have learned in the generation; None before that."""
-    known = [rank.sent for rank in (look.obs.ranks if ranks is None else ranks) if rank.sent.healthy_iteration_ns]
+    ranks = look.obs.reports if ranks is None else ranks
+    known = ranks.take(ranks.healthy_iteration_ns != 0)
     if not known:
         return None
     return Level(
-        iteration_ns=int(median([sent.healthy_iteration_ns or 0 for sent in known])),
-        noise=median([sent.healthy_noise or 0.0 for sent in known]),
-        iterations=min([sent.iterations for sent in known]),
+        iteration_ns=int(median_of(known.healthy_iteration_ns)),
+        noise=median([sent.healthy_noise or 0.0 for sent in known.sent]),
+        iterations=int(known.iterations.min()),
         world_size=look.policy.world_size,
-        period_calls=int(median([sent.period_calls or 0 for sent in known])),
-        size_class=int(median([-1 if sent.size_class is None else sent.size_class for sent in known])),
+        period_calls=_typical_calls(known),
+        size_class=int(median_of(known.size_classes)),
         generation=look.obs.generation,
     )
 
 
-def against_earlier(state: RecoveryState, look: Look, tracked: list[RankSeen]) -> bool:
+def _typical_calls(ranks: Ranks) -> int:
+    return int(median_of(np.maximum(ranks.period_calls, 0)))
+
+
+def against_earlier(state: RecoveryState, look: Look, tracked: Ranks) -> bool:
     """Check whether the settled level lies above that of the job's earlier generations (docs/architecture.md §5).
 
     Called where the agents report no onset.
@@ -213,8 +216,8 @@ def against_earlier(state: RecoveryState, look: Look, tracked: list[RankSeen]) -
     if state.levels.settled is None:
         return False
     # This runs at each look at a healthy job, so one figure is compared before a whole level is made.
-    known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
-    if not known or median(known) <= state.levels.settled.iteration_ns:
+    known = tracked.healthy_iteration_ns[tracked.healthy_iteration_ns != 0]
+    if not len(known) or median_of(known) <= state.levels.settled.iteration_ns:
         return False
     level = level_of(look, tracked)
     return (
@@ -232,11 +235,11 @@ def _of_present_calls(state: RecoveryState, obs: Observation) -> SinceStart | No
     since = state.suspicions.since_start
     if since is not None and since.generation != obs.generation:
         since = None
-    calls = sum(rank.sent.period_calls or 0 for rank in obs.ranks)
     # While a rank's agent searches for the calls of its iterations, it is not known which of them are the present ones.
-    if not calls or not all(rank.sent.period_calls for rank in obs.ranks):
+    if not obs.ranks or not np.all(obs.reports.period_calls > 0):
         return since
-    sizes = int(median([-1 if rank.sent.size_class is None else rank.sent.size_class for rank in obs.ranks]))
+    calls = sum(obs.reports.period_calls.tolist())
+    sizes = int(median_of(obs.reports.size_classes))
     if since is None:
         return SinceStart(generation=obs.generation, calls=calls, size_class=sizes, settles=True)
     if not since.calls:
@@ -267,7 +270,7 @@ def _is_quiet(state: RecoveryState, obs: Observation) -> bool:
     """Check that the job runs, that no agent reports an onset, and that no slowdown has a culprit."""
     if not obs.running or state.stop is not None or (state.leader is not None and not state.leader.unexplained):
         return False
-    return not any(rank.sent.onset for rank in obs.ranks)
+    return not obs.reports.has_onset.any()
 
 
 def _confirmed(state: RecoveryState, obs: Observation) -> list[int]:
@@ -305,17 +308,17 @@ def _counted(before: SinceStart, ranks: list[int], iterations: list[int]) -> Sin
 
 def _whole_ns(group: Group) -> Floats:
     """Return each rank's mean computation over the generation, ns: [n]."""
-    return np.array([rank.sent.healthy_compute_ns for rank in group], dtype=np.float64)
+    return group.healthy_compute_ns
 
 
 def _are_still_slow(group: Group, policy: Policy) -> Flags:
     """Check which ranks' newest iterations are longer than the others': [n]."""
-    newest = medians([rank.sent.compute_ns for rank in group], policy.consecutive)
+    newest = group.compute_times.medians(policy.consecutive)
     return np.asarray(newest >= _STILL_FACTOR * median_of_others(newest))
 
 
 def _still_slow(group: Group, policy: Policy) -> set[int]:
-    return {rank.rank for rank, slow in zip(group, _are_still_slow(group, policy), strict=True) if slow}
+    return set(group.numbers[_are_still_slow(group, policy)].tolist())
 
 
 def _are_longer(group: Group, policy: Policy) -> Flags:
@@ -349,10 +352,9 @@ def _gained_share(groups: list[Group], slow: Collection[int]) -> float:
     """
     typical = [_typical_ns(group, slow) for group in groups]
     levels = [
-        (float(rank.sent.healthy_compute_ns or 0), peers_ns)
+        (level, peers_ns)
         for group, peers_ns in zip(groups, typical, strict=True)
-        for rank in group
-        if rank.rank in slow
+        for level in _whole_ns(group)[are_in(group.numbers, slow)].tolist()
     ]
     # All ranks wait for the slowest one, so its excess is the job's.
     worst_ns, peers_ns = max(levels, default=(0.0, 0.0))
@@ -360,11 +362,11 @@ def _gained_share(groups: list[Group], slow: Collection[int]) -> float:
     if gained_ns <= 0 or gained_ns < JUDGEMENT.action_share * (worst_ns - peers_ns):
         return 0.0
     # More than an iteration cannot be gained: such figures contradict each other, and nothing is done on them.
-    iteration_ns = median([rank.sent.healthy_iteration_ns or 0 for rank in chain.from_iterable(groups)])
+    iteration_ns = median_of(np.concatenate([group.healthy_iteration_ns for group in groups]))
     return gained_ns / iteration_ns if gained_ns < iteration_ns else 0.0
 
 
 def _typical_ns(group: Group, slow: Collection[int]) -> float:
     """Return the median computation of the ranks that are not slow, ns; 0.0 where all are."""
-    well = [rank.sent.healthy_compute_ns or 0 for rank in group if rank.rank not in slow]
-    return median(well) if well else 0.0
+    well = _whole_ns(group)[~are_in(group.numbers, slow)]
+    return median_of(well) if len(well) else 0.0

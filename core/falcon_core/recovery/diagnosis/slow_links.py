@@ -39,7 +39,7 @@ def slow_link(look: Look, slow: SlowIncident, slow_ranks: frozenset[int] = froze
     # A small loss is noise. If some ranks are not slow, the slow ones do not wait for a common link.
     if loss_ns <= slow.times.healthy_ns * look.policy.verify or not _all_are_slow(look):
         return None
-    if len(comparable(look.obs.ranks)) < len(look.obs.ranks):
+    if len(comparable(look.obs.reports)) < len(look.obs.ranks):
         return None
     now_ns, healthy_ns = _compute_ns(look.obs.ranks, look.policy)
     # Slow computation delays transfers, too: then the link's excess must be far beyond it.

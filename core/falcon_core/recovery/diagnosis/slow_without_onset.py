@@ -23,8 +23,7 @@ iteration time is close to the healthy time all along, so it proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from itertools import chain
+from collections.abc import Collection, Mapping
 
 import msgspec
 import numpy as np
@@ -33,15 +32,16 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.culprit_timing import held_against
 from falcon_core.recovery.diagnosis.outstanding import outstanding
-from falcon_core.recovery.diagnosis.peer_groups import LEAST_GROUP, Group, held_against_peers, settled_groups
+from falcon_core.recovery.diagnosis.peer_groups import LEAST_GROUP, Group, found_in, held_against_peers, settled_groups
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
-from falcon_core.recovery.model.observation import Look, Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Grown
 from falcon_core.signals.job.culprits import median_of_others
-from falcon_core.stats.medians import Floats, median, medians
+from falcon_core.stats.medians import Floats
+from falcon_core.stats.order import are_in, median_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 REPORTS = 8  # apart by RECENT_ITERATIONS or more: 112 iterations at least
@@ -56,16 +56,15 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     if before is not None and _is_void(before, state, look.obs):
         before, state = None, forgotten(state)
     # Most looks end here: no rank shows growth that would be worth a comparison.
-    if not _is_watched(state, look.obs) or (before is None and not any(map(_comes_forward, look.obs.ranks))):
+    if not _is_watched(state, look.obs) or (before is None and not _any_comes_forward(look.obs.reports)):
         return state
     groups = settled_groups(look)
-    known = {rank.rank: rank for rank in chain.from_iterable(groups)}
     if before is None:
         joining = _outstanding(groups, {}, look)
-        return _with_grown(state, _found(joining, known, look.obs) if joining else None)
-    if not known.keys() >= before.compute_ns.keys():
+        return _with_grown(state, _found(joining, groups, look.obs) if joining else None)
+    if not found_in(groups, before.compute_ns).keys() >= before.compute_ns.keys():
         return state  # of a rank that did not report nothing is known now
-    return _with_grown(state, _followed(before, groups, known, look))
+    return _with_grown(state, _followed(before, groups, look))
 
 
 def _is_void(before: Grown, state: RecoveryState, obs: Observation) -> bool:
@@ -75,49 +74,50 @@ def _is_void(before: Grown, state: RecoveryState, obs: Observation) -> bool:
     return before.generation != obs.generation or changed
 
 
-def _found(joining: list[int], known: Mapping[int, RankSeen], obs: Observation) -> Grown:
+def _found(joining: list[int], groups: list[Group], obs: Observation) -> Grown:
     """Begin to watch these ranks, the slowest first."""
     grown = Grown(
         generation=obs.generation,
         iteration=obs.iterations,
-        healthy_ns=round(median([rank.sent.healthy_iteration_ns or 0 for rank in known.values()])),
-        compute_ns=_levels(joining[:MOST_SUSPECTS], known),
+        healthy_ns=round(median_of(np.concatenate([group.healthy_iteration_ns for group in groups]))),
+        compute_ns=_levels(joining[:MOST_SUSPECTS], groups),
     )
-    return _with_report(grown, known, obs)
+    return _with_report(grown, groups, obs)
 
 
-def _followed(before: Grown, groups: list[Group], known: Mapping[int, RankSeen], look: Look) -> Grown | None:
+def _followed(before: Grown, groups: list[Group], look: Look) -> Grown | None:
     """Return the watched ranks that are still slow, with new ones; None where no rank is slow any more."""
     since = before.compute_ns
     still = {rank for group in groups for rank in _still_slow(group, since, look.policy)}
     kept = {rank: level for rank, level in since.items() if rank in still}
     joining = [rank for rank in _outstanding(groups, {}, look) if rank not in since]
     if not kept:
-        return _found(joining, known, look.obs) if joining else None
-    grown = replace(before, compute_ns={**kept, **_levels(joining[: MOST_SUSPECTS - len(kept)], known)})
+        return _found(joining, groups, look.obs) if joining else None
+    grown = replace(before, compute_ns={**kept, **_levels(joining[: MOST_SUSPECTS - len(kept)], groups)})
     # A new suspect has been slow for a shorter time: count from the beginning for all of them.
     if joining:
-        return _with_report(replace(grown, reports=0, slow_ns=0.0), known, look.obs)
-    fresh = _newest(grown, known) >= grown.counted_iteration + RECENT_ITERATIONS
-    return _with_report(grown, known, look.obs) if fresh else grown
+        return _with_report(replace(grown, reports=0, slow_ns=0.0), groups, look.obs)
+    fresh = _newest(grown, groups) >= grown.counted_iteration + RECENT_ITERATIONS
+    return _with_report(grown, groups, look.obs) if fresh else grown
 
 
-def _levels(ranks: Iterable[int], known: Mapping[int, RankSeen]) -> dict[int, int]:
+def _levels(ranks: Collection[int], groups: list[Group]) -> dict[int, int]:
     """Return the healthy computation of these ranks, ns by rank."""
+    known = found_in(groups, ranks)
     return {rank: known[rank].sent.healthy_compute_ns or 0 for rank in ranks}
 
 
-def _newest(grown: Grown, known: Mapping[int, RankSeen]) -> int:
+def _newest(grown: Grown, groups: list[Group]) -> int:
     """Return the newest iteration that all reports of these ranks hold."""
-    return min(known[rank].sent.iterations for rank in grown.compute_ns)
+    return min(rank.sent.iterations for rank in found_in(groups, grown.compute_ns).values())
 
 
-def _with_report(grown: Grown, known: Mapping[int, RankSeen], obs: Observation) -> Grown:
+def _with_report(grown: Grown, groups: list[Group], obs: Observation) -> Grown:
     """Count the present report of these ranks."""
     reports = grown.reports + 1
     slow_ns = obs.iteration_ns(RECENT_ITERATIONS, fresh=True) or grown.slow_ns
     mean_ns = grown.slow_ns + (slow_ns - grown.slow_ns) / reports
-    return replace(grown, reports=reports, slow_ns=mean_ns, counted_iteration=_newest(grown, known))
+    return replace(grown, reports=reports, slow_ns=mean_ns, counted_iteration=_newest(grown, groups))
 
 
 def forgotten(state: RecoveryState) -> RecoveryState:
@@ -178,9 +178,9 @@ def _is_watched(state: RecoveryState, obs: Observation) -> bool:
     return obs.running and state.stop is None and not state.slowdowns
 
 
-def _comes_forward(rank: RankSeen) -> bool:
-    """Check whether the rank's agent sends detail: it does where the rank's own computation has grown."""
-    return rank.sent.detailed and rank.sent.healthy_compute_ns is not None
+def _any_comes_forward(ranks: Ranks) -> bool:
+    """Check whether a rank's agent sends detail: it does where the rank's own computation has grown."""
+    return bool(np.any(ranks.detailed & (ranks.healthy_compute_ns != 0)))
 
 
 def _growth(group: Group, levels: Mapping[int, int], policy: Policy) -> tuple[Floats, Floats]:
@@ -188,18 +188,21 @@ def _growth(group: Group, levels: Mapping[int, int], policy: Policy) -> tuple[Fl
 
     ``levels``: the healthy computation of ranks that were found earlier, ns by rank.
     """
-    newest = medians([rank.sent.compute_ns for rank in group], policy.consecutive)
-    healthy = [levels.get(rank.rank) or rank.sent.healthy_compute_ns or 0 for rank in group]
-    return newest / np.array(healthy, dtype=np.float64), newest / np.maximum(median_of_others(newest), 1.0)
+    newest, healthy = group.compute_times.medians(policy.consecutive), group.healthy_compute_ns
+    if levels:
+        healthy = healthy.copy()
+        for row in np.flatnonzero(are_in(group.numbers, levels)).tolist():
+            healthy[row] = levels[group[row].rank] or healthy[row]
+    return newest / healthy, newest / np.maximum(median_of_others(newest), 1.0)
 
 
 def _still_slow(group: Group, levels: Mapping[int, int], policy: Policy) -> set[int]:
     """Return which of the ranks that were found earlier are still slow."""
-    if len(group) < LEAST_GROUP or not any(rank.rank in levels for rank in group):
+    if len(group) < LEAST_GROUP or not are_in(group.numbers, levels).any():
         return set()
     own, excess = _growth(group, levels, policy)
     slow = np.minimum(own, excess) >= _STILL_FACTOR
-    return {group[row].rank for row in np.flatnonzero(slow).tolist()}
+    return set(group.numbers[slow].tolist())
 
 
 def _outstanding(groups: Collection[Group], levels: Mapping[int, int], look: Look) -> list[int]:
@@ -216,11 +219,11 @@ def _outstanding(groups: Collection[Group], levels: Mapping[int, int], look: Loo
             slow[:] = False
         rise = np.log(own) - np.median(np.log(own[~slow]))
         distances.append(np.abs(rise[~slow]))
-        if _work_is_known(group):
+        if slow.any() and _work_is_known(group):
             rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(slow).tolist()}
     return outstanding(rises, distances, look.obs)
 
 
 def _work_is_known(group: Group) -> bool:
     """Check whether the calls of most of these ranks, which do the same work, show how much there is to do."""
-    return 2 * sum(rank.sent.work != "Hidden" for rank in group) > len(group)
+    return 2 * sum(sent.work != "Hidden" for sent in group.sent) > len(group)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from itertools import chain
 
 import msgspec
 import numpy as np
@@ -16,74 +15,56 @@ from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.workload_check import Straggler, grown, waited_for
 from falcon_core.recovery.model.evidence import sampled
-from falcon_core.recovery.model.observation import Look, Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, Peers, SlowIncident
-from falcon_core.signals.changepoint.median_rule import Outlier, Series, outliers
+from falcon_core.signals.changepoint.median_rule import ANY_ITERATION, Outlier, outliers_among, same_iterations
 from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.signals.job.culprits import least_excess_ns, median_of_others
-from falcon_core.stats.medians import Floats, median, medians
-from falcon_core.stats.order import median_of
+from falcon_core.stats.medians import Floats, median
+from falcon_core.stats.order import are_in, median_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 
 COMPARED_PEERS = 16  # of a culprit's group, with which their later times are compared: the state stores them
 replace = msgspec.structs.replace
 
 
-def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
+def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[Ranks]:
     """Group the ranks that do the same work: those of a pipeline stage."""
+    ranks = Ranks.of(ranks)
     if policy.stages <= 1:
         return [ranks] if ranks else []
-    groups: dict[int, list[RankSeen]] = defaultdict(list)
-    for rank in ranks:
-        groups[policy.stage_of(rank.rank)].append(rank)
-    return list(groups.values())
+    return ranks.split(ranks.numbers // policy.stage_size)
 
 
-def comparable(ranks: list[RankSeen], times: Floats | None = None) -> list[RankSeen]:
+def comparable(ranks: list[RankSeen]) -> Ranks:
     """Keep the ranks that take the same stretch of calls for an iteration as most do; none where there is no majority.
 
     Ranks of a synchronous job have equal iteration times, whichever rank is slow. Each agent finds the period by
     itself, though, and for a while an agent may count layers or micro-batches where another counts iterations: their
     computation does not compare. (The numbers of calls would not show it: pipeline stages differ in them.)
-
-    ``times``: the median iteration time of each of these ranks that has counted any, ns, where it is known already.
     """
-    timed = [rank for rank in ranks if rank.sent.iteration_ns]
+    ranks = Ranks.of(ranks)
+    is_timed = ranks.iteration_times.lengths > 0
+    timed = ranks.take(is_timed)
     if not timed:
         return ranks
-    if times is None:
-        times = medians([rank.sent.iteration_ns for rank in timed])
+    times = timed.iteration_times.medians()
     # The lower median, so that the level is a time that some rank has.
     level = float(np.sort(times)[(len(times) - 1) // 2])
     factor = JUDGEMENT.same_unit_factor
     same = (level < factor * times) & (times < factor * level)
     # Where ranks meet rarely, one that was as fast as the others still counts what they count (``signals.job.pace``).
-    healthy = np.fromiter(map(_healthy_before, timed), dtype=np.float64, count=len(timed))
-    same |= (level < factor * healthy) & (healthy < factor * level)
+    same |= (level < factor * timed.before_ns) & (timed.before_ns < factor * level)
     if 2 * int(same.sum()) <= len(timed):
-        return []
-    differing = {timed[row].rank for row in np.flatnonzero(~same).tolist()}
-    return [rank for rank in ranks if rank.rank not in differing]
+        return Ranks()
+    is_timed[is_timed] = ~same
+    return ranks.take(~is_timed)
 
 
-def _healthy_before(rank: RankSeen) -> float:
-    """Return the rank's iteration time before the onset that it reports, ns; infinite where it reports none."""
-    return float("inf") if rank.sent.onset is None else float(rank.sent.onset.before_ns)
-
-
-def _typical_ns(obs: Observation) -> Floats:
-    """Return the median iteration time of each rank with a recent report that has counted any, ns."""
-    rows = [
-        row for row, rank in enumerate(obs.ranks) if rank.fresh and rank.process == "Running" and rank.sent.iteration_ns
-    ]
-    return obs.iteration_times.medians(rows=np.array(rows, dtype=np.int64))
-
-
-def compared_ranks(obs: Observation) -> list[RankSeen]:
+def compared_ranks(obs: Observation) -> Ranks:
     """Return the ranks with a fresh report that count the same iterations as most ranks."""
-    fresh = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
-    return comparable(fresh, _typical_ns(obs))
+    return comparable(obs.reports.take(obs.reports.fresh & obs.reports.running))
 
 
 def stragglers(
@@ -158,7 +139,8 @@ def culprits_of(
             continue
         worst, group = _of_rank(of_node, before.get(node))
         if id(group) not in peers:
-            peers[id(group)] = _Peers.of([rank for rank in group if rank.rank not in slow_ranks], look.policy)
+            well = ~are_in(group.numbers, slow_ranks)
+            peers[id(group)] = _Peers.of(group.take(well), look.policy)
         also = {out.rank for out, _ in of_node} | rest
         # Only the first culprit counts the slow ranks that no culprit of the list stands for.
         rest = set()
@@ -174,48 +156,41 @@ def _of_rank(of_node: list[Straggler], rank: int | None) -> Straggler:
 
 def _by_node(found: list[Straggler], obs: Observation) -> dict[str, list[Straggler]]:
     """Return the stragglers that sent their newest iterations in detail by node, the worst first."""
-    replicas = {rank.rank: rank.replica for rank in obs.ranks if rank.sent.detailed}
     by_node: dict[str, list[Straggler]] = defaultdict(list)
     for straggler in sorted(found, key=lambda straggler: -straggler[0].ratio):
-        if straggler[0].rank in replicas:
-            by_node[obs.members[replicas[straggler[0].rank]].node].append(straggler)
+        rank = obs.reports.by_number.get(straggler[0].rank)
+        if rank is not None and rank.sent.detailed:
+            by_node[obs.members[rank.replica].node].append(straggler)
     return by_node
 
 
-def _beyond_the_median(group: list[RankSeen], policy: Policy) -> list[Outlier]:
+def _beyond_the_median(group: Ranks, policy: Policy) -> list[Outlier]:
     """Apply the median rule to a group, and leave out what noise explains.
 
     A brief has no newest iterations, only a level: it is matched with any.
     """
-    series = [
-        Series(
-            rank=rank.rank,
-            iterations=rank.sent.iterations if rank.sent.detailed else None,
-            values_ns=rank.sent.compute_ns,
-        )
-        for rank in group
-    ]
-    found = outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)
-    least = _noise(group, {out.rank for out in found}, policy) if found else 0.0
+    group = group.take(group.compute_times.lengths >= policy.consecutive)
+    iterations = np.where(group.detailed, group.iterations, ANY_ITERATION)
+    values = same_iterations(iterations, group.compute_times, policy.consecutive)
+    found = outliers_among(group.numbers, values, factor=policy.median_factor)
+    least = _noise(group, [out.rank for out in found], policy) if found else 0.0
     return [out for out in found if out.ratio >= 1 + least]
 
 
-def _noise(group: list[RankSeen], slow_ranks: Collection[int], policy: Policy) -> float:
+def _noise(group: Ranks, slow_ranks: Collection[int], policy: Policy) -> float:
     """Return how far noise raises the slowest of so many ranks, as a share of its computation; 0 where unknown.
 
-    By the growth of those that are not slow, because ranks may differ by nature.
+    By the growth of those that are not slow, because ranks may differ by nature. ``group``: ranks with C iterations.
     """
-    known = [rank for rank in group if rank.rank not in slow_ranks and rank.sent.healthy_compute_ns]
-    known = [rank for rank in known if len(rank.sent.compute_ns) >= policy.consecutive]
+    known = group.take(~are_in(group.numbers, slow_ranks) & (group.healthy_compute_ns != 0))
     if len(known) < LEAST_SCATTERED:
         return 0.0
-    healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in known], dtype=np.float64)
-    growth = medians([rank.sent.compute_ns for rank in known], policy.consecutive) / healthy_ns
+    growth = known.compute_times.medians(policy.consecutive) / known.healthy_compute_ns
     return noise_distance(np.abs(growth / median_of(growth) - 1))
 
 
 def _by_own_excess(
-    groups: list[list[RankSeen]],
+    groups: list[Ranks],
     policy: Policy,
     least_ns: float,
     loss_ns: float,
@@ -225,27 +200,35 @@ def _by_own_excess(
 
     ``loss_ns``: what the culprits together have to account for, an iteration (``least_excess_ns``).
     """
-    ranks = list(chain.from_iterable(groups))
+    count = sum(map(len, groups))
     in_a_report = RECENT_ITERATIONS // policy.consecutive
     windows = max(1, min(windows, in_a_report))
-    shortest = min((len(rank.sent.compute_ns) for rank in ranks), default=0)
-    if len(ranks) < 2 or shortest < windows * policy.consecutive:
+    shortest = min((int(group.compute_times.lengths.min()) for group in groups), default=0)
+    if count < 2 or shortest < windows * policy.consecutive:
         return []
     # What all ranks gained alike is no rank's own, and a minority with a known healthy level does not show it.
-    if 2 * sum(bool(rank.sent.healthy_compute_ns) for rank in ranks) <= len(ranks):
+    if 2 * sum(int(np.count_nonzero(group.healthy_compute_ns)) for group in groups) <= count:
         return []
-    times = medians([rank.sent.iteration_ns or [0] for rank in ranks])
+    times = np.concatenate([_iteration_levels(group) for group in groups])
     least_ns = max(least_ns, least_excess_ns(times, loss_ns))
     slow_ranks = measured(groups, windows, policy).beyond(least_ns, policy)
     return [(out, group) for group in groups for out in _held_against_peers(group, slow_ranks)]
 
 
-def _held_against_peers(group: list[RankSeen], slow_ranks: Collection[int]) -> list[Outlier]:
+def _iteration_levels(group: Ranks) -> Floats:
+    """Return each rank's median iteration time, ns; 0 where it has counted none: [n]."""
+    timed = np.flatnonzero(group.iteration_times.lengths > 0)
+    levels = np.zeros(len(group))
+    levels[timed] = group.iteration_times.medians(rows=timed)
+    return levels
+
+
+def _held_against_peers(group: Ranks, slow_ranks: Collection[int]) -> list[Outlier]:
     """Compare the slow ranks of a group with their own healthy level and with their peers."""
-    places = [place for place, rank in enumerate(group) if rank.rank in slow_ranks]
+    places = np.flatnonzero(are_in(group.numbers, slow_ranks)).tolist()
     if not places:
         return []
-    levels = medians([rank.sent.compute_ns for rank in group])
+    levels = group.compute_times.medians()
     # Each rank is compared with the others alone: in a small group its own time would move the median.
     others = median_of_others(np.floor(levels)).tolist() if len(group) > 1 else [0.0]
     found = []
@@ -270,7 +253,7 @@ class _Peers(msgspec.Struct, frozen=True):
     wait_ns: int | None
 
     @classmethod
-    def of(cls, ranks: list[RankSeen], policy: Policy) -> _Peers:
+    def of(cls, ranks: Ranks, policy: Policy) -> _Peers:
         return cls(_typical_cpu(ranks), _wait_ns(ranks, policy))
 
 
@@ -286,7 +269,7 @@ def _culprit(
 
     The rank's healthy computation includes what all ranks of its group have gained since.
     """
-    culprit = next(rank for rank in look.obs.ranks if rank.rank == worst.rank)
+    culprit = look.obs.reports.by_number[worst.rank]
     healthy = culprit.sent.healthy_compute_ns
     if healthy is not None and shared is not None:
         # Growth that all ranks of the group share is not this rank's fault.
@@ -312,7 +295,7 @@ def _culprit(
         compute_ns=worst.value_ns,
         healthy_compute_ns=healthy,
         peers_compute_ns=worst.peers_ns,
-        wait_ns=_wait_ns([culprit], look.policy),
+        wait_ns=_wait_ns(Ranks([culprit]), look.policy),
         peers=Peers(wait_ns=peers.wait_ns, compute_ns=_peers_now_ns(worst.rank, others[:NAMED_RANKS], look)),
         cause=cause.cause if reported is None else Cause.HARDWARE,
         node_reports="" if reported is None else reported.text,
@@ -346,9 +329,9 @@ def _typical_cpu(ranks: list[RankSeen]) -> CpuEvidence:
     )
 
 
-def _wait_ns(ranks: list[RankSeen], policy: Policy) -> int | None:
+def _wait_ns(ranks: Ranks, policy: Policy) -> int | None:
     """Return the median of the ranks' newest waits, ns; None where none is known."""
-    newest = medians([rank.sent.wait_ns for rank in ranks if rank.sent.wait_ns], policy.consecutive)
+    newest = ranks.wait_times.medians(policy.consecutive, np.flatnonzero(ranks.wait_times.lengths > 0))
     return int(median_of(np.floor(newest))) if len(newest) else None
 
 
@@ -359,17 +342,18 @@ def no_longer_slow(slow: SlowIncident, look: Look) -> bool:
     iteration time proves nothing, since the job's healthy time is but an estimate; nor of a culprit that was named
     though the job was hardly slower; nor while other ranks compute micro-batches of the culprit's.
     """
-    tracked = [rank for rank in look.obs.ranks if rank.fresh and rank.sent.iterations]
+    ranks = look.obs.reports
+    tracked = ranks.take(ranks.fresh & (ranks.iterations != 0))
     if not tracked:
         return False
     if slow.culprit is None:
-        onsets = sum(rank.sent.onset is not None for rank in tracked)
+        onsets = int(tracked.has_onset.sum())
         return 2 * onsets <= len(tracked) and _is_healthy(look, slow, look.policy.verify, fresh=True)
     return _has_recovered(slow, slow.culprit, tracked, look)
 
 
-def _has_recovered(slow: SlowIncident, named: Culprit, tracked: list[RankSeen], look: Look) -> bool:
-    culprit = next((rank for rank in tracked if rank.rank == named.rank), None)
+def _has_recovered(slow: SlowIncident, named: Culprit, tracked: Ranks, look: Look) -> bool:
+    culprit = tracked.by_number.get(named.rank)
     if culprit is None or len(culprit.sent.compute_ns) < look.policy.consecutive:
         return False
     well_ns = reference_ns(named, look) * (1 + look.policy.verify)
@@ -418,7 +402,7 @@ def _peers_now_ns(rank: int, also: Collection[int], look: Look) -> dict[int, int
     """Return the computation of ranks with the same work [ns]: of at most ``COMPARED_PEERS``, spread over the group."""
     numbers, levels = look.obs.compute_levels
     alike = numbers // look.policy.stage_size == look.policy.stage_of(rank)
-    places = np.flatnonzero(alike & ~np.isin(numbers, [rank, *also]))
+    places = np.flatnonzero(alike & ~are_in(numbers, [rank, *also]))
     if len(places) > COMPARED_PEERS:
         places = places[np.linspace(0, len(places) - 1, COMPARED_PEERS).astype(np.int64)]
     return {int(numbers[place]): round(float(levels[place])) for place in places}

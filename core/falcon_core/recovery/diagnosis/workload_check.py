@@ -19,14 +19,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterable
 
+import numpy as np
+
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.model.observation import RankSeen
+from falcon_core.recovery.model.observation import Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.signals.changepoint.median_rule import Outlier
-from falcon_core.stats.medians import median
 
 _LEAST_GROUP = 3  # ranks, as in ``shared_growth``
-Straggler = tuple[Outlier, list[RankSeen]]  # and the ranks that do the same work
+Straggler = tuple[Outlier, Ranks]  # and the ranks that do the same work
 
 
 def grown(found: Iterable[Straggler], policy: Policy, named: Collection[int] = ()) -> list[Straggler]:
@@ -37,7 +38,7 @@ def grown(found: Iterable[Straggler], policy: Policy, named: Collection[int] = (
     typical: dict[int, float] = {}  # growth by group
     kept: list[Straggler] = []
     for out, group in found:
-        healthy_ns = _healthy_ns(next(rank for rank in group if rank.rank == out.rank))
+        healthy_ns = _healthy_ns(group.by_number[out.rank])
         if id(group) not in typical:
             typical[id(group)] = _shared_growth(group, policy)
         has_grown = healthy_ns is None or out.value_ns > healthy_ns * typical[id(group)] * (1 + policy.verify)
@@ -51,16 +52,13 @@ def _healthy_ns(rank: RankSeen) -> int | None:
     return rank.sent.healthy_compute_ns if rank.sent.onset is not None else None
 
 
-def _shared_growth(group: list[RankSeen], policy: Policy) -> float:
+def _shared_growth(group: Ranks, policy: Policy) -> float:
     """Return the lower quartile of the growth of the group's ranks, at least 1; 1 of a group without a majority."""
-    known = [
-        median(rank.sent.compute_ns[-policy.consecutive :]) / healthy_ns
-        for rank in group
-        if rank.sent.compute_ns and (healthy_ns := _healthy_ns(rank))
-    ]
+    known = group.take(group.has_onset & (group.healthy_compute_ns != 0) & (group.compute_times.lengths > 0))
     if len(known) < _LEAST_GROUP:
         return 1.0
-    return max(1.0, sorted(known)[(len(known) - 1) // 4])
+    growth = known.compute_times.medians(policy.consecutive) / known.healthy_compute_ns
+    return max(1.0, float(np.sort(growth)[(len(known) - 1) // 4]))
 
 
 def waited_for(found: Iterable[Straggler]) -> list[Straggler]:
@@ -69,7 +67,7 @@ def waited_for(found: Iterable[Straggler]) -> list[Straggler]:
     kept: list[Straggler] = []
     for out, group in found:
         if id(group) not in typical:
-            loads = [rank.sent.load for rank in group if rank.sent.load is not None]
+            loads = [sent.load for sent in group.sent if sent.load is not None]
             typical[id(group)] = statistics.median_high(loads) if len(loads) > 1 else None
         peers = typical[id(group)]
         if peers is None or _stands_out(out, group, peers):
@@ -77,9 +75,9 @@ def waited_for(found: Iterable[Straggler]) -> list[Straggler]:
     return kept
 
 
-def _stands_out(out: Outlier, group: list[RankSeen], peers_load: float) -> bool:
+def _stands_out(out: Outlier, group: Ranks, peers_load: float) -> bool:
     """Check whether most of the excess is left if its bytes explain as much of its time as its peers' bytes do."""
-    load = next((rank.sent.load for rank in group if rank.rank == out.rank), None)
+    load = group.by_number[out.rank].sent.load
     if load is None or load >= peers_load:
         return True
     healthy_ns = out.peers_ns if out.peers_ns < out.value_ns else out.value_ns / max(out.ratio, 1.0)

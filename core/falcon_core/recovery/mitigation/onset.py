@@ -16,7 +16,7 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.diagnosis import slow_from_start
 from falcon_core.recovery.mitigation import early_rebalance, rebalance
-from falcon_core.recovery.model.observation import Look, Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, Ranks
 from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState, with_leader
 from falcon_core.wire.reporting.messages import Onset
@@ -28,8 +28,8 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
     """Return the state with a slowdown that has begun; called while none is open."""
     if not look.obs.running or state.stop is not None:
         return state
-    tracked = [rank for rank in look.obs.ranks if rank.sent.iterations and rank.fresh]
-    onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
+    tracked = look.obs.reports.take(look.obs.reports.fresh & (look.obs.reports.iterations != 0))
+    onsets = [sent.onset for sent in tracked.sent if sent.onset is not None]
     level = look.obs.iteration_ns(look.policy.consecutive, fresh=True)
     if level is None:
         return state
@@ -41,7 +41,7 @@ def look(state: RecoveryState, look: Look) -> RecoveryState:
         return state if onsets else early_rebalance.look(state, look)
     found = slow_from_start.slowdown(look.obs, healthy_ns=round(healthy_ns), slow_ns=int(level))
     # No agent has reported an onset: what counts as reported is the newest iteration.
-    newest = max(rank.sent.iterations for rank in tracked)
+    newest = int(tracked.iterations.max())
     return with_leader(state, replace(found, onset=replace(found.onset, reported_iteration=newest)))
 
 
@@ -68,7 +68,7 @@ def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level
     )
 
 
-def _healthy_ns(state: RecoveryState, look: Look, tracked: list[RankSeen]) -> float | None:
+def _healthy_ns(state: RecoveryState, look: Look, tracked: Ranks) -> float | None:
     """Return the healthy iteration time [ns] if the generation began slowly; else None."""
     if slow_from_start.against_earlier(state, look, tracked) and state.levels.settled is not None:
         return state.levels.settled.iteration_ns

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,12 +20,13 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.suspects import Lasted
 from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.signals.job.pace import behind, pace_ns
-from falcon_core.stats.medians import Floats, Ints, Table, medians
+from falcon_core.stats.medians import Flags, Floats, Ints, Table
 from falcon_core.stats.order import median_of
 from falcon_core.wire.launcher.printed import Printed
 from falcon_core.wire.measurement.probe import ProbeReport
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.reporting.messages import RankSignals, ThrottleSignals
+from falcon_core.wire.reporting.microbatches import MicroShare
 
 Owner = Literal["Job", "Falcon", "Cluster", ""]
 
@@ -70,7 +72,7 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     signal: int | None = None
     oom_killed: bool = False
     last_words: str = ""  # reason of the failure, from the end of its own output
-    printed: list[Printed] = []  # errors in its output while it ran, oldest first; times by its node's clock
+    printed: Sequence[Printed] = ()  # errors in its output while it ran, oldest first; times by its node's clock
     # When an uncaught exception has ended its program (unix seconds by the operator's clock). The process may
     # live on; None where no such exception is known.
     uncaught_at: float | None = None
@@ -109,6 +111,177 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+UNKNOWN: Final = -1  # in a column: the rank has not reported the number
+_Column = TypeVar("_Column", Ints, Floats, Flags, Table)
+
+
+def _column(read: Callable[[Ranks], _Column]) -> cached_property[_Column]:
+    """Make a column of a function that reads it; of some of the ranks it is taken from the column of all."""
+
+    def value(ranks: Ranks) -> _Column:
+        if ranks.whole is None:
+            return read(ranks)
+        column: _Column = getattr(ranks.whole, read.__name__)
+        return column[ranks.rows]
+
+    return cached_property(value)
+
+
+class Ranks(list[RankSeen]):
+    """Ranks, with what they report as columns in the same order: [n].
+
+    A look at a job of 10 000 ranks asks the same of each of them many times. A column is read once, and shared by all
+    that look at these ranks, or at some of them (``take``). The list is never changed.
+    """
+
+    whole: Ranks | None = None  # all ranks, of which these are some
+    rows: Ints  # places of these ranks in ``whole``
+
+    @classmethod
+    def of(cls, ranks: Iterable[RankSeen]) -> Ranks:
+        """Return the ranks with their columns, which are shared where ``ranks`` has them."""
+        return ranks if isinstance(ranks, Ranks) else cls(ranks)
+
+    def take(self, those: Ints | Flags) -> Ranks:
+        """Return the ranks at these places, ascending: [k], or where the flags are set: [n]."""
+        rows = np.flatnonzero(those) if those.dtype == np.bool_ else np.asarray(those, dtype=np.int64)
+        if len(rows) == len(self):
+            return self
+        some = Ranks([self[row] for row in rows.tolist()])
+        some.whole = self if self.whole is None else self.whole
+        some.rows = rows if self.whole is None else self.rows[rows]
+        return some
+
+    def split(self, labels: Ints) -> list[Ranks]:
+        """Return the ranks of each label, the label of the first rank first: [n]."""
+        if not len(self):
+            return []
+        order = np.argsort(labels, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+        return [self.take(rows) for rows in sorted(groups, key=lambda rows: int(rows[0]))]
+
+    @cached_property
+    def by_number(self) -> dict[int, RankSeen]:
+        """Return each rank by its number."""
+        return {rank.rank: rank for rank in self}
+
+    @cached_property
+    def sent(self) -> list[RankSignals]:
+        """Return each rank's newest report."""
+        return [rank.sent for rank in self]
+
+    @cached_property
+    def micros(self) -> list[MicroShare]:
+        """Return what the ranks say of their micro-batches, of those that do: [k]."""
+        return [sent.micro for sent in self.sent if sent.micro is not None]
+
+    def _ints(self, values: Iterable[int]) -> Ints:
+        return np.fromiter(values, dtype=np.int64, count=len(self))
+
+    def _floats(self, values: Iterable[float]) -> Floats:
+        return np.fromiter(values, dtype=np.float64, count=len(self))
+
+    def _flags(self, values: Iterable[bool]) -> Flags:
+        return np.fromiter(values, dtype=np.bool_, count=len(self))
+
+    @_column
+    def numbers(self) -> Ints:
+        """Return the ranks' numbers."""
+        return self._ints([rank.rank for rank in self])
+
+    @_column
+    def replicas(self) -> Ints:
+        """Return the ranks' replicas."""
+        return self._ints([rank.replica for rank in self])
+
+    @_column
+    def fresh(self) -> Flags:
+        """Return whose report is recent."""
+        return self._flags([rank.fresh for rank in self])
+
+    @_column
+    def running(self) -> Flags:
+        """Return whose process runs."""
+        return self._flags([rank.process == "Running" for rank in self])
+
+    @_column
+    def stalled(self) -> Flags:
+        """Return who has been silent for longer than the learned deadline, by a recent report."""
+        return self._flags([rank.stalled for rank in self])
+
+    @_column
+    def silent_seconds(self) -> Floats:
+        """Return the times since the newest calls returned [s]."""
+        return self._floats([rank.silent_seconds for rank in self])
+
+    @_column
+    def deadlines_ns(self) -> Floats:
+        """Return the learned deadlines of silence, ns; NaN: not known."""
+        return self._floats(
+            [math.nan if (deadline := sent.hang_deadline_ns) is None else deadline for sent in self.sent]
+        )
+
+    @_column
+    def tracked(self) -> Flags:
+        """Return whose iterations are seen."""
+        return self._flags([sent.tracking == "Tracking" for sent in self.sent])
+
+    @_column
+    def detailed(self) -> Flags:
+        """Return whose report is no brief."""
+        return self._flags([sent.detailed for sent in self.sent])
+
+    @_column
+    def iterations(self) -> Ints:
+        """Return the numbers of complete iterations."""
+        return self._ints([sent.iterations for sent in self.sent])
+
+    @_column
+    def period_calls(self) -> Ints:
+        """Return the calls of an iteration, or ``UNKNOWN``."""
+        return self._ints([UNKNOWN if (calls := sent.period_calls) is None else calls for sent in self.sent])
+
+    @_column
+    def size_classes(self) -> Ints:
+        """Return the classes of the bytes of an iteration (``size_class``), or ``UNKNOWN``."""
+        return self._ints([UNKNOWN if (known := sent.size_class) is None else known for sent in self.sent])
+
+    @_column
+    def healthy_iteration_ns(self) -> Floats:
+        """Return the healthy iteration times, ns; 0: not known."""
+        return self._floats([sent.healthy_iteration_ns or 0 for sent in self.sent])
+
+    @_column
+    def healthy_compute_ns(self) -> Floats:
+        """Return the healthy computation of an iteration, ns; 0: not known."""
+        return self._floats([sent.healthy_compute_ns or 0 for sent in self.sent])
+
+    @_column
+    def has_onset(self) -> Flags:
+        """Return who reports an onset."""
+        return self._flags([sent.onset is not None for sent in self.sent])
+
+    @_column
+    def before_ns(self) -> Floats:
+        """Return the iteration times before the reported onsets, ns; infinite where none is reported."""
+        return self._floats([math.inf if (onset := sent.onset) is None else onset.before_ns for sent in self.sent])
+
+    @_column
+    def iteration_times(self) -> Table:
+        """Return the iteration times, ns."""
+        return Table([sent.iteration_ns for sent in self.sent])
+
+    @_column
+    def compute_times(self) -> Table:
+        """Return the computation of the iterations, ns."""
+        return Table([sent.compute_ns for sent in self.sent])
+
+    @_column
+    def wait_times(self) -> Table:
+        """Return the iterations' excess inside synchronising collectives, ns."""
+        return Table([sent.wait_ns for sent in self.sent])
+
+
 class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True):
     """Trouble that a node reports of its own hardware: the gravest of its conditions whose class is known."""
 
@@ -128,7 +301,7 @@ class Notice(msgspec.Struct, frozen=True):
     urgent: bool = False
 
 
-class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The health of a pod's node."""
 
     ready: bool = True
@@ -136,7 +309,7 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
     trouble: NodeTrouble | None = None  # hardware trouble
 
 
-class LauncherSeen(msgspec.Struct, frozen=True, kw_only=True):
+class LauncherSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a pod's launcher reports."""
 
     signalled: bool = False  # it passes on a signal that ends the pod
@@ -147,7 +320,7 @@ class LauncherSeen(msgspec.Struct, frozen=True, kw_only=True):
     oom_kills: int | None = None  # processes of its container killed for memory since the generation began
 
 
-class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
+class MemberSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One replica's pod."""
 
     replica: int
@@ -246,9 +419,14 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     spoilt: Spoilt = Spoilt()
 
     @cached_property
+    def reports(self) -> Ranks:
+        """Return ``ranks`` with columns. An observation that is made of another shares them, as long as its ranks."""
+        return Ranks.of(self.ranks)
+
+    @property
     def iterations(self) -> int:
         """Return the number of iterations that the generation has completed, by the rank that is farthest."""
-        return max((rank.sent.iterations for rank in self.ranks), default=0)
+        return int(self.reports.iterations.max(initial=0))
 
     @cached_property
     def hosts(self) -> dict[str, MemberSeen]:
@@ -280,20 +458,14 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def shared_unevenly(self) -> bool:
         """Return whether ranks compute more or fewer micro-batches than the even split gives them."""
-        micros = (rank.sent.micro for rank in self.ranks)
-        return any(micro.share != micro.per_rank for micro in micros if micro is not None)
-
-    @cached_property
-    def iteration_times(self) -> Table:
-        """Return each rank's iteration times, ns, in the order of ``ranks``."""
-        return Table([rank.sent.iteration_ns for rank in self.ranks])
+        return any(micro.share != micro.per_rank for micro in self.reports.micros)
 
     @cached_property
     def compute_levels(self) -> tuple[Ints, Floats]:
         """Return the ranks with a recent report of computation, and the median of each rank's newest, ns: [n], [n]."""
-        known = [rank for rank in self.ranks if rank.fresh and rank.sent.iterations and rank.sent.compute_ns]
-        numbers = np.fromiter((rank.rank for rank in known), dtype=np.int64, count=len(known))
-        return numbers, medians([rank.sent.compute_ns for rank in known])
+        ranks = self.reports
+        known = ranks.take(ranks.fresh & (ranks.iterations != 0) & (ranks.compute_times.lengths > 0))
+        return known.numbers, known.compute_times.medians()
 
     @cached_property
     def behind(self) -> Ints:
@@ -301,20 +473,18 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
         Old reports prove nothing: the ranks of a silent pod would stay slow for as long as it is silent.
         """
-        reporting = [row for row, rank in enumerate(self.ranks) if rank.sent.onset is not None and rank.fresh]
+        reporting = self.reports.has_onset & self.reports.fresh
         # At nearly every look of a large job none or all of the ranks report one.
-        if not reporting or 2 * len(reporting) > len(self.ranks):
+        if not reporting.any() or 2 * int(reporting.sum()) > len(self.ranks):
             return np.empty(0, dtype=np.int64)
         rows = self._fresh_rows
-        before = np.full(len(self.ranks), np.inf)
-        before[reporting] = [onset.before_ns for row in reporting if (onset := self.ranks[row].sent.onset)]
-        return rows[behind(self.iteration_times.medians(rows=rows), before[rows])] if len(rows) else rows
+        before = self.reports.before_ns[rows]
+        return rows[behind(self.reports.iteration_times.medians(rows=rows), before)] if len(rows) else rows
 
     @property
     def _fresh_rows(self) -> Ints:
         """Return the places of the ranks with a recent report that have counted an iteration: [n]."""
-        fresh = np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))
-        return np.flatnonzero(fresh & (self.iteration_times.lengths > 0))
+        return np.flatnonzero(self.reports.fresh & (self.reports.iteration_times.lengths > 0))
 
     @property
     def others_ns(self) -> float | None:
@@ -322,7 +492,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not len(self.behind):
             return None
         others = np.setdiff1d(self._fresh_rows, self.behind)
-        return pace_ns(self.iteration_times.medians(rows=others))
+        return pace_ns(self.reports.iteration_times.medians(rows=others))
 
     def iteration_ns(self, newest: int, *, fresh: bool = False) -> float | None:
         """Return the job's iteration time: the median over the ranks of the median of their newest iterations.
@@ -331,13 +501,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
         ``fresh``: of the ranks with recent reports alone. None where no rank has counted an iteration.
         """
+        times = self.reports.iteration_times
         if len(self.behind):
-            return median_of(self.iteration_times.medians(newest, self.behind))
-        timed = self.iteration_times.lengths > 0
-        if fresh:
-            timed &= np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))
-        rows = np.flatnonzero(timed)
-        return median_of(self.iteration_times.medians(newest, rows)) if len(rows) else None
+            return median_of(times.medians(newest, self.behind))
+        rows = self._fresh_rows if fresh else np.flatnonzero(times.lengths > 0)
+        return median_of(times.medians(newest, rows)) if len(rows) else None
 
 
 class Look(msgspec.Struct, frozen=True):

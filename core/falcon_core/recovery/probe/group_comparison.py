@@ -122,7 +122,7 @@ def follow(state: RecoveryState, slow: SlowIncident, look: Look) -> RecoveryStat
         return _forget(state, look.obs)
     well = no_longer_slow(slow, look)
     # An onset or a slow rank explains the slowdown better than a group does.
-    if well or any(rank.sent.onset for rank in look.obs.ranks) or slow_from_start.asked(state, look.obs):
+    if well or look.obs.reports.has_onset.any() or slow_from_start.asked(state, look.obs):
         return _with_compared(without_leader(state), None)  # groups are compared again when that is over
     groups = _known_groups(look)
     found = None if groups is None else slowest(groups, look)
@@ -222,7 +222,7 @@ def _is_wanted(state: RecoveryState, look: Look) -> bool:
         return False
     if not look.obs.running or state.stop is not None or state.slowdowns or look.obs.shared_unevenly:
         return False
-    return _may_be_measured(look) and not any(rank.sent.onset for rank in look.obs.ranks)
+    return _may_be_measured(look) and not look.obs.reports.has_onset.any()
 
 
 def _may_be_measured(look: Look) -> bool:

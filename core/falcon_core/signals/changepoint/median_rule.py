@@ -17,16 +17,18 @@ left: a ratio never depends on which other straggler was peeled first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.stats.medians import Table
 from falcon_core.stats.order import median_of, medians_of
 
 Matrix = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
+ANY_ITERATION: Final = -(1 << 62)  # the values of a rank repeat a level that holds for any of the newest iterations
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -67,35 +69,47 @@ def leave_one_out_medians(values: Matrix) -> Matrix:
     return (nth_of_others(low) + nth_of_others(high)) / 2
 
 
-def compared(series: Sequence[Series], width: int) -> tuple[list[int], Matrix]:
-    """Return the ranks that have ``width`` values, and those values as [n, width].
+def same_iterations(iterations: Rows, times: Table, width: int) -> Matrix:
+    """Return ``width`` values of each rank, of the same iterations where that is possible: [n] → [n, width].
+
+    ``iterations``: that of each rank's newest value, counted from 1, or ``ANY_ITERATION``. Each row of ``times`` has
+    ``width`` values at least.
 
     Iterations are matched by their number where the reports overlap enough (work may vary from step to step, for all
     ranks alike); where they do not (very short iterations), each rank's newest values are compared.
     """
+    ends, numbered = times.lengths.copy(), iterations != ANY_ITERATION
+    known = iterations[numbered]
+    if len(known):
+        last = int(known.min())
+        first = int((known - ends[numbered]).max()) + 1
+        # The reports overlap: compare the same iterations of all ranks.
+        if last - first + 1 >= width:
+            ends[numbered] -= known - last
+    return times.until(ends, width)
+
+
+def compared(series: Sequence[Series], width: int) -> tuple[list[int], Matrix]:
+    """Return the ranks that have ``width`` values, and those values as [n, width] (``same_iterations``)."""
     usable = [rank for rank in series if len(rank.values_ns) >= width]
     if not usable:
         return [], np.empty((0, width))
-    ends = np.array([len(rank.values_ns) for rank in usable], dtype=np.int64)
-    numbered = np.array([rank.iterations is not None for rank in usable], dtype=np.bool_)
-    iterations = np.array([rank.iterations for rank in usable if rank.iterations is not None], dtype=np.int64)
-    if len(iterations):
-        last = int(iterations.min())
-        first = int((iterations - ends[numbered]).max()) + 1
-        # The reports overlap: compare the same iterations of all ranks.
-        if last - first + 1 >= width:
-            ends[numbered] -= iterations - last
-    rows = (rank.values_ns[end - width : end] for rank, end in zip(usable, ends.tolist(), strict=True))
-    values = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(usable) * width)
-    return [rank.rank for rank in usable], values.reshape(-1, width).astype(np.float64)
+    iterations = [ANY_ITERATION if rank.iterations is None else rank.iterations for rank in usable]
+    times = Table([rank.values_ns for rank in usable])
+    return [rank.rank for rank in usable], same_iterations(np.array(iterations, dtype=np.int64), times, width)
 
 
 def outliers(series: Sequence[Series], *, factor: float, consecutive: int) -> list[Outlier]:
-    """Name the stragglers of a group of ranks that do the same work, worst first. ``factor`` ≥ 1.
-
-    O(n log n) for n ranks and a given ``consecutive``, however many of them are slow.
-    """
+    """Name the stragglers of a group of ranks that do the same work, worst first. ``factor`` ≥ 1."""
     ranks, values = compared(series, consecutive)
+    return outliers_among(np.array(ranks, dtype=np.int64), values, factor=factor)
+
+
+def outliers_among(ranks: Rows, values: Matrix, *, factor: float) -> list[Outlier]:
+    """Name the stragglers of a group of ranks that do the same work, worst first: [n], [n, c]. ``factor`` ≥ 1.
+
+    O(n log n) for n ranks and a given c, however many of them are slow.
+    """
     left = np.arange(len(ranks))
     # Slow rows raise the median, and with it hide others. Take them out and look again.
     while len(left) >= 2 and _any_suspect(values[left], factor):
@@ -110,10 +124,11 @@ def outliers(series: Sequence[Series], *, factor: float, consecutive: int) -> li
     slow = np.setdiff1d(np.arange(len(ranks)), left)
     peers = medians_of(values[left], axis=0)
     peers_ns = int(median_of(peers))
+    numbers = ranks[slow].tolist()
     ratios = medians_of(values[slow] / np.maximum(peers, 1.0), axis=1)
     levels = medians_of(values[slow], axis=1)
     return [
-        Outlier(rank=ranks[slow[index]], ratio=float(ratios[index]), value_ns=int(levels[index]), peers_ns=peers_ns)
+        Outlier(rank=numbers[index], ratio=float(ratios[index]), value_ns=int(levels[index]), peers_ns=peers_ns)
         for index in np.argsort(-ratios, kind="stable").tolist()
     ]
 
