@@ -36,12 +36,12 @@ class _Table:
     """The reports of all ranks on their communicators, one row for each report."""
 
     def __init__(self, look: Look) -> None:
-        self.signals = [comm for rank in look.obs.ranks for comm in rank.sent.comms]
-        numbers = np.array([rank.rank for rank in look.obs.ranks], dtype=np.int64)
-        self.ranks = np.repeat(numbers, [len(rank.sent.comms) for rank in look.obs.ranks])
+        self.signals = [comm for sent in look.obs.reports.sent for comm in sent.comms]
+        reports = look.obs.reports
+        self.ranks = np.repeat(reports.numbers, [len(sent.comms) for sent in reports.sent])
         self.ids = self._column(map(attrgetter("comm"), self.signals))
-        self.entered = self._column(_UNKNOWN if comm.entered is None else comm.entered for comm in self.signals)
-        self.finished = self._column(_UNKNOWN if comm.finished is None else comm.finished for comm in self.signals)
+        self.entered = self._column([_UNKNOWN if comm.entered is None else comm.entered for comm in self.signals])
+        self.finished = self._column([_UNKNOWN if comm.finished is None else comm.finished for comm in self.signals])
         seats = Seats(
             rank=self.ranks,
             comm=self.ids,
@@ -89,7 +89,7 @@ def communicators(look: Look) -> Names:
 def progress(look: Look) -> Counts:
     """Gather the counts of collectives and of sends and receives."""
     table = _Table(look)
-    names = table.names({pair.comm for rank in look.obs.ranks for pair in rank.sent.pairs})
+    names = table.names({pair.comm for sent in look.obs.reports.sent for pair in sent.pairs})
     collectives, pairs = _collectives(look.obs, table), _pairs(look.obs, names)
     return Counts(
         collectives.progress + pairs.progress,
@@ -145,7 +145,7 @@ def nobody_waits(obs: Observation) -> bool:
 
     Ranks that have ended well are inside no call. Where all have, no rank is left that could wait or not.
     """
-    left = [rank for rank in obs.ranks if not rank.ended_well]
+    left = obs.ranks if obs.reports.running.all() else [rank for rank in obs.ranks if not rank.ended_well]
     return bool(left) and all(
         reports_all(rank)
         and all(comm.entered in (None, comm.finished) for comm in rank.sent.comms)
@@ -156,7 +156,8 @@ def nobody_waits(obs: Observation) -> bool:
 
 def is_ending(obs: Observation) -> bool:
     """Check whether some ranks have ended well, and no rank that runs on waits inside a call: it may save or upload."""
-    return any(rank.ended_well for rank in obs.ranks) and nobody_waits(obs)
+    over = obs.reports.take(~obs.reports.running)
+    return any(rank.ended_well for rank in over) and nobody_waits(obs)
 
 
 def waits(rank: RankSeen) -> bool:
@@ -187,8 +188,7 @@ def _pairs(obs: Observation, names: Names) -> Counts:
     not in the reports waits elsewhere.
     """
     channels = _channels(obs, names)
-    sending = {rank.rank for rank in obs.ranks if any(map(_is_under_way, rank.sent.pairs))}
-    found = Counts([], {}, channels.unnamed, sending)
+    found = Counts([], {}, channels.unnamed, channels.sending)
     for channel, receive in channels.lacking():
         send = channels.sent.get(channel)
         comm, sender, receiver = channel
@@ -203,11 +203,12 @@ def _pairs(obs: Observation, names: Names) -> Counts:
 
 
 class _Channels(msgspec.Struct):
-    """Sends and receives by channel, and the ranks that wait in a receive from an unknown peer."""
+    """Sends and receives by channel, the ranks that wait in a receive from an unknown peer, and those that send."""
 
     sent: dict[_Channel, PairSignals] = {}
     received: dict[_Channel, PairSignals] = {}
     unnamed: set[int] = set()
+    sending: set[int] = set()  # a send is not done
 
     def lacking(self) -> Iterator[tuple[_Channel, PairSignals]]:
         """Yield the receives that have begun more often than their sends have arrived."""
@@ -225,17 +226,18 @@ def sends_awaited(obs: Observation, names: Names) -> list[tuple[int, int]]:
 
 def _channels(obs: Observation, names: Names) -> _Channels:
     found = _Channels()
-    for rank in obs.ranks:
-        for pair in rank.sent.pairs:
-            named = names.get((rank.rank, pair.comm))
-            # A rank whose peer cannot be named waits elsewhere, as far as the others are concerned.
-            if named is None or pair.peer >= len(named.members):
-                if _waits(pair):
-                    found.unnamed.add(rank.rank)
-            elif pair.sending:
-                found.sent[named.name, rank.rank, named.members[pair.peer]] = pair
-            else:
-                found.received[named.name, named.members[pair.peer], rank.rank] = pair
+    for number, pair in [(rank.rank, pair) for rank in obs.ranks for pair in rank.sent.pairs]:
+        named = names.get((number, pair.comm))
+        if _is_under_way(pair):
+            found.sending.add(number)
+        # A rank whose peer cannot be named waits elsewhere, as far as the others are concerned.
+        if named is None or pair.peer >= len(named.members):
+            if _waits(pair):
+                found.unnamed.add(number)
+        elif pair.sending:
+            found.sent[named.name, number, named.members[pair.peer]] = pair
+        else:
+            found.received[named.name, named.members[pair.peer], number] = pair
     return found
 
 

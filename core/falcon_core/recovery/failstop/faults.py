@@ -65,7 +65,8 @@ def rank_fault(look: Look, before: float | None = None) -> Fault | None:
     hardware counts all the same: no order to stop makes one. Where Falcon may act, a rank counts as failed, too, when
     an exception has ended its program and its process has yet to end.
     """
-    ends = [(rank, end) for rank in look.obs.ranks if (end := _end(rank, look.obs.now, uncaught=look.policy.enforce))]
+    over = [rank for rank in look.obs.ranks if rank.process == "Ended" or rank.uncaught_at is not None]
+    ends = [(rank, end) for rank in over if (end := _end(rank, look.obs.now, uncaught=look.policy.enforce))]
     if not ends:
         return None
     costly = _nodes_by_class(look)

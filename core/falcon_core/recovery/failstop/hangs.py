@@ -23,7 +23,7 @@ from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Severity
 from falcon_core.planning.restart_price import RestartPrice, restart_price
 from falcon_core.recovery.diagnosis.communicator_progress import Counts, is_ending, nobody_waits, place, progress
-from falcon_core.recovery.failstop.output_evidence import could_answer, raised, said_last
+from falcon_core.recovery.failstop.output_evidence import raised, said_last, who_could_answer
 from falcon_core.recovery.model.events import HangClosed
 from falcon_core.recovery.model.failure import Awaited, Fault, HangFinding, HangIncident, StackGroup
 from falcon_core.recovery.model.observation import Look, Observation
@@ -44,13 +44,11 @@ replace = msgspec.structs.replace
 
 def stalled_since(obs: Observation) -> float | None:
     """Return when the last call returned, in unix seconds, if every rank is silent for longer than its deadline."""
-    silent_seconds = []
-    for rank in obs.ranks if obs.running else ():
-        if rank.fresh and rank.process == "Running":
-            if not rank.stalled:
-                return None
-            silent_seconds.append(rank.silent_seconds)
-    return obs.now - min(silent_seconds) if silent_seconds else None
+    ranks = obs.reports
+    running = ranks.fresh & ranks.running
+    if not obs.running or not running.any() or not ranks.stalled[running].all():
+        return None
+    return obs.now - float(ranks.silent_seconds[running].min())
 
 
 def explain(look: Look) -> list[HangFinding]:
@@ -68,7 +66,8 @@ def _mute(obs: Observation) -> frozenset[int]:
     An interpreter answers from a signal's handler, also inside a collective or while it waits for a lock. One that does
     not is stopped, waits for a device, or has begun to end.
     """
-    asked = [rank for rank in obs.ranks if rank.fresh and rank.sent.detailed and could_answer(rank)]
+    ranks = obs.reports
+    asked = ranks.take(ranks.fresh & ranks.detailed & who_could_answer(ranks))
     mute = frozenset(rank.rank for rank in asked if not rank.sent.stack)
     return mute if 2 * len(mute) <= len(asked) else frozenset()
 
@@ -96,7 +95,7 @@ class _Evidence:
     def __init__(self, obs: Observation, counts: Counts, comms: set[str], mute: frozenset[int]) -> None:
         self._obs = obs
         self._members = counts.members
-        self._ranks = {rank.rank: rank for rank in obs.ranks}
+        self._ranks = obs.reports.by_number
         self._pairs = counts.pairs
         self._entered = {(count.comm, count.rank): count.entered for count in counts.progress if count.comm in comms}
         self._reports = counts.reports
@@ -187,7 +186,7 @@ def stacks(obs: Observation, findings: list[HangFinding]) -> list[StackGroup]:
     """Group the ranks by the place at which they stand: those that the others wait for first, then the largest."""
     at: dict[tuple[str, ...], list[int]] = {}
     for rank in obs.ranks:
-        if rank.fresh and rank.sent.stack:
+        if rank.sent.stack and rank.fresh:
             at.setdefault(tuple(rank.sent.stack), []).append(rank.rank)
     awaited = {rank.place.rank for finding in findings for rank in finding.ranks if finding.total < finding.members}
     groups = sorted(at.items(), key=lambda group: (awaited.isdisjoint(group[1]), -len(group[1]), group[1][0]))
@@ -200,7 +199,8 @@ def stacks(obs: Observation, findings: list[HangFinding]) -> list[StackGroup]:
 def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[int, str]:
     """Return the errors that ranks have printed since their newest call: those of awaited ranks first."""
     awaited = {rank.place.rank for finding in findings for rank in finding.ranks if finding.total < finding.members}
-    told = {rank.rank: text for rank in obs.ranks if rank.fresh and (text := said_last(rank, judge))}
+    printed = [rank for rank in obs.ranks if rank.printed and rank.fresh]
+    told = {rank.rank: text for rank in printed if (text := said_last(rank, judge))}
     return {rank: told[rank] for rank in sorted(told, key=lambda rank: (rank not in awaited, rank))[:MAX_SAID]}
 
 

@@ -13,8 +13,9 @@ from falcon_core.errors.taxonomy import Exit, classify_exit
 from falcon_core.errors.tracebacks import exception_type
 from falcon_core.model import Severity
 from falcon_core.recovery.diagnosis.communicator_progress import is_ending, nobody_waits, waits
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Observation, Ranks, RankSeen
 from falcon_core.signals.job.stacks import PROGRAM_ENDED
+from falcon_core.stats.medians import Flags
 from falcon_core.times import ANSWERED_SECONDS, RAISED_SECONDS
 from falcon_core.wire.launcher.printed import Printed
 from falcon_core.wire.reporting.messages import MAX_DETAILED
@@ -54,8 +55,9 @@ def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
     collective, whatever it printed. Where no rank waits inside a call, each rank may save or evaluate by itself, unless
     others have ended well: then the program of each is over, or about to be.
     """
-    running = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
-    may_have_failed = any(rank.printed or has_ended(rank) for rank in running)
+    running = obs.reports.take(obs.reports.fresh & obs.reports.running)
+    speaking = [rank for rank in running if rank.printed or rank.sent.stack]
+    may_have_failed = any(rank.printed or has_ended(rank) for rank in speaking)
     if not obs.running or not may_have_failed or not all(map(_is_still, running)):
         return []
     if len(obs.ranks) > 1 and nobody_waits(obs) and not is_ending(obs):
@@ -81,7 +83,8 @@ def process_end(rank: RankSeen) -> Exit | None:
 
 def has_ended(rank: RankSeen) -> bool:
     """Check whether a rank's program is over, though its process lives."""
-    return rank.sent.stack == [PROGRAM_ENDED]
+    stack = rank.sent.stack
+    return len(stack) == 1 and stack[0] == PROGRAM_ENDED
 
 
 def may_have_raised(rank: RankSeen) -> bool:
@@ -133,6 +136,11 @@ def could_answer(rank: RankSeen) -> bool:
     """Check whether the agent of a rank that is silent for long has had the time to ask for its stack and report it."""
     deadline_ns = rank.sent.hang_deadline_ns
     return deadline_ns is not None and rank.silent_seconds - deadline_ns / 1e9 >= ANSWERED_SECONDS
+
+
+def who_could_answer(ranks: Ranks) -> Flags:
+    """Check of which ranks ``could_answer`` holds: [n]."""
+    return ranks.silent_seconds - ranks.deadlines_ns / 1e9 >= ANSWERED_SECONDS
 
 
 def _has_left(stack: list[str]) -> bool:

@@ -24,7 +24,8 @@ replace = msgspec.structs.replace
 
 def step(state: RecoveryState, look: Look) -> Step:
     """Look at the job once, after the ladders. While a failure is open, what its ranks try again is not over."""
-    ranks = [rank for rank in look.obs.ranks if rank.sent.retries] if look.obs.running else []
+    has_tried = look.obs.running and any(sent.retries for sent in look.obs.reports.sent)
+    ranks = [rank for rank in look.obs.ranks if rank.sent.retries] if has_tried else []
     # An open failure may be what these retries end in: then they are part of it.
     if not ranks or state.stop is not None:
         return Step(state)

@@ -7,9 +7,7 @@ communicator waits for its *oldest* unfinished call: ranks that ran ahead of it 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from typing import Final, Literal
 
 import msgspec
@@ -115,25 +113,36 @@ def explain_hang(
     return []
 
 
+def _column(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
 def _counts(progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]]) -> _Counts:
     """Order the counts by communicator; a finished count that is not known is the least that any member entered."""
-    rows: dict[str, list[Progress]] = defaultdict(list)
-    for count in progress:
-        rows[count.comm].append(count)
-    for comm, known in rows.items():
-        # A member without a count has made no call of this communicator.
-        if len(known) < len(members[comm]):
-            absent = set(members[comm]).difference(count.rank for count in known)
-            known += [Progress(rank=rank, comm=comm, entered=0, finished=0) for rank in absent]
-    ordered = list(chain.from_iterable(rows.values()))
-    bounds = np.cumsum([0, *map(len, rows.values())])
-    finished = [_UNKNOWN if count.finished is None else count.finished for count in ordered]
+    numbers = {comm: number for number, comm in enumerate(dict.fromkeys([count.comm for count in progress]))}
+    of = _column([numbers[count.comm] for count in progress])
+    known = np.bincount(of)
+    comms = list(numbers)
+    # A member without a count has made no call of this communicator.
+    lacking = {comm for comm, reported in zip(comms, known.tolist(), strict=True) if reported < len(members[comm])}
+    if lacking:
+        absent = {comm: set(members[comm]) for comm in lacking}
+        for count in progress:
+            if count.comm in lacking:
+                absent[count.comm].discard(count.rank)
+        progress = [
+            *progress,
+            *(Progress(rank=rank, comm=comm, entered=0, finished=0) for comm in lacking for rank in absent[comm]),
+        ]
+        of = _column([numbers[count.comm] for count in progress])
+        known = np.bincount(of)
+    order = np.argsort(of, kind="stable")
     counts = _Counts(
-        comms=list(rows),
-        bounds=bounds,
-        ranks=np.array([count.rank for count in ordered]),
-        entered=np.array([count.entered for count in ordered]),
-        finished=np.array(finished),
+        comms=comms,
+        bounds=np.append(0, np.cumsum(known)),
+        ranks=_column([count.rank for count in progress])[order],
+        entered=_column([count.entered for count in progress])[order],
+        finished=_column([_UNKNOWN if count.finished is None else count.finished for count in progress])[order],
     )
     least = counts.by_row(counts.by_comm(np.minimum, counts.entered))
     counts.finished = np.where(counts.finished == _UNKNOWN, least, counts.finished)
