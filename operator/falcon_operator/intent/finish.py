@@ -31,11 +31,11 @@ def remember_done(snap: Snapshot, intent: Intent) -> Intent:
     if membership.phase != "Run":
         return intent
     # Once done, always done: the pod and its reports may be gone by the next look.
+    ended = _ended_well(snap, membership)
     done = [
         member.replica
         for member in membership.members
-        if member.replica in membership.done
-        or (_ended_well(snap, membership, member) and _is_durable(snap, membership, member))
+        if member.replica in membership.done or (member.replica in ended and _is_durable(snap, membership, member))
     ]
     return intent if done == membership.done else replace(intent, membership=replace(membership, done=done))
 
@@ -47,12 +47,10 @@ def finished(membership: Membership) -> bool:
 
 def ranks_done(snap: Snapshot, membership: Membership) -> bool:
     """Check whether every rank of the running generation ended with exit code 0, by itself."""
-    members = membership.members
-    return (
-        membership.phase == "Run"
-        and bool(members)
-        and all(member.replica in membership.done or _ended_well(snap, membership, member) for member in members)
-    )
+    if membership.phase != "Run" or not membership.members:
+        return False
+    over = _ended_well(snap, membership).union(membership.done)
+    return all(member.replica in over for member in membership.members)
 
 
 def directory(snap: Snapshot, pod_uid: str) -> DirectoryReport | None:
@@ -61,22 +59,26 @@ def directory(snap: Snapshot, pod_uid: str) -> DirectoryReport | None:
     return summary.directory if summary else None
 
 
-def _ended_well(snap: Snapshot, membership: Membership, member: Member) -> bool:
-    """Check whether all ranks of the member ended with exit code 0 before a signal came to their launcher."""
-    pod = snap.pod(member.pod_name)
-    if _has_pre_stop(snap.job) and _is_ended_from_outside(pod):
-        return False  # the hook runs before the signal, and may be what has ended the ranks
-    trainer = pod.containers.get(trainer_container(snap.job)) if pod else None
-    if trainer is not None and trainer.exit_code == 0:
-        return True
-    launch = launch_status(snap, member.pod_uid)
-    return launch is not None and launch.generation == membership.generation and _all_ended_well(snap.job, launch)
+def _ended_well(snap: Snapshot, membership: Membership) -> set[int]:
+    """Return the replicas whose ranks have all ended with exit code 0 before a signal came to their launcher."""
+    name, has_pre_stop = trainer_container(snap.job), _has_pre_stop(snap.job)
+    found = set()
+    for member in membership.members:
+        pod, launch = snap.pod(member.pod_name), launch_status(snap, member.pod_uid)
+        if has_pre_stop and _is_ended_from_outside(pod):
+            continue  # the hook runs before the signal, and may be what has ended the ranks
+        trainer = pod.containers.get(name) if pod else None
+        if (trainer is not None and trainer.exit_code == 0) or _all_ended_well(snap.job, membership, launch):
+            found.add(member.replica)
+    return found
 
 
-def _all_ended_well(job: TrainingJob, launch: LaunchStatus) -> bool:
+def _all_ended_well(job: TrainingJob, membership: Membership, launch: LaunchStatus | None) -> bool:
     # While it is stopping or has stopped, a launcher lists the ranks of the generation before.
     return (
-        launch.state == "Exited"
+        launch is not None
+        and launch.generation == membership.generation
+        and launch.state == "Exited"
         and not launch.error
         and len(launch.ranks) == processes_per_pod(job)
         and all(rank.state == "Exited" and rank.exit_code == 0 for rank in launch.ranks)

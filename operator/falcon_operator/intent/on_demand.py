@@ -189,7 +189,7 @@ def _of(snap: Snapshot, member: Member) -> list[Held]:
     """Return the checkpoints that a pod reports of its own ranks; those of other ranks are left out."""
     received = snap.reports.summaries.get(member.pod_uid)
     # The operator may have started since, or the pod may never have reported.
-    if received is None:
+    if received is None or not received.summary.checkpoints:
         return []
     own = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
     return [each for each in received.summary.checkpoints if each.rank in own]

@@ -35,7 +35,7 @@ def _loaded(snap: Snapshot, membership: Membership) -> Sequence[Loaded]:
     found = []
     for member in membership.members:
         summary = snap.summary(member.pod_uid)
-        if summary is not None and summary.generation == membership.generation:
+        if summary is not None and summary.loaded and summary.generation == membership.generation:
             own = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
             found += [each for each in summary.loaded if each.rank in own]
     return found

@@ -93,6 +93,8 @@ def brief(notes: Sequence[DiagnosisStatus]) -> str:
 
 def _reported(view: View) -> Iterable[_Found]:
     for member, summary, age in fresh_reports(view.snap, view.intent.membership, BLIND_SECONDS):
+        if not summary.anomalies:
+            continue
         # An agent speaks of its own pod alone: a rank that does not exist would not fit into the status.
         own = (-1, *range(member.first_rank, member.first_rank + view.snap.job.spec.procs_per_replica))
         yield from (_Found(each, member, age) for each in summary.anomalies if each.rank in own)

@@ -30,12 +30,12 @@ def tracking(view: View) -> Finding:
     if view.untracked:
         return Finding("Tracking", False, "None", f"Falcon sees no rank: {view.untracked}", shown=True)
     # A rank that has ended has no ring either, and says nothing about the shim.
-    running = [rank for rank in view.obs.ranks if rank.process == "Running"]
-    unseen = [rank.rank for rank in running if rank.sent.tracking == "NoRing"]
+    running = view.obs.reports.take(view.obs.reports.running)
+    unseen = [rank.rank for rank in running.take(~running.tracked) if rank.sent.tracking == "NoRing"]
     if unseen and view.obs.running and view.obs.running_seconds >= UNSEEN_SECONDS:
         return Finding("Tracking", False, "None", f"{_ranks(unseen)}: {_UNSEEN}", shown=True)
     by_sight: dict[Sight, list[int]] = defaultdict(list)
-    for rank in running:
+    for rank in [rank for rank in running if rank.sent.sight != "Full"]:
         by_sight[rank.sent.sight].append(rank.rank)
     reasons = "; ".join(f"{_ranks(by_sight[sight])}: {words}" for sight, words in _WORDS.items() if by_sight[sight])
     if reasons:

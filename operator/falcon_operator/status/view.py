@@ -45,12 +45,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def training(self) -> int:
         """Return the number of ranks whose process runs."""
-        return sum(rank.process == "Running" for rank in self.obs.ranks) if self.obs.running else 0
+        return int(self.obs.reports.running.sum()) if self.obs.running else 0
 
     @cached_property
     def finished(self) -> int:
         """Return the number of ranks that have ended well before the others."""
-        return sum(rank.ended_well for rank in self.obs.ranks)
+        return sum(rank.ended_well for rank in self.obs.reports.take(~self.obs.reports.running))
 
     @cached_property
     def untracked(self) -> str:

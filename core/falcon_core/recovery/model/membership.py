@@ -113,7 +113,10 @@ class Membership(_Stored, frozen=True, kw_only=True):
 
     def replacement(self, replica: int) -> Replacement | None:
         """Return the move of a replica that is under way."""
-        return next((move for move in self.replacements if move.replica == replica), None)
+        for move in self.replacements:
+            if move.replica == replica:
+                return move
+        return None
 
     @property
     def excluded_nodes(self) -> list[str]:

@@ -48,11 +48,10 @@ def who_is_busy(node: NodeView | None, now: float) -> str:
 
     ``now``: unix seconds. Where the node's agent was taken away, its last word stays.
     """
-    reports = node.reports if node is not None else ()
-    said = [
-        report for report in reports if report.type == CPU_BUSY_CONDITION and now - report.said_unix <= STALE_SECONDS
-    ]
-    return said[0].message if said else ""
+    for report in node.reports if node is not None else ():
+        if report.type == CPU_BUSY_CONDITION and now - report.said_unix <= STALE_SECONDS:
+            return report.message
+    return ""
 
 
 def grave_troubles(nodes: Mapping[str, NodeView], judge: Judge) -> dict[str, str]:

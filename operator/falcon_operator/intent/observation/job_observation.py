@@ -7,6 +7,7 @@ their nodes' clocks: what rests on them has to stand a difference.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -23,6 +24,7 @@ from falcon_core.recovery import (
     PodEnd,
     PreparedSeen,
     ProbeSeen,
+    Ranks,
     RankSeen,
     Replacement,
     Spares,
@@ -45,6 +47,7 @@ from falcon_operator.intent.observation.pod_starts import has_started, longest_s
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from falcon_operator.manifests.validation import pool_problems
 
+_NO_END = PodEnd()
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 
 
@@ -62,11 +65,12 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
         standbys_made=running
         and any(makes_standbys(launch_status(snap, member.pod_uid)) for member in membership.members),
         members=[_member(snap, membership, member, age) for member in membership.members],
-        ranks=[
-            rank
-            for member in membership.members
-            for rank in _ranks(snap, member, observed, done=running and member.replica in membership.done)
-        ],
+        ranks=Ranks(
+            chain.from_iterable(
+                _ranks(snap, member, observed, done=running and member.replica in membership.done)
+                for member in membership.members
+            )
+        ),
         prepared={move.replica: _prepared(snap, move) for move in membership.replacements if move.prepared},
         spares=places,
         free_nodes=(places.ready or 0) + len(open_nodes(snap, membership)),
@@ -169,7 +173,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         done=done,
         end=pod_end(snap.job, pod, launch, snap.judge)
         if pod is not None and state in ("Ended", "Deleting")
-        else PodEnd(),
+        else _NO_END,
         started=pod is not None and has_started(snap, pod),
         # While the job runs every pod has started: only a generation that gathers waits for one.
         start=start_wait(snap, pod, snap.judge) if pod is not None and not running else None,
@@ -238,15 +242,11 @@ def _ranks(snap: Snapshot, member: Member, generation: int, *, done: bool) -> li
     output = {each.local_rank: each for each in received.summary.output} if same else {}
     age = snap.monotonic - received.at_seconds
     ahead = _clock_ahead_seconds(snap, received)
-    return [
-        _with_output(
-            _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age, ahead),
-            processes.get(number),
-            output,
-            alone=len(numbers) == len(launch.ranks),
-        )
+    ranks = [
+        _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age, ahead)
         for number in numbers
     ]
+    return _with_output(ranks, processes, output, alone=len(numbers) == len(launch.ranks))
 
 
 def _unheard(number: int, replica: int, *, done: bool) -> RankSeen:
@@ -258,8 +258,10 @@ def _unheard(number: int, replica: int, *, done: bool) -> RankSeen:
 
 def _launch_of(summary: Summary, generation: int) -> LaunchStatus | None:
     """Return what the launcher said last of this generation's processes before it was ordered to stop them."""
-    reports = (launch for launch in (summary.launch, summary.ended) if launch is not None)
-    return next((launch for launch in reports if launch.generation == generation and launch.state in _OWN_ENDS), None)
+    for launch in (summary.launch, summary.ended):
+        if launch is not None and launch.generation == generation and launch.state in _OWN_ENDS:
+            return launch
+    return None
 
 
 def _of_one_launcher(numbers: range, launcher: LaunchRank) -> dict[int, LaunchRank]:
@@ -315,16 +317,10 @@ def _rank(
         silent = quiet_ns / 1e9 + age
         # Without the age: an agent reports at once when a rank falls silent, and when it moves again.
         stalled = fresh and signals.hang_deadline_ns is not None and quiet_ns > signals.hang_deadline_ns
-    blocked_since = process.blocked_since_unix_ns
-    return RankSeen(
+    seen = RankSeen(
         rank=number,
         replica=replica,
         process="Running" if process.state == "Running" else "Ended",
-        exit_code=process.exit_code,
-        signal=process.signal,
-        oom_killed=process.oom_killed,
-        last_words=process.last_words,
-        ended_at=process.ended_unix_ns / 1e9 + ahead if process.ended_unix_ns else None,
         clock_ahead=ahead,
         sent=signals,
         throttle=summary.throttle if known else None,
@@ -332,19 +328,56 @@ def _rank(
         silent_seconds=silent,
         quiet_seconds=quiet_ns / 1e9,
         stalled=stalled,
+    )
+    # Of most ranks of a large job there is no more to say, and a struct is dearer for each field that is set.
+    return seen if _is_plain(process) else _with_process(seen, process, summary, age, known=known)
+
+
+def _is_plain(process: LaunchRank) -> bool:
+    """Check whether the launcher reports no more of the process than its state."""
+    return not (
+        process.blocked_since_unix_ns is not None
+        or process.exit_code is not None
+        or process.signal is not None
+        or process.ended_unix_ns
+        or process.last_words
+        or process.oom_killed
+    )
+
+
+def _with_process(seen: RankSeen, process: LaunchRank, summary: Summary, age: float, *, known: bool) -> RankSeen:
+    """Return the rank with how its process has ended, and since when it is blocked. ``known``: its signals count."""
+    blocked_since = process.blocked_since_unix_ns
+    return msgspec.structs.replace(
+        seen,
+        exit_code=process.exit_code,
+        signal=process.signal,
+        oom_killed=process.oom_killed,
+        last_words=process.last_words,
+        ended_at=process.ended_unix_ns / 1e9 + seen.clock_ahead if process.ended_unix_ns else None,
         blocked_seconds=max(0.0, (summary.unix_ns - blocked_since) / 1e9 + age)
         if known and blocked_since is not None
         else None,
     )
 
 
-def _with_output(rank: RankSeen, process: LaunchRank | None, output: dict[int, RankOutput], *, alone: bool) -> RankSeen:
-    seen = output.get(process.local_rank) if process is not None else None
-    if seen is None or not seen.printed:
-        return rank
-    uncaught = alone and seen.uncaught_unix_ns > 0  # of several ranks' process it is not known which rank has failed
-    uncaught_at = seen.uncaught_unix_ns / 1e9 + rank.clock_ahead if uncaught else None
-    return msgspec.structs.replace(rank, printed=seen.printed, alone=alone, uncaught_at=uncaught_at)
+def _with_output(
+    ranks: list[RankSeen], processes: dict[int, LaunchRank], output: dict[int, RankOutput], *, alone: bool
+) -> list[RankSeen]:
+    """Return the ranks with what each has printed. ``alone``: each rank has a process of its own."""
+    if not output:
+        return ranks
+    found = []
+    for rank in ranks:
+        process = processes.get(rank.rank)
+        said = output.get(process.local_rank) if process is not None else None
+        if said is not None and said.printed:
+            # Of several ranks' process it is not known which rank has failed.
+            uncaught = alone and said.uncaught_unix_ns > 0
+            uncaught_at = said.uncaught_unix_ns / 1e9 + rank.clock_ahead if uncaught else None
+            rank = msgspec.structs.replace(rank, printed=said.printed, alone=alone, uncaught_at=uncaught_at)
+        found.append(rank)
+    return found
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:

@@ -35,4 +35,4 @@ def notice(
 
 def leaving_taint(node: NodeView, departure_taints: Collection[str]) -> str:
     """Return the first of the node's taints that says that the node is about to go; "" for none."""
-    return next((key for key in sorted(node.taints) if key in departure_taints), "")
+    return min((key for key in node.taints if key in departure_taints), default="") if node.taints else ""
