@@ -30,6 +30,7 @@ class Table:
         self._rows = rows
         self._whole: tuple[Table, Ints | Flags] | None = None  # the table of which these are some rows, and which
         self._values: Floats = np.empty((len(rows), 0))  # newest values read so far, aligned to the right: [n, width]
+        self._medians: dict[int, Floats] = {}  # of all rows, by the number of newest values: a few numbers of them
 
     def __getitem__(self, rows: Ints | Flags) -> Table:
         """Return the table of these rows."""
@@ -66,14 +67,18 @@ class Table:
         return np.take_along_axis(self.newest(self._longest), places, axis=1)
 
     def medians(self, newest: int | None = None, rows: Ints | None = None) -> Floats:
-        """Return the median of each row, or of its ``newest`` values: [n]. None of the ``rows`` may be empty."""
+        """Return the median of each row, or of its ``newest`` values: [n]. Not to be changed: others may share it.
+
+        ``rows``: only of these, ascending. None of them may be empty.
+        """
         width = self._longest if newest is None else min(newest, self._longest)
-        values, lengths = self.newest(width), np.minimum(self.lengths, width)
-        if rows is not None:
-            values, lengths = values[rows], lengths[rows]
-        ordered = np.sort(values, axis=1)
-        row = np.arange(len(ordered))
-        return np.asarray((ordered[row, (lengths - 1) // 2] + ordered[row, lengths // 2]) / 2)
+        if rows is not None and len(rows) < len(self.lengths):
+            return self._medians[width][rows] if width in self._medians else self[rows].medians(width)
+        if width not in self._medians:
+            ordered, lengths = np.sort(self.newest(width), axis=1), np.minimum(self.lengths, width)
+            row = np.arange(len(ordered))
+            self._medians[width] = (ordered[row, (lengths - 1) // 2] + ordered[row, lengths // 2]) / 2
+        return self._medians[width]
 
 
 def medians(rows: Sequence[Sequence[int]], newest: int | None = None) -> Floats:

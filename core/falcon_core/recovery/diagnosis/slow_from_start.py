@@ -285,8 +285,9 @@ def _remaining(before: SinceStart, groups: list[Group], look: Look) -> list[int]
     certain = before.reports >= REPORTS
     # The whole comparison is dear, so it is made only when a rank may join, and once more before one is named.
     outstanding = _outstanding(groups, look) if may_join or certain else []
-    still: Collection[int] = {rank for group in groups for rank in _still_slow(group, look.policy)}
-    kept = outstanding if certain else still
+    kept: Collection[int] = outstanding
+    if before.ranks and not certain:
+        kept = {rank for group in groups for rank in _still_slow(group, look.policy)}
     ranks = [rank for rank in before.ranks if rank in kept]
     joining = [rank for rank in outstanding if rank not in before.ranks] if may_join else []
     return [*ranks, *joining][:MOST_SUSPECTS]
