@@ -49,6 +49,8 @@ class Table:
         return self._values[:, self._values.shape[1] - count :]
 
     def _read(self, width: int) -> Floats:
+        # Where most values are asked for, others will ask for all of them.
+        width = max(width, self._longest) if 2 * width > self._longest else width
         lengths = np.minimum(self.lengths, width)
         # Each slice lives for a moment only: a list of ten thousand would set off the garbage collector.
         newest = map(itemgetter(slice(-width, None)), self._rows) if width < self._longest else self._rows

@@ -316,17 +316,18 @@ def _excess(culprit: RankSeen, compute_ns: int, reference_ns: int) -> float | No
     return (compute_ns - reference_ns) / typical_ns if typical_ns > 0 else None
 
 
-def _typical_cpu(ranks: list[RankSeen]) -> CpuEvidence:
+def _typical_cpu(ranks: Ranks) -> CpuEvidence:
     """Return the medians of the ranks' counters; None where none is known."""
-    throttles = [rank.throttle for rank in ranks if rank.throttle is not None]
-    throttled = [share for throttle in throttles if (share := throttle.throttled_fraction) is not None]
-    delays = [delay for rank in ranks if (delay := rank.sent.run_delay_fraction) is not None]
-    spent = [share for rank in ranks if (share := rank.sent.collecting_fraction) is not None]
     return CpuEvidence(
-        throttled=median(throttled) if throttled else None,
-        run_delay=median(delays) if delays else None,
-        collecting=median(spent) if spent else None,
+        throttled=_known_median(ranks.throttled),
+        run_delay=_known_median(ranks.run_delay),
+        collecting=_known_median(ranks.collecting),
     )
+
+
+def _known_median(counters: Floats) -> float | None:
+    known = counters[~np.isnan(counters)]
+    return median_of(known) if len(known) else None
 
 
 def _wait_ns(ranks: Ranks, policy: Policy) -> int | None:

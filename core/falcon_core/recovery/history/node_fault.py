@@ -199,7 +199,7 @@ def _is_as_large(stay: Stay, culprit: Culprit, policy: Policy) -> bool:
 
 def _is_whole_node(culprit: Culprit, look: Look) -> bool:
     """Check whether all ranks of the culprit's node are slow, and hold more than one replica of the model."""
-    mates = {rank.rank for rank in look.obs.ranks if rank.replica == culprit.replica}
+    mates = set(look.obs.reports.numbers[look.obs.reports.replicas == culprit.replica].tolist())
     if (
         look.policy.layout is None
         or look.policy.layout.world != len(look.obs.ranks)

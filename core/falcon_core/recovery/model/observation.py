@@ -222,6 +222,22 @@ class Ranks(list[RankSeen]):
         )
 
     @_column
+    def throttled(self) -> Floats:
+        """Return the shares of throttled periods of the ranks' containers; NaN: not known."""
+        shares = [None if (known := rank.throttle) is None else known.throttled_fraction for rank in self]
+        return self._floats([math.nan if share is None else share for share in shares])
+
+    @_column
+    def run_delay(self) -> Floats:
+        """Return the waits for a core [s/s]; NaN: not known."""
+        return self._floats([math.nan if (known := sent.run_delay_fraction) is None else known for sent in self.sent])
+
+    @_column
+    def collecting(self) -> Floats:
+        """Return the times that Python's garbage collector took [s/s]; NaN: not known."""
+        return self._floats([math.nan if (known := sent.collecting_fraction) is None else known for sent in self.sent])
+
+    @_column
     def tracked(self) -> Flags:
         """Return whose iterations are seen."""
         return self._flags([sent.tracking == "Tracking" for sent in self.sent])

@@ -121,7 +121,7 @@ def outliers_among(ranks: Rows, values: Matrix, *, factor: float) -> list[Outlie
         left = np.delete(left, slow)
     if len(left) == len(ranks):
         return []
-    slow = np.setdiff1d(np.arange(len(ranks)), left)
+    slow = np.delete(np.arange(len(ranks)), left)
     peers = medians_of(values[left], axis=0)
     peers_ns = int(median_of(peers))
     numbers = ranks[slow].tolist()
