@@ -334,7 +334,7 @@ def test_what_a_rank_has_printed_comes_with_it_and_with_no_other() -> None:
         summary = replace(received.summary, output=[RankOutput(local_rank, printed)])
         reports = replace(snap.reports, summaries={"p": replace(received, summary=summary)})
         (seen,) = observe(replace(snap, reports=reports), members()).ranks
-        assert (seen.printed, seen.alone) == (expected, True)
+        assert (list(seen.printed), seen.alone) == (expected, True)
 
 
 @pytest.mark.parametrize(
