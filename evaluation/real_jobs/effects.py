@@ -73,6 +73,15 @@ def tide(swing: float, period: int) -> Effect:
     return effect
 
 
+def slower_by_nature(rank: int, factor: float) -> Effect:
+    """Let a rank compute ``factor`` times as long as the others from the beginning: no two devices are equal."""
+
+    def effect(scene: Scene) -> None:
+        scene.compute[:, rank] *= factor
+
+    return effect
+
+
 def warm_up(iterations: int, factor: float) -> Effect:
     """Let the first iterations be slow (compilation, autotuning, cold caches), less and less."""
 

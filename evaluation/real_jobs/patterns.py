@@ -147,6 +147,30 @@ _SLOW_ROUNDS: Final = tuple(
     for factor in (1.3, 1.5)
 )
 
+_OVERLAPPED: Final[tuple[Kind, ...]] = ("overlapped DDP", "overlapped FSDP")
+
+_HEALTHY_OVERLAPPED: Final = tuple(
+    Pattern(
+        name=f"{kind}, a rank slower by 4 %{suffix}", kind=kind, calls=calls, effects=(does.slower_by_nature(3, 1.04),)
+    )
+    for kind in _OVERLAPPED
+    for calls, suffix in _CALLS
+)
+
+_SLOW_OVERLAPPED: Final = tuple(
+    Pattern(
+        name=f"straggler {factor} ×, {kind}{when}{suffix}",
+        kind=kind,
+        calls=calls,
+        iterations=700,
+        faults=(does.straggler(factor, onset=onset),),
+    )
+    for kind in _OVERLAPPED
+    for calls, suffix in _CALLS
+    for onset, when in ((does.ONSET, ""), (0, " from the first iteration"))
+    for factor in (1.3, 1.5, 2.0)
+)
+
 _FAULTS: Final = (
     *_SLOW_ROUNDS,
     Pattern(name="slow node, rounds of 50 steps", kind="rounds of 50 steps", faults=(does.slow_node(1.5),)),
@@ -243,6 +267,8 @@ PATTERNS: Final = {
     for pattern in (
         *_HEALTHY,
         *_HEALTHY_ROUNDS,
+        *_HEALTHY_OVERLAPPED,
+        *_SLOW_OVERLAPPED,
         *_RHYTHMS,
         *_STRAGGLERS,
         *_PULSES,

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from evaluation.real_jobs.chain import RankAgent
 from evaluation.real_jobs.outcome import Case, Code, Facts, Incident, Order, Outcome, Pod, Said, Seen, Taken
 from evaluation.real_jobs.patterns import PATTERNS
-from evaluation.real_jobs.rounds import ROUND_STEPS, RoundsWorld, Steps
 from evaluation.real_jobs.scene import SAMPLE_EVERY, entropy, scene_of
-from evaluation.real_jobs.world import START_UNIX_NS, World
+from evaluation.real_jobs.worlds.overlapped import LAYERS, OverlappedWorld
+from evaluation.real_jobs.worlds.rounds import ROUND_STEPS, RoundsWorld, Steps
+from evaluation.real_jobs.worlds.world import START_UNIX_NS, World
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.reporting.messages import RankSignals
 from falcon_core.wire.ring import RecordArray
@@ -38,7 +39,14 @@ class Room:
         self.scene = scene_of(pattern, case.world, case.level, case.seed)
         drawn = entropy(pattern, case.world, case.level, case.seed)
         steps = ROUND_STEPS.get(pattern.kind)
-        self.world = World(self.scene, drawn) if steps is None else RoundsWorld(self.scene, drawn, steps)
+        layers = LAYERS.get(pattern.kind)
+        self.world: World | RoundsWorld | OverlappedWorld
+        if steps is not None:
+            self.world = RoundsWorld(self.scene, drawn, steps)
+        elif layers is not None:
+            self.world = OverlappedWorld(self.scene, drawn, layers)
+        else:
+            self.world = World(self.scene, drawn)
         degrees = self.scene.job.parallelism
         self.layout = Parallelism(
             tensor=degrees.tensor, data=degrees.data, pipeline=degrees.pipeline, expert=degrees.expert

@@ -34,6 +34,8 @@ Kind = Literal[
     "rounds of 20 steps",
     "rounds of 50 steps",
     "rounds of 80 steps",
+    "overlapped DDP",
+    "overlapped FSDP",
 ]
 
 
@@ -148,10 +150,12 @@ def job_of(kind: Kind, world: int, calls: Calls, level: Level) -> Job:
             tensor, data = (2, 4) if small else (4, 16)
             fields = {**deep, "parallelism": Degrees(tensor=tensor, data=data, pipeline=2)}
             fields |= {"forward_seconds": 0.03, "backward_seconds": 0.06}
-        case "rounds of 20 steps" | "rounds of 50 steps" | "rounds of 80 steps":  # played by ``rounds``
+        case "rounds of 20 steps" | "rounds of 50 steps" | "rounds of 80 steps":  # played by ``worlds.rounds``
             tensor = 4 if small else 8
             fields = {"parallelism": Degrees(tensor=tensor, data=world // tensor), "microbatches": 1}
             fields |= {"forward_seconds": 0.12, "backward_seconds": 0.24}
+        case "overlapped DDP" | "overlapped FSDP":  # played by ``worlds.overlapped``
+            fields = flat
     return Job(
         name=kind,
         procs_per_node=PROCESSES[world],

@@ -273,6 +273,9 @@ def _evidence(culprit: Culprit) -> str:
     )
     if culprit.healthy_compute_ns:
         text += f"; rank {culprit.rank} computed {culprit.healthy_compute_ns / 1e9:.2f} s before"
+    if culprit.peers.hidden:
+        basis = "the iteration time" if culprit.healthy_compute_ns else "the longest stretch between two calls"
+        text += f"; calls cover a part of the computation, so the factor is that of {basis}"
     return text + (_sampled(culprit.samples) if culprit.samples is not None else "")
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from evaluation.real_jobs import effects as does
 from evaluation.real_jobs.outcome import Outcome
-from evaluation.real_jobs.rounds import RoundsWorld
 from evaluation.real_jobs.scene import Calls, Effect, Kind, Pattern, Scene, scene_of
+from evaluation.real_jobs.worlds.rounds import RoundsWorld
 from falcon_core.wire.ring import RECORD_DTYPE
 from falcon_core.wire.ring import Kind as RecordKind
 from tests.unit.real_jobs.playing import played

@@ -7,7 +7,7 @@ import pytest
 
 from evaluation.real_jobs.patterns import CHECKED, PATTERNS
 from evaluation.real_jobs.scene import Pattern, entropy, scene_of
-from evaluation.real_jobs.world import World
+from evaluation.real_jobs.worlds.world import World
 from falcon_sim.job.scenario import Scenario, checked
 
 

@@ -94,6 +94,11 @@ def test_a_healthy_rank_costs_at_most_64_bytes_with_its_process() -> None:
     assert len(empty) <= 64
 
 
+def test_the_share_of_the_longest_stretch_arrives_to_a_permille() -> None:
+    arrived = sent(pod([rank(0, longest_share=0.0314), rank(1), rank(2, longest_share=1.0)], []))
+    assert [each.longest_share for each in arrived.ranks] == [0.031, None, 1.0]
+
+
 def test_the_last_words_of_a_process_pass_and_are_bounded() -> None:
     words = "ValueError: " + "x" * MAX_TEXT
     ended = replace(process(0), state="Exited", exit_code=1, ended_unix_ns=NOW_NS, last_words=words)
@@ -218,7 +223,7 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
         [],
         "new",
     ]
-    newer[6] = [[*newer[6][0], "new"]]
+    newer[6] = [[*newer[6][0], -1, "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
 

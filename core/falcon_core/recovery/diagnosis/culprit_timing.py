@@ -80,8 +80,11 @@ def with_newest_figures(slow: SlowIncident, current: Culprit | None, now: float)
         return slow
     # Its agent has taken the slow level for healthy, so the peers stay the reference.
     if (slow.onset.from_start or slow.onset.iteration <= 1) and named.healthy_compute_ns is None:
-        slowdown = round(current.compute_ns / current.peers_compute_ns, 2)
-        current = replace(current, healthy_compute_ns=None, slowdown=slowdown)
+        # What calls hide of the peers' computation is known only for a while (``RankSignals.longest_share``).
+        peers_ns = max(current.peers_compute_ns, named.peers_compute_ns if named.peers.hidden else 0)
+        slowdown = round(current.compute_ns / peers_ns, 2)
+        current = replace(current, healthy_compute_ns=None, peers_compute_ns=peers_ns, slowdown=slowdown)
+        current = replace(current, peers=replace(current.peers, hidden=current.peers.hidden or named.peers.hidden))
     culprit = _refreshed(named, current)
     if slow.onset.unreported:
         peers = replace(culprit.peers, compute_ns=named.peers.compute_ns)
@@ -95,6 +98,8 @@ def held_against(culprit: Culprit, healthy_ns: int | None) -> Culprit:
     While there is no onset, its agent goes on learning from it.
     """
     slowdown = round(culprit.compute_ns / healthy_ns, 2) if healthy_ns else culprit.slowdown
+    if culprit.peers.hidden:
+        slowdown = min(slowdown, culprit.slowdown)
     return replace(culprit, healthy_compute_ns=healthy_ns, slowdown=slowdown)
 
 

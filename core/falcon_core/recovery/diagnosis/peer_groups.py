@@ -15,6 +15,8 @@ from falcon_core.recovery.model.observation import Look, Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_core.signals.changepoint.median_rule import Outlier
+from falcon_core.signals.job import hidden_compute
+from falcon_core.stats.medians import Floats
 from falcon_core.stats.order import are_in, median_of
 
 LEAST_GROUP = 3  # ranks, for a median of the others
@@ -56,16 +58,25 @@ def held_against_peers(groups: list[Group], slow: Collection[int]) -> list[Strag
             continue
         levels = group.compute_times.medians()
         peers_ns = max(1, int(median_of(levels[~is_slow])))
+        shown = shown_shares(group)
         found += [
-            (
-                Outlier(
-                    rank=group[row].rank,
-                    ratio=float(levels[row]) / peers_ns,
-                    value_ns=int(levels[row]),
-                    peers_ns=peers_ns,
-                ),
-                group,
-            )
+            (_held_against(group[row].rank, float(levels[row]), peers_ns, float(shown[row])), group)
             for row in np.flatnonzero(is_slow).tolist()
         ]
     return found
+
+
+def _held_against(rank: int, level_ns: float, peers_ns: int, shown: float) -> Outlier:
+    """Compare a rank's computation with its peers', and add to theirs what calls hide of it (``shown``)."""
+    return Outlier(
+        rank=rank,
+        ratio=level_ns / peers_ns * shown,
+        value_ns=int(level_ns),
+        peers_ns=peers_ns if shown >= 1 else int(peers_ns / shown),
+    )
+
+
+def shown_shares(group: Group) -> Floats:
+    """Return ``hidden_compute.shown_share`` of the healthy computation of a group's ranks: [n]."""
+    share = [np.nan if rank.sent.longest_share is None else rank.sent.longest_share for rank in group]
+    return hidden_compute.shown_share(group.healthy_compute_ns, np.array(share, dtype=np.float64))

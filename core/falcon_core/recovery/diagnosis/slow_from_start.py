@@ -40,6 +40,7 @@ from falcon_core.recovery.diagnosis.peer_groups import (
     held_against_peers,
     measured_ranks,
     settled_groups,
+    shown_shares,
 )
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
 from falcon_core.recovery.model.observation import Look, Observation, Ranks, RankSeen, resumed_at
@@ -328,7 +329,8 @@ def _are_longer(group: Group, policy: Policy) -> Flags:
     if len(group) < LEAST_GROUP:
         return none
     whole = _whole_ns(group)
-    longer = (whole >= JUDGEMENT.lasting_factor * median_of_others(whole)) & _are_still_slow(group, policy)
+    rise = whole * shown_shares(group)
+    longer = (rise >= JUDGEMENT.lasting_factor * median_of_others(whole)) & _are_still_slow(group, policy)
     return np.asarray(longer if 2 * int(longer.sum()) < len(group) else none)
 
 
@@ -340,6 +342,7 @@ def _outstanding(groups: list[Group], look: Look) -> list[int]:
         level, longer = np.log(_whole_ns(group)), _are_longer(group, look.policy)
         rise = level - np.median(level[~longer])
         distances.append(np.abs(rise[~longer]))
+        rise += np.log(shown_shares(group))
         rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(longer).tolist()}
     found = outstanding(rises, distances, look.obs)
     share = _gained_share(groups, found)
@@ -368,6 +371,9 @@ def _gained_share(groups: list[Group], slow: Collection[int]) -> float:
 
 
 def _typical_ns(group: Group, slow: Collection[int]) -> float:
-    """Return the median computation of the ranks that are not slow, ns; 0.0 where all are."""
-    well = _whole_ns(group)[~are_in(group.numbers, slow)]
-    return median_of(well) if len(well) else 0.0
+    """Return the median computation of the ranks that are not slow, ns, with what calls hide of it; 0.0: all are."""
+    is_slow = are_in(group.numbers, slow)
+    well = _whole_ns(group)[~is_slow]
+    if not len(well):
+        return 0.0
+    return median_of(well) / min(shown_shares(group)[is_slow].tolist(), default=1.0)

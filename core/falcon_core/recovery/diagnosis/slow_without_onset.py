@@ -23,6 +23,7 @@ iteration time is close to the healthy time all along, so it proves nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -40,6 +41,7 @@ from falcon_core.recovery.model.slowdown import IterationTimes, SlowdownOnset, S
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.suspects import Grown
 from falcon_core.signals.job.culprits import median_of_others
+from falcon_core.signals.job.hidden_compute import is_hidden
 from falcon_core.stats.medians import Floats
 from falcon_core.stats.order import are_in, median_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
@@ -193,7 +195,22 @@ def _growth(group: Group, levels: Mapping[int, int], policy: Policy) -> tuple[Fl
         healthy = healthy.copy()
         for row in np.flatnonzero(are_in(group.numbers, levels)).tolist():
             healthy[row] = levels[group[row].rank] or healthy[row]
-    return newest / healthy, newest / np.maximum(median_of_others(newest), 1.0)
+    own = newest / healthy
+    # Where calls hide the peers' computation, they hide less of a slow rank's: the iteration shows what it costs.
+    if median_of(own) < 1 - policy.verify / 2:
+        own = np.minimum(own, _most_growth(group, healthy, policy))
+    return own, newest / np.maximum(median_of_others(newest), 1.0)
+
+
+def _most_growth(group: Group, healthy_ns: Floats, policy: Policy) -> float:
+    """Return the growth that a rank may have at most where calls hide computation; infinite where they do not.
+
+    By whole reports, since a few iterations may be short for all ranks. ``healthy_ns``: computation by rank: [n].
+    """
+    typical = median_of(group.compute_times.medians() / healthy_ns)
+    healthy_iteration_ns = np.where(group.healthy_iteration_ns > 0, group.healthy_iteration_ns, np.inf)
+    iteration = median_of(group.iteration_times.medians() / healthy_iteration_ns)
+    return max(1.0, iteration) if is_hidden(typical, iteration, policy.verify / 2) else math.inf
 
 
 def _still_slow(group: Group, levels: Mapping[int, int], policy: Policy) -> set[int]:

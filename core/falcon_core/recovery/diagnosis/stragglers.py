@@ -21,6 +21,7 @@ from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, Peers, Slo
 from falcon_core.signals.changepoint.median_rule import ANY_ITERATION, Outlier, outliers_among, same_iterations
 from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.signals.job.culprits import least_excess_ns, median_of_others
+from falcon_core.signals.job.hidden_compute import growth
 from falcon_core.stats.medians import Floats, median
 from falcon_core.stats.order import are_in, median_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
@@ -251,10 +252,17 @@ class _Peers(msgspec.Struct, frozen=True):
 
     cpu: CpuEvidence
     wait_ns: int | None
+    growth: float | None  # their newest computation ÷ their healthy computation
+    compute_ns: float  # their newest computation, without what calls hide
 
     @classmethod
     def of(cls, ranks: Ranks, policy: Policy) -> _Peers:
-        return cls(_typical_cpu(ranks), _wait_ns(ranks, policy))
+        known = ranks.take((ranks.healthy_compute_ns > 0) & (ranks.compute_times.lengths > 0))
+        cpu, wait_ns = _typical_cpu(ranks), _wait_ns(ranks, policy)
+        if not known:
+            return cls(cpu, wait_ns, None, 0.0)
+        newest = known.compute_times.medians(policy.consecutive)
+        return cls(cpu, wait_ns, median_of(newest / known.healthy_compute_ns), median_of(newest))
 
 
 def _culprit(
@@ -270,10 +278,11 @@ def _culprit(
     The rank's healthy computation includes what all ranks of its group have gained since.
     """
     culprit = look.obs.reports.by_number[worst.rank]
-    healthy = culprit.sent.healthy_compute_ns
+    healthy, gained = culprit.sent.healthy_compute_ns, 1.0
     if healthy is not None and shared is not None:
         # Growth that all ranks of the group share is not this rank's fault.
-        healthy = round(healthy * shared.of(worst.rank, look.policy))
+        gained = shared.of(worst.rank, look.policy)
+        healthy = round(healthy * gained)
     evidence = replace(culprit.cpu, stall_share=culprit.sent.stall_share)
     if never_well or (healthy is not None and worst.value_ns <= healthy * (1 + look.policy.verify)):
         # The agent of a generation that was slow from its first iteration has learned the slow level as healthy.
@@ -282,6 +291,8 @@ def _culprit(
         evidence = CpuEvidence(throttled=now.throttled, run_delay=now.run_delay, collecting=now.collecting)
     evidence = replace(evidence, excess=_excess(culprit, worst.value_ns, healthy or worst.peers_ns))
     cause = explain(evidence, [peers.cpu])
+    plain = worst.value_ns / healthy if healthy else worst.ratio
+    slowdown = _growth(plain, culprit, peers, gained, look.policy) if healthy else plain
     member = look.obs.members[culprit.replica]
     trouble = member.node_health.trouble
     # The node's own report is the cause only if neither counters nor calls show another one.
@@ -291,12 +302,16 @@ def _culprit(
         replica=culprit.replica,
         pod_name=member.pod_name,
         node=member.node,
-        slowdown=round(worst.value_ns / healthy if healthy else worst.ratio, 2),
+        slowdown=round(slowdown, 2),
         compute_ns=worst.value_ns,
         healthy_compute_ns=healthy,
         peers_compute_ns=worst.peers_ns,
         wait_ns=_wait_ns(Ranks([culprit]), look.policy),
-        peers=Peers(wait_ns=peers.wait_ns, compute_ns=_peers_now_ns(worst.rank, others[:NAMED_RANKS], look)),
+        peers=Peers(
+            wait_ns=peers.wait_ns,
+            compute_ns=_peers_now_ns(worst.rank, others[:NAMED_RANKS], look),
+            hidden=slowdown < plain or (never_well and worst.peers_ns > peers.compute_ns * (1 + look.policy.verify)),
+        ),
         cause=cause.cause if reported is None else Cause.HARDWARE,
         node_reports="" if reported is None else reported.text,
         neighbours=member.busy if cause.cause is Cause.CPU_CONTENTION else "",
@@ -308,6 +323,19 @@ def _culprit(
         also=others[:NAMED_RANKS],
         also_total=len(others),
     )
+
+
+def _growth(plain: float, culprit: RankSeen, peers: _Peers, gained: float, policy: Policy) -> float:
+    """Return the growth of the culprit's computation: no more than ``plain``, and less where calls hide computation.
+
+    ``gained``: growth that all ranks share.
+    """
+    sent = culprit.sent
+    before_ns = sent.healthy_iteration_ns if sent.onset is None else sent.onset.before_ns
+    if not before_ns or not sent.iteration_ns or peers.growth is None:
+        return plain
+    iteration = median(sent.iteration_ns[-policy.consecutive :]) / before_ns
+    return growth(plain, peers.growth / gained, iteration, policy.verify / 2)
 
 
 def _excess(culprit: RankSeen, compute_ns: int, reference_ns: int) -> float | None:

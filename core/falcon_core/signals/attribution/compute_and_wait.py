@@ -183,6 +183,15 @@ class WaitBaseline:
         """Return the healthy times, [2, positions]: inside, outside; None while they are learned. Never changed."""
         return self._baseline
 
+    @property
+    def longest_share(self) -> float | None:
+        """Return the share of the healthy computation in the longest stretch between two calls; None if not known."""
+        if self._baseline is None:
+            return None
+        outside = self._baseline[1]
+        whole = float(outside.sum())
+        return float(outside.max()) / whole if whole > 0.0 else None
+
     def learn(self, times: Floats | None) -> None:
         """Learn the times of an uninterrupted iteration as healthy."""
         if times is None:

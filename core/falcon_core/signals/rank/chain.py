@@ -34,6 +34,7 @@ _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdo
 
 
 _REMEMBERED_SAMPLES = 64  # weight of an earlier agent's references
+_COMPARED_SAMPLES = 512  # of a healthy level: until then it may be compared with those of peers (``slow_from_start``)
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,6 +337,14 @@ class RankChain:
         """Return the newest C iterations of those whose durations are measured."""
         return list(self._sampled or self._recent)[-self._detection.consecutive_iterations :]
 
+    @property
+    def _longest_share(self) -> float | None:
+        """Return what ``WaitBaseline.longest_share`` does, as long as the operator compares levels that are new."""
+        reference = self._healthy_compute.reference
+        if reference is None or reference.samples > _COMPARED_SAMPLES:
+            return None
+        return self._measurer.waits.longest_share
+
     def _hang_deadline_ns(self) -> int | None:
         times = [measured.iteration.duration_ns for measured in self._recent]
         return self._hang.deadline_ns(statistics.fmean(times), self._detection.hang_factor) if times else None
@@ -454,6 +463,7 @@ class RankChain:
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=self._healthy_compute.level_ns,
+            longest_share=self._longest_share,
             onset=None if slowdown is None else onset_of(slowdown, unix_offset_ns),
             hang_deadline_ns=self._hang_deadline_ns(),
             work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),

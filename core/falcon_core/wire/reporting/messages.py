@@ -180,6 +180,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     healthy_iteration_ns: Int64 | None = None  # slow-moving reference, frozen during a slowdown
     healthy_noise: float | None = None  # standard deviation of the healthy iteration time's logarithm
     healthy_compute_ns: Int64 | None = None
+    longest_share: float | None = None  # of the healthy computation: in the longest stretch between two calls
     onset: Onset | None = None
     hang_deadline_ns: Int64 | None = None  # learned: no call for this long is a hang
     cpu_fraction: float | None = None  # CPU seconds a second over the last counter window

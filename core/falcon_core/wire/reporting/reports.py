@@ -12,7 +12,7 @@ give the default to a report that lacks them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, cast, get_args
 
 import msgspec
 from msgspec import Meta
@@ -117,6 +117,12 @@ class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
     size_class: Annotated[int, Meta(ge=-1, lt=SIZE_CLASSES)] = -1
 
 
+class _NewRank(_Rank, array_like=True, frozen=True, gc=False):
+    """A rank that has known its healthy level for a short time: others do not take bytes for it."""
+
+    longest_permille: Known = -1
+
+
 class _Throttle(msgspec.Struct, array_like=True, frozen=True, gc=False):
     window_ms: CountMs
     throttled_permille: Known = -1
@@ -130,7 +136,7 @@ class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
     generation: Count
     launch: msgspec.Raw = NO_LAUNCH  # (``launch_reports``) or None: read by itself, since it hardly ever changes
     throttle: _Throttle | None = None
-    ranks: Annotated[list[_Rank], Meta(max_length=MAX_RANKS)] = []
+    ranks: Annotated[list[_NewRank], Meta(max_length=MAX_RANKS)] = []
     # Each once: the ranks of a pod mostly stand at the same place.
     stacks: Annotated[list[Annotated[list[Text], Meta(max_length=MAX_FRAMES)]], Meta(max_length=MAX_STACKS)] = []
 
@@ -284,9 +290,9 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def _brief(rank: RankSignals, unix_ns: int, with_detail: bool, stacks: Mapping[tuple[str, ...], int]) -> _Rank:
+def _brief(rank: RankSignals, unix_ns: int, with_detail: bool, stacks: Mapping[tuple[str, ...], int]) -> _NewRank:
     onset = rank.onset
-    return _Rank(
+    brief = _Rank(
         rank=rank.rank,
         tracking=_TRACKING.index(rank.tracking),
         iterations=rank.iterations,
@@ -308,6 +314,9 @@ def _brief(rank: RankSignals, unix_ns: int, with_detail: bool, stacks: Mapping[t
         detail=_detail(rank, stacks.get(tuple(rank.stack), -1)) if with_detail else None,
         size_class=-1 if rank.size_class is None else rank.size_class,
     )
+    if rank.longest_share is None:
+        return cast(_NewRank, brief)  # an array without its last field, which has a default
+    return _NewRank(**msgspec.structs.asdict(brief), longest_permille=permille(rank.longest_share))
 
 
 def _detail(rank: RankSignals, stack: int) -> _Detail:
@@ -348,7 +357,7 @@ def _micro(sent: _Shared, hindrance: str) -> MicroShare:
 
 
 def _signals(
-    sent: _Rank, unix_ns: int, stacks: list[list[str]], troubles: _Troubles, micro: MicroShare | None
+    sent: _NewRank, unix_ns: int, stacks: list[list[str]], troubles: _Troubles, micro: MicroShare | None
 ) -> RankSignals:
     detail, many = sent.detail, min(sent.iterations, RECENT_ITERATIONS)
     if detail is None:
@@ -369,6 +378,7 @@ def _signals(
         healthy_iteration_ns=of_units(sent.healthy_iteration_us, _US),
         healthy_noise=fraction(sent.healthy_noise_permille),
         healthy_compute_ns=of_units(sent.healthy_compute_us, _US),
+        longest_share=fraction(sent.longest_permille),
         onset=None if sent.onset is None else _onset(*sent.onset),
         hang_deadline_ns=of_units(sent.hang_deadline_tenths, 100 * _MS),
         cpu_fraction=fraction(sent.cpu_permille),

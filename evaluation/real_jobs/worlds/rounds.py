@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from evaluation.real_jobs.scene import SAMPLE_EVERY, Scene
-from evaluation.real_jobs.world import START_UNIX_NS
+from evaluation.real_jobs.worlds.world import START_UNIX_NS
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
 from falcon_sim.job.pipeline import Floats
 from falcon_sim.job.records import DATA, TENSOR, Ints
@@ -33,7 +33,7 @@ _POLL_NS = 500_000  # of the shim's helper thread, which notices when a call beg
 _CLOCK_SKEW_NS = 3_600_000_000_000
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """A call of a step, and what a healthy rank computes before it."""
 
     op: Op
@@ -47,7 +47,7 @@ class Steps(msgspec.Struct, frozen=True):
 
     seconds: Floats  # [steps]: by which the slowest rank gets on
     begins: Floats  # [steps, ranks]
-    calls: list[list[_Call]]  # of each step
+    calls: list[list[Call]]  # of each step
     starts: list[Floats]  # of each step: [calls, ranks]
     ends: list[Floats]
     first: int  # number of the first step
@@ -182,7 +182,7 @@ class RoundsWorld:
         factor = factor * np.exp(job.noise * rng.standard_normal(factor.shape))
         return factor * np.exp(job.common_noise * rng.standard_normal((last - first, 1)))
 
-    def _played(self, calls: list[_Call], compute: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def _played(self, calls: list[Call], compute: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Let all ranks make the calls of a step: when each began and ended, s: [calls, ranks] each."""
         scatter = np.exp(self.scene.job.pass_noise * rng.standard_normal((len(calls), len(compute))))
         members = self.scene.job.parallelism.tensor
@@ -200,21 +200,21 @@ class RoundsWorld:
         return np.array(starts), np.array(ends)
 
 
-def _calls(scene: Scene) -> list[_Call]:
+def _calls(scene: Scene) -> list[Call]:
     """Return the calls of a step: layers of two sizes in turn."""
     forward, backward = scene.job.forward_seconds, scene.job.backward_seconds
     assert isinstance(forward, float)
     assert isinstance(backward, float)
     sizes = [(1 << 20) * (1 + layer % 2) for layer in range(_LAYERS)]
-    calls = [_Call(Op.ALL_GATHER, TENSOR, size, forward / _LAYERS) for size in sizes]
+    calls = [Call(Op.ALL_GATHER, TENSOR, size, forward / _LAYERS) for size in sizes]
     for size in reversed(sizes):
-        calls.append(_Call(Op.ALL_GATHER, TENSOR, size, 0.0))
-        calls.append(_Call(Op.REDUCE_SCATTER, TENSOR, size, backward / _LAYERS))
-    return [*calls, _Call(Op.ALL_REDUCE, TENSOR, 4, 0.005)]
+        calls.append(Call(Op.ALL_GATHER, TENSOR, size, 0.0))
+        calls.append(Call(Op.REDUCE_SCATTER, TENSOR, size, backward / _LAYERS))
+    return [*calls, Call(Op.ALL_REDUCE, TENSOR, 4, 0.005)]
 
 
-def _averages() -> list[_Call]:
-    return [_Call(Op.ALL_REDUCE, DATA, 1 << (24 + number), 0.002) for number in range(_AVERAGES)]
+def _averages() -> list[Call]:
+    return [Call(Op.ALL_REDUCE, DATA, 1 << (24 + number), 0.002) for number in range(_AVERAGES)]
 
 
 ROUND_STEPS: Final = {"rounds of 20 steps": 20, "rounds of 50 steps": 50, "rounds of 80 steps": 80}

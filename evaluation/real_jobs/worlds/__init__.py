@@ -1,0 +1,1 @@
+"""Draw the records that the machines of a scene write."""
