@@ -28,7 +28,8 @@ Allreduce next_allreduce() {
 }  // namespace
 
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): Gloo's name
-extern "C" __attribute__((visibility("default"))) void _ZN4gloo9allreduceERKNS_16AllreduceOptionsE(const void* options) {
+extern "C" __attribute__((visibility("default"))) void _ZN4gloo9allreduceERKNS_16AllreduceOptionsE(
+    const void* options) {
   static const Allreduce next = next_allreduce();
   next(options);
   if (++g_calls == kPrinted) fprintf(stderr, "passing_gloo: %u all-reduces\n", kPrinted);
