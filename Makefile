@@ -59,7 +59,7 @@ PYTHON_DIRS := core operator agent cli dev tests examples benchmarks evaluation
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent:cli
 
-.PHONY: lint format types test test-one test-unit test-integration test-slow test-gpu test-e2e test-e2e-long test-soak
+.PHONY: lint format types test test-one test-unit test-integration test-versions test-slow test-gpu test-e2e test-e2e-long test-soak
 UNIT_TESTS := tests/unit tests/stories -m "not slow" -n 2
 INTEGRATION_TESTS := tests/integration -m "not alone and not slow" -n 6
 INTEGRATION_TESTS_ALONE := tests/integration -m "alone and not slow"
@@ -100,6 +100,16 @@ test-integration: venv shim shim-test-programs gateway cluster-build torch-venv 
 	@$(PY) -m dev.cluster.packages
 	@$(PY) -m dev.repeat $(INTEGRATION_TESTS)
 	@$(PY) -m dev.repeat $(INTEGRATION_TESTS_ALONE)
+
+VERSIONS ?= 1.33 1.34 1.35
+TESTS_OF_API := $(addprefix tests/integration/,api chart agent/test_node.py packaging/test_plugin.py \
+	$(addprefix operator/,test_kube.py test_reflector.py test_rights.py drains/test_evictions.py))
+
+test-versions: venv cluster-build ## what depends on the API server, with other versions of Kubernetes (VERSIONS="1.33 1.34 1.35")
+	@failed=; for version in $(VERSIONS); do echo "Kubernetes $$version"; \
+	$(PY) -m dev.cluster build --api $$version && \
+	FALCON_KUBERNETES=$$version $(PY) -m dev.repeat $(TESTS_OF_API) -n 2 || failed="$$failed $$version"; done; \
+	[ -z "$$failed" ] || { echo "test-versions: failed with Kubernetes$$failed"; exit 1; }
 
 test-slow: venv shim shim-test gateway cluster-build torch-venv ## unit and integration tests that take long and are shown by others in part
 	@$(PY) -m dev.cluster.packages

@@ -19,7 +19,8 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--node-cores", type=float, default=0.5, help="CPU capacity of each worker and spare")
     commands.add_parser("down", help="stop it and leave nothing behind")
     commands.add_parser("status", help="what runs, and which faults are on")
-    commands.add_parser("build", help="build the binaries only")
+    built = commands.add_parser("build", help="build the binaries only")
+    built.add_argument("--api", metavar="MINOR", help="kube-apiserver and kubectl of this version alone, e.g. 1.33")
     load = commands.add_parser("load", help="import image archives on the nodes that lack them")
     load.add_argument("archives", nargs="+", type=Path)
     load.add_argument("--nodes", nargs="+", metavar="NODE", help="only these (default: all)")
@@ -63,7 +64,7 @@ def main() -> int:
                 print(lifecycle.status())
             case "build":
                 with exclusive():
-                    build.build_all()
+                    build.build_api(options.api) if options.api else build.build_all()
             case "load":
                 _load(options.archives, options.nodes)
             case "slow":

@@ -1,12 +1,14 @@
 """Build the cluster's binaries once, from pinned Go modules (``tools/*/go.mod``) into the cache.
 
-A tool is rebuilt only when its folder or its recipe changes: the stamp is their hash.
+A tool is rebuilt only when its folder or its recipe changes: the stamp is their hash. The cluster runs one version of
+Kubernetes; of others, ``make test-versions`` builds what a test of the API needs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -20,11 +22,15 @@ from dev.cluster.process import ClusterError
 TOOLS = Path(__file__).resolve().parent / "tools"
 _PAUSE_SOURCE = TOOLS / "pause" / "pause.c"
 KUBERNETES_VERSION = "1.36.3"
-_KUBERNETES_FLAGS = (
-    f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION} "
-    "-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"
-)
+_PINNED_KUBERNETES = re.compile(r"^\s*k8s\.io/kubernetes v(\S+)", re.MULTILINE)
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+
+
+def _kubernetes_flags(version: str) -> str:
+    """Return the linker flags by which a binary knows its version, such as ``1.36.3``."""
+    major, minor, _ = version.split(".")
+    package = "k8s.io/component-base/version"
+    return f"-X {package}.gitVersion=v{version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ ALL = (
                 "kube-proxy",
             )
         },
-        ldflags=_KUBERNETES_FLAGS,
+        ldflags=_kubernetes_flags(KUBERNETES_VERSION),
     ),
     # without these flags `helm template` believes in Kubernetes 1.20
     Tool(
@@ -89,19 +95,46 @@ def build_all() -> None:
     stale = [tool for tool in ALL if not _fresh(tool)]
     if stale or not _pause_fresh():
         packages.ensure(packages.FOR_BUILD)
-    if stale and shutil.which("go") is None:
-        raise ClusterError("go is not on PATH: install Go 1.26 or newer; Kubernetes is built from Go modules")
     for tool in stale:
-        target = _folder(tool)
-        target.mkdir(parents=True, exist_ok=True)
-        for name, package in tool.packages.items():
-            _build(tool, name, package, target)
-        for name in tool.packages:
-            link = BIN / f".{name}.new"
-            link.unlink(missing_ok=True)
-            link.symlink_to(target / name)
-            link.rename(BIN / name)
+        _build_tool(tool, BIN)
     _build_pause()
+
+
+def build_api(minor: str) -> None:
+    """Build kube-apiserver and kubectl of a minor version, such as ``1.33``, and link them in ``BIN/<minor>``.
+
+    Raises:
+        ClusterError: no module pins this version, Go is missing, or a build failed.
+    """
+    _build_tool(_api_tool(minor), BIN / minor)
+
+
+def _api_tool(minor: str) -> Tool:
+    if KUBERNETES_VERSION.startswith(f"{minor}."):
+        return next(tool for tool in ALL if tool.folder == "kubernetes")
+    folder = f"kubernetes-{minor}"
+    module = TOOLS / folder / "go.mod"
+    pinned = _PINNED_KUBERNETES.search(module.read_text()) if module.exists() else None
+    if pinned is None:
+        raise ClusterError(f"no module pins Kubernetes {minor}: add dev/cluster/tools/{folder} (docs/developer.md)")
+    commands = {name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kube-apiserver", "kubectl")}
+    return Tool(folder, commands, ldflags=_kubernetes_flags(pinned[1]))
+
+
+def _build_tool(tool: Tool, links: Path) -> None:
+    """Build what the cache lacks of a tool, then link its binaries in a folder."""
+    if shutil.which("go") is None:
+        raise ClusterError("go is not on PATH: install Go 1.26 or newer; Kubernetes is built from Go modules")
+    target = _folder(tool)
+    for folder in (target, links):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, package in tool.packages.items():
+        _build(tool, name, package, target)
+    for name in tool.packages:
+        link = links / f".{name}.new"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target / name)
+        link.rename(links / name)
 
 
 def _folder(tool: Tool) -> Path:

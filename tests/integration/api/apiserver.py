@@ -24,6 +24,7 @@ from typing import Any
 from tests.integration.ports import free_port
 
 CACHE_BIN = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon")) / "bin"
+VERSION = os.environ.get("FALCON_KUBERNETES", "")  # such as 1.33, of `make test-versions`; empty: the cluster's version
 TOKEN = "admin-of-a-throwaway-cluster"  # guards a loopback server that lives for one test session
 START_TIMEOUT_SECONDS = 60.0
 
@@ -33,7 +34,15 @@ class MissingBinaryError(RuntimeError):
 
 
 def binary(name: str) -> str:
-    """Return the path of one of the project's pinned binaries, or of its namesake on PATH."""
+    """Return the path of one of the project's pinned binaries, or of its namesake on PATH.
+
+    With FALCON_KUBERNETES, kube-apiserver and kubectl are those of that version, and never another one's.
+    """
+    if VERSION and name in ("kube-apiserver", "kubectl"):
+        of_version = CACHE_BIN / VERSION / name
+        if not of_version.exists():
+            raise MissingBinaryError(f"{of_version} does not exist: run `make test-versions VERSIONS={VERSION}`")
+        return str(of_version)
     cached = CACHE_BIN / name
     found = str(cached) if cached.exists() else shutil.which(name)
     if found is None:

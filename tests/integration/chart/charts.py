@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from tests.integration.api.apiserver import binary
+from tests.integration.api.apiserver import VERSION, binary
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "falcon"
 LOCAL_VALUES = ROOT / "dev" / "values-local.yaml"
 NAMESPACE = "falcon-system"
-KUBE_VERSION = "1.36"
+KUBE_VERSION = VERSION or "1.36"
 ETCD_WORKLOADS = {("Deployment", "falcon-etcd"), ("StatefulSet", "falcon-etcd")}
 Manifest = dict[str, Any]
 
