@@ -60,11 +60,6 @@ SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent:cli
 
 .PHONY: lint format types test test-one test-unit test-integration test-versions test-slow test-gpu test-e2e test-e2e-long test-soak
-UNIT_TESTS := tests/unit tests/stories -m "not slow" -n 2
-INTEGRATION_TESTS := tests/integration -m "not alone and not slow" -n 6
-INTEGRATION_TESTS_ALONE := tests/integration -m "alone and not slow"
-UNIT_OUTPUT := $(FALCON_CACHE)/unit-tests-$(CHECKOUT).txt
-
 lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, vermin, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose, imports of the tests that need a cluster or a GPU
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
@@ -94,12 +89,12 @@ test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (
 	@pytest $(TEST)
 
 test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit tests (five minutes)
-	@pytest $(UNIT_TESTS)
+	@pytest tests/unit tests/stories -m "not slow" -n 2
 
 test-integration: venv shim shim-test-programs gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
-	@$(PY) -m dev.repeat $(INTEGRATION_TESTS)
-	@$(PY) -m dev.repeat $(INTEGRATION_TESTS_ALONE)
+	@$(PY) -m dev.repeat tests/integration -m "not alone and not slow" -n 6
+	@$(PY) -m dev.repeat tests/integration -m "alone and not slow"
 
 VERSIONS ?= 1.33 1.34 1.35
 TESTS_OF_API := $(addprefix tests/integration/,api chart agent/test_node.py packaging/test_plugin.py \
@@ -128,17 +123,7 @@ test-e2e-long: venv cluster-up images ## what takes minutes a test and is shown 
 test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
 	@pytest tests/e2e -m soak --timeout 2400
 
-# Integration tests wait for much: two CPUs stand idle for a third of their time. The unit tests run in Linux's idle
-# class meanwhile, which takes only what is left, so a limit of time that other tests set has no meaning for them. Tests
-# of figures of time ("alone") begin when both have ended.
-test: lint types shim-test gateway-test shim gateway cluster-build torch-venv nccl-releases ## everything that needs no cluster
-	@$(PY) -m dev.cluster.packages
-	@trap 'trap - TERM; kill 0' INT TERM; \
-	chrt --idle 0 $(PY) -m dev.repeat $(UNIT_TESTS) --timeout 3600 >$(UNIT_OUTPUT) 2>&1 & unit=$$!; \
-	integration=0; $(PY) -m dev.repeat $(INTEGRATION_TESTS) || integration=$$?; \
-	echo "the unit tests, which ran at the same time:"; \
-	unit_code=0; wait $$unit || unit_code=$$?; cat $(UNIT_OUTPUT); exit $$((unit_code ? unit_code : integration))
-	@$(PY) -m dev.repeat $(INTEGRATION_TESTS_ALONE)
+test: lint types test-unit test-integration ## everything that needs no cluster
 
 .PHONY: plugin
 plugin: venv ## the kubectl plugin's archive and manifest for Krew, into dist/ (URI=… from where Krew fetches it)
