@@ -30,11 +30,8 @@ _RULE: Final = re.compile(r"^ {2,}\+[-+]{8,}(?: (?:\d+|\.\.\.) -+)?$|^[╰└+][
 _BOX: Final = re.compile(r"^[╭┌+][─━-]+ ?Traceback \(most recent call last\) ?[─━-]+[╮┐+]$")
 _BOX_LINE: Final = re.compile(r"^[│┃|] ?(?P<text>.*?)\s*[│┃|]?$")
 _BOX_FRAME: Final = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+)(?: in (?P<function>\S+))?$")
-# Errors that the interpreter reports and leaves, or a logger writes as mere information: no program ends with them.
-_LEFT: Final = re.compile(
-    r"^(?:Exception ignored (?:in|while|on)\b|--- Logging error ---$"
-    r"|\[(?:INFO|DEBUG)\b[^\]]{0,60}\] .{0,120}\bTraceback \(most recent call last\):$)"
-)
+# Errors that the interpreter reports and leaves: no program ends with them.
+_LEFT: Final = re.compile(r"^(?:Exception ignored (?:in|while|on)\b|--- Logging error ---$)")
 # What such an error says of the disk holds for all that the process writes.
 _OF_DISK: Final = re.compile(r"^OSError: \[Errno (?:5|28|30|122)\] ")
 # ray/exceptions.py: a worker's error is raised again in its driver, below a line that names the worker.
