@@ -17,6 +17,14 @@ _ROW: Final = re.compile(
     rb"^(?:.{0,200}?\b[Cc]ondition )?([A-Z]\w{2,80})(?: +| (?:is|is now|changed to|set to):? ?|: ?)"
     rb"(True|False|Unknown)\b[,:;]? *"
 )
+# Only these make a row with False the absence of a fault: "GpuCheck  False" is a check that failed.
+_NAMES_A_FAULT: Final = re.compile(
+    rb"(?i:lost|missing|error|fault|fail|down|pressure|problem|deadlock|unavailable|unhealthy|hang|hung|flap|degrad|shutdown"
+    rb"|corrupt|read-?only|crash|panic|scheduled|restart|leak|overheat|throttl|retire|remap|mismatch|unregister|notready"
+    rb"|alarm|alert|warning|critical|exceed|violation|brake|capped|brown|trip|loss|low|high|slow|stall|hot\b|over|under|bad"
+    rb"|invalid|broken|offline|dead|kill|oom|evict|drop|timeout|stuck|needed|required|maintenance|taint|cordon|unsched)"
+)
+_NAMES_A_CHECK: Final = re.compile(rb"(?i:check|passe[sd]|works?|tests?|status|state|diagnostics?|healthy?)$")
 _FALSE: Final = re.compile(rb"\s*([A-Z]\w{2,80})=False\b")
 # What should hold ("…Ready", "…Healthy", "…Available"), so that False is a fault.
 _SHOULD_HOLD: Final = re.compile(
@@ -49,11 +57,17 @@ def _fault(named: re.Match[bytes]) -> bytes:
 def _with_fields_joined(line: bytes) -> bytes:
     kind, status = _TYPE.search(line), _STATUS.search(line)
     if kind is None or status is None:
-        return _ROW.sub(rb"\1=\2: ", line, count=1)
+        return _ROW.sub(_row, line, count=1)
     rest = line
     for found in sorted((kind, status), key=lambda each: each.start(), reverse=True):
         rest = rest[: found.start()] + rest[found.end() :]
     return kind[1] + b"=" + status[1] + b": " + rest
+
+
+def _row(found: re.Match[bytes]) -> bytes:
+    name, status = found[1], found[2]
+    names_a_fault = _NAMES_A_FAULT.search(name) is not None and _NAMES_A_CHECK.search(name) is None
+    return name + b"=" + status + b": " if names_a_fault or status != b"False" else found[0]
 
 
 def is_absent_fault(line: bytes) -> bool:

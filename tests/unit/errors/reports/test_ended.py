@@ -58,7 +58,6 @@ def test_an_error_that_is_not_cleared_goes_on() -> None:
         ("VD 00/0 is now DEGRADED", "HardwareWarning"),
         ("State change on VD 00/0 from DEGRADED(2) to OPTIMAL(3)", ""),
         ("Link went down: (Switch:leaf-3:1/9/2) - (Computer:gpu-51 HCA-1)", "LinkDown"),
-        ("nodestate: Link detected: no, port ens7f1", "LinkDown"),
         ("%PM-4-ERR_DISABLE: link-flap error detected on Et3/1, putting Et3/1 in err-disable state", "LinkFlapping"),
         ("node gpu-4: 41 processes in D state", "TaskHang"),
         ("node gpu-4: 0 processes in D state", ""),
