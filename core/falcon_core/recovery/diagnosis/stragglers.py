@@ -310,7 +310,8 @@ def _culprit(
         peers=Peers(
             wait_ns=peers.wait_ns,
             compute_ns=_peers_now_ns(worst.rank, others[:NAMED_RANKS], look),
-            hidden=slowdown < plain or (never_well and worst.peers_ns > peers.compute_ns * (1 + look.policy.verify)),
+            hidden=slowdown < plain
+            or (never_well and 0 < peers.compute_ns * (1 + look.policy.verify) < worst.peers_ns),
         ),
         cause=cause.cause if reported is None else Cause.HARDWARE,
         node_reports="" if reported is None else reported.text,

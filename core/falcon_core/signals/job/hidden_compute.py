@@ -43,6 +43,8 @@ def is_hidden(peers: float, iteration: float, tolerance: float) -> bool:
 def shown_share(compute_ns: Floats, longest_share: Floats) -> Floats:
     """Return by what the ratio of each rank's computation to its peers' is to be multiplied, at most 1: [n].
 
+    No rank becomes faster than its peers by it: a rank may be slow elsewhere than in its longest stretch.
+
     ``compute_ns``: of ranks that do the same work: [n]. ``longest_share``: the share of it in the longest stretch
     between two calls, NaN where it is not known: [n]. 1 where calls seem to hide nothing.
     """
@@ -52,4 +54,5 @@ def shown_share(compute_ns: Floats, longest_share: Floats) -> Floats:
     whole = compute_ns / np.maximum(median_of_others(compute_ns), 1.0)
     longest_ns = compute_ns * longest_share
     longest = longest_ns / np.maximum(median_of_others(longest_ns), 1.0)
-    return np.where(whole > _ALIKE * longest, longest / np.maximum(whole, 1e-9), none)
+    shown = np.maximum(longest, np.minimum(whole, 1.0)) / np.maximum(whole, 1e-9)
+    return np.where(whole > _ALIKE * longest, shown, none)

@@ -50,3 +50,10 @@ def test_a_rank_that_is_slow_in_one_stretch_alone_keeps_its_ratio() -> None:
 def test_without_all_shares_nothing_is_corrected() -> None:
     compute_ms = np.array([360.0, 355.0, 830.0, 352.0])
     assert (hidden_compute.shown_share(compute_ms, np.array([0.97, math.nan, 0.59, 0.99])) == 1).all()
+
+
+def test_a_rank_that_is_slow_elsewhere_is_never_faster_than_its_peers() -> None:
+    compute_ms = np.array([100.0, 100.0, 150.0, 100.0])
+    shown = hidden_compute.shown_share(compute_ms, np.array([0.4, 0.4, 0.08, 0.4]))
+    assert compute_ms[2] / 100 * shown[2] == pytest.approx(1.0)
+    assert shown[0] == 1
