@@ -178,11 +178,11 @@ def test_a_log_that_cannot_be_written_tells_of_a_full_disk() -> None:
     assert shipped_judge().last_words(f"{words}TypeError: not all arguments converted").error_class == ""
 
 
-def test_a_traceback_that_a_logger_writes_as_information_is_no_end() -> None:
-    rest = 'Traceback (most recent call last):\n  File "/a/rows.py", line 9, in encode\nrows.TooLong: 40121 tokens\n'
-    assert shipped_judge().last_words(f"[INFO:rows] {rest}step 7").text == "step 7"
-    assert shipped_judge().last_words(f"[ERROR:rows] {rest}step 7").text != "step 7"
-    assert shipped_judge().last_words(f"{rest}step 7").text.startswith("rows.TooLong: ")
+@pytest.mark.parametrize("level", ["INFO", "DEBUG", "ERROR"])
+def test_an_uncaught_exception_counts_at_any_level_of_a_logger(level: str) -> None:
+    rest = 'Traceback (most recent call last):\n  File "/a/train.py", line 9, in step\n'
+    error = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    assert shipped_judge().last_words(f"[{level}] train.py: uncaught {rest}{error}").error_class == "EccError"
 
 
 @pytest.mark.parametrize(
