@@ -65,6 +65,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     since: float  # on the service's clock
     usual: Usual
     ended: float | None = None  # likewise
+    learned_alone: bool  # the shipped limits have not raised it so far: learned limits have
 
 
 class State(msgspec.Struct, frozen=True):
@@ -129,7 +130,6 @@ class _Difference(msgspec.Struct, frozen=True):
     value: float
     peers: float
     own: float
-    learned_alone: bool
     floors: float
 
 
@@ -159,16 +159,19 @@ def _differences(
         recent = values[:, columns[-peers.LASTING :]]
         others = np.delete(recent, rank, axis=0).reshape(1, -1)
         before = values[rank : rank + 1, columns[: len(columns) // 2]]
+        # A verdict stands below its own limit as well, so a verdict of the shipped limits is not judged by its size.
+        learned_alone = (rank not in held or held[rank].learned_alone) and bool(
+            abs(result.lasting[rank]) < result.shipped[rank]
+        )
         yield _Difference(
             rank,
             name,
-            Standing(since=since, usual=own),
+            Standing(since=since, usual=own, learned_alone=learned_alone),
             float(result.scores[rank]),
             float(np.nan_to_num(result.own_scores[rank])),
             float(median(recent[rank : rank + 1], 1)[0]),
             float(median(others, 1)[0]),
             float(median(before, 1)[0]),
-            bool(abs(result.lasting[rank]) < result.shipped[rank]),
             float(abs(result.lasting[rank])) / metric(name).floor,
         )
 
@@ -186,7 +189,7 @@ def _remembered(
 
 
 def _kept(rank: int, name: str, standing: Standing) -> _Difference:
-    return _Difference(rank, name, standing, 1.0, 0.0, math.nan, math.nan, math.nan, learned_alone=True, floors=0.0)
+    return _Difference(rank, name, standing, 1.0, 0.0, math.nan, math.nan, math.nan, floors=0.0)
 
 
 def compared_windows(values: Array, training: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -248,7 +251,7 @@ def _differing(found: Sequence[_Difference], now: float) -> Iterator[Verdict]:
             own_score=first.own_score,
             detectors=("peers", "own-past") if first.own_score >= 1 else ("peers",),
             also=tuple(one.name for one in rest),
-            learned_alone=all(one.learned_alone for one in several),
+            learned_alone=all(one.standing.learned_alone for one in several),
             floors=first.floors,
         )
 

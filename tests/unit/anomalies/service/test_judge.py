@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from evaluation.anomalies.faults import FAULTS, Spot
 from evaluation.anomalies.jobs import HOUR, MINUTE, Drivers, Recording, drivers, random_of, series
+from falcon_anomaly.detectors.peers import Limit
 from falcon_anomaly.judge import Kind, State, Verdict, look
 from falcon_anomaly.series.board import WINDOW_SECONDS, Board, Phase
 
@@ -138,6 +140,48 @@ def test_a_verdict_stands_until_the_rank_is_as_before_though_it_lasts_longer_tha
     assert all(named[begin:end])
     assert HOUR // 2 + 12 * begin <= HOUR + 4 * MINUTE
     assert 5 * HOUR <= HOUR // 2 + 12 * end <= 5 * HOUR + 6 * MINUTE
+
+
+def labels(of: Drivers, limits: Mapping[str, Limit], *looks: int) -> list[list[bool]]:
+    """Return of each look, whether learned limits alone have raised its verdicts."""
+    recording, state, found = Recording(series(of), of.training), State(), list[list[bool]]()
+    for at in looks:
+        recording.show(at)
+        seen, state = look(recording, state, recording.newest_seconds, limits)
+        assert {one.rank for one in seen} == {2}
+        found.append([one.learned_alone for one in seen])
+    return found
+
+
+def grown(floors: float, end: int) -> Drivers:
+    """Return a job whose rank 2 has so many times the floor of memory more, until ``end``."""
+    grows = job()
+    grows.memory[2] *= np.exp(0.2 * floors * between(grows, BEGIN, end))
+    return grows
+
+
+def test_a_verdict_of_the_shipped_limits_that_falls_below_them_is_none_of_learned_limits() -> None:
+    falls = grown(5.2, BEGIN + 8 * MINUTE)
+    falls.memory[2] *= np.exp(0.2 * 1.4 * between(falls, BEGIN + 8 * MINUTE, falls.windows))
+    looks = BEGIN + 6 * MINUTE, BEGIN + 14 * MINUTE
+    assert labels(falls, {}, *looks) == [[False], [False]]
+    assert labels(falls, {"memory": Limit(0.5, 0.5)}, *looks) == [[False], [False]]
+
+
+@pytest.mark.parametrize(("floors", "learned_alone"), [(5.2, False), (0.8, True)])
+def test_a_pause_does_not_change_what_has_raised_a_verdict(floors: float, learned_alone: bool) -> None:
+    paused = grown(floors, BEGIN + 20 * MINUTE)
+    paused.training[BEGIN + 6 * MINUTE :] = False
+    limits = {"memory": Limit(0.5, 0.5)} if learned_alone else {}
+    assert labels(paused, limits, BEGIN + 6 * MINUTE, paused.windows) == [[learned_alone]] * 2
+
+
+def test_learned_limits_have_not_raised_alone_what_grows_beyond_the_shipped_ones() -> None:
+    grows = grown(0.8, BEGIN + 6 * MINUTE)
+    grows.memory[2] *= np.exp(0.2 * 5.2 * between(grows, BEGIN + 6 * MINUTE, BEGIN + 12 * MINUTE))
+    grows.memory[2] *= np.exp(0.2 * 0.8 * between(grows, BEGIN + 12 * MINUTE, grows.windows))
+    looks = (BEGIN + minutes * MINUTE for minutes in (5, 11, 17))
+    assert labels(grows, {"memory": Limit(0.5, 0.5)}, *looks) == [[True], [False], [False]]
 
 
 def test_an_agent_that_falls_silent_as_a_whole_is_no_silent_metric() -> None:
