@@ -102,7 +102,7 @@ class Library:
 
 
 def _with_confirmed(kind: Kind, job: str, several: Iterable[Confirmation]) -> Kind:
-    for each in several:
+    for each in sorted(several):
         kind = document.with_confirmed(kind, Confirmed(job=job, metric=each.metric, early=each.early, size=each.size))
     return kind
 

@@ -5,7 +5,8 @@ dropped, and all that the generation shows later counts for nothing. Trouble is 
 failure, a repair, a state other than Running), or a verdict that the shipped limits raise.
 
 A verdict that learned limits alone raise is no trouble. If nothing comes of it, the limits were too low, and its
-windows say so. If trouble follows, the verdict is kept as confirmed.
+windows say so. If trouble follows, the verdict is kept as confirmed. A verdict that is raised after trouble began is
+not: the trouble may have caused it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Probation:
     def __init__(self) -> None:
         self.measured = [0, 0]  # healthy measurements, by place
         self.reach: dict[str, Pair] = {}  # the largest of each metric in them
-        self.confirmed: list[Confirmation] = []
+        self.confirmed: set[Confirmation] = set()
         self.troubled = False
         self._waiting: deque[_Measurement] = deque(maxlen=MOST_WAITING)
         self._doubtful: dict[tuple[int, str], _Doubtful] = {}  # by rank and metric
@@ -63,7 +64,9 @@ class Probation:
             self._waiting.append(_Measurement(at, EARLY if early else LATE, percent))
 
     def judged(self, at: float, early: bool, verdicts: Iterable[Verdict]) -> None:
-        """Take the verdicts of a look, all that stand."""
+        """Take the verdicts of a look, all that stand. After trouble began they count for nothing."""
+        if self.troubled:
+            return
         shipped = set[int | None]()
         for one in verdicts:
             if not one.learned_alone:
@@ -91,9 +94,11 @@ class Probation:
 
     def _end(self, ranks: set[int]) -> None:
         """Let the generation count as healthy no longer, and confirm the doubtful verdicts on these ranks."""
+        if self.troubled:
+            return
         for (rank, metric), one in self._doubtful.items():
             if rank in ranks and one.size > 0:
-                self.confirmed.append(Confirmation(metric.partition(":")[0], one.early, one.size))
+                self.confirmed.add(Confirmation(metric.partition(":")[0], one.early, one.size))
         self.troubled = True
         self._doubtful.clear()
         self._waiting.clear()

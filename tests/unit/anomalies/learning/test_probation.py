@@ -54,9 +54,9 @@ def test_a_verdict_of_learned_limits_alone_is_healthy_if_nothing_comes_of_it() -
     shown.judged(0.0, False, [verdict(learned_alone=True)])
     shown.report(2 * WAITS_SECONDS, quiet=True)
     shown.judged(2 * WAITS_SECONDS, False, [])
-    assert (shown.measured, shown.reach, shown.confirmed) == ([0, 1], {"memory": (None, 60)}, [])
+    assert (shown.measured, shown.reach, shown.confirmed) == ([0, 1], {"memory": (None, 60)}, set())
     shown.report(3 * WAITS_SECONDS, quiet=False)
-    assert shown.confirmed == [], "trouble an hour later confirms nothing"
+    assert shown.confirmed == set(), "trouble an hour later confirms nothing"
 
 
 def test_such_a_verdict_is_confirmed_by_what_follows_on_its_rank() -> None:
@@ -64,14 +64,35 @@ def test_such_a_verdict_is_confirmed_by_what_follows_on_its_rank() -> None:
     shown.judged(0.0, True, [verdict(1, learned_alone=True), verdict(2, learned_alone=True, metric="cpu")])
     shown.judged(MINUTE, False, [verdict(1, learned_alone=True, floors=0.8)])
     shown.judged(2 * MINUTE, False, [verdict(1, learned_alone=False, floors=1.1)])
-    assert shown.confirmed == [Confirmation("memory", True, 60)], "as large as it was at first, and of this rank alone"
+    assert shown.confirmed == {Confirmation("memory", True, 60)}, "as large as it was at first, and of this rank alone"
 
 
 def test_the_operators_trouble_confirms_the_verdicts_of_the_last_half_hour() -> None:
     shown = Probation()
     shown.judged(0.0, False, [verdict(1, learned_alone=True, metric="disk:/data")])
     shown.report(WAITS_SECONDS / 2, quiet=False)
-    assert shown.confirmed == [Confirmation("disk", False, 60)]
+    assert shown.confirmed == {Confirmation("disk", False, 60)}
+
+
+@pytest.mark.parametrize("by", ["the operator", "a verdict"])
+def test_verdicts_that_are_raised_after_trouble_began_are_not_confirmed(by: str) -> None:
+    shown = Probation()
+    if by == "the operator":
+        shown.report(0.0, quiet=False)
+    else:
+        shown.judged(0.0, False, [verdict(1, learned_alone=False)])
+    for number in range(1, 100):
+        shown.judged(number * MINUTE, False, [verdict(rank, learned_alone=True) for rank in (1, 2)])
+        shown.judged(number * MINUTE, False, [verdict(1, learned_alone=False)])
+        shown.report(number * MINUTE, quiet=by != "the operator")
+    assert shown.confirmed == set()
+
+
+def test_equal_verdicts_of_many_ranks_are_confirmed_as_one() -> None:
+    shown = Probation()
+    shown.judged(0.0, False, [verdict(rank, learned_alone=True) for rank in range(64)])
+    shown.report(MINUTE, quiet=False)
+    assert len(shown.confirmed) == 1
 
 
 def test_an_operator_that_is_away_makes_nothing_healthy_and_costs_no_memory() -> None:
