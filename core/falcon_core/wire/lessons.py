@@ -87,14 +87,16 @@ def models_bytes(models: Mapping[str, str]) -> int:
 def readable(data: Mapping[str, str]) -> Models:
     """Return the entries of a ConfigMap's data whose names are kinds, as many as the bounds allow.
 
-    Other entries are foreign: another writer has put them there.
+    Other entries are foreign: another writer has put them there. An entry for which there is no room is left out, and
+    the smaller ones after it are not.
     """
     found: Models = {}
     room = MAX_MODELS_BYTES
     for kind, text in sorted(data.items()):
         if PATTERN.fullmatch(kind):
-            room -= models_bytes({kind: text})
-            if room >= 0:
+            size = models_bytes({kind: text})
+            if size <= room:
+                room -= size
                 found[kind] = text
     return found
 

@@ -179,3 +179,9 @@ def test_foreign_and_too_many_entries_are_left_out() -> None:
     found = readable({"README": "y" * MAX_MODELS_BYTES, "../x": "z", **other})
     assert found.items() <= other.items()
     assert MAX_MODELS_BYTES - 2000 < models_bytes(found) <= MAX_MODELS_BYTES
+
+
+def test_an_entry_that_is_too_large_hides_no_other() -> None:
+    first, *others = sorted(kind_of(f"n{number}", {}) for number in range(4))
+    small = dict.fromkeys(others, "x")
+    assert readable({first: "y" * (MAX_MODELS_BYTES + 1), **small}) == small
