@@ -7,18 +7,18 @@ health of each job, and writes what the service returns. Both messages are JSON 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from falcon_core.job_kind import PATTERN
+from falcon_core.wire.bounded_json import BoundedDecoder
 
 MAX_JOBS: Final = 2048  # of a lesson
 MAX_MODELS_BYTES: Final = 256 << 10  # of all kinds together, with their names
 MAX_MESSAGE_BYTES: Final = 2 << 20  # of a lesson, or of its answer, as JSON
 
-T = TypeVar("T")
 _Kind = Annotated[str, Meta(pattern=f"^{PATTERN.pattern}$")]
 Models = dict[_Kind, str]  # what was learned, by kind, as the service has written it
 
@@ -51,8 +51,8 @@ class LessonError(ValueError):
 
 
 _encoder = msgspec.json.Encoder()
-_lessons = msgspec.json.Decoder(Lesson)
-_answers = msgspec.json.Decoder(Learned)
+_lessons = BoundedDecoder(Lesson, noun="a lesson", most_bytes=MAX_MESSAGE_BYTES, error=LessonError)
+_answers = BoundedDecoder(Learned, noun="an answer", most_bytes=MAX_MESSAGE_BYTES, error=LessonError)
 
 
 def encode_lesson(lesson: Lesson) -> bytes:
@@ -67,14 +67,14 @@ def encode_learned(learned: Learned) -> bytes:
 
 def decode_lesson(raw: bytes) -> Lesson:
     """Decode a lesson. Raises LessonError for what is none, or too large."""
-    found = _decoded(_lessons, raw)
+    found = _lessons.decode(raw)
     _check(found.models)
     return found
 
 
 def decode_learned(raw: bytes) -> Learned:
     """Decode an answer. Raises LessonError for what is none, or too large."""
-    found = _decoded(_answers, raw)
+    found = _answers.decode(raw)
     _check(found.models or {})
     return found
 
@@ -99,15 +99,6 @@ def readable(data: Mapping[str, str]) -> Models:
                 room -= size
                 found[kind] = text
     return found
-
-
-def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
-    if len(raw) > MAX_MESSAGE_BYTES:
-        raise LessonError(f"{len(raw)} bytes: a message has at most {MAX_MESSAGE_BYTES}")
-    try:
-        return decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LessonError(str(error)) from error
 
 
 def _check(models: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from falcon_core.wire.bounded_json import BoundedDecoder
 from falcon_core.wire.verdicts import MAX_METRIC, OF_THE_JOB
 
 MAX_ROWS: Final = 12  # of the table
@@ -70,7 +71,7 @@ class OverviewError(ValueError):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Overview)
+_decoder = BoundedDecoder(Overview, noun="an overview", most_bytes=MAX_OVERVIEW_BYTES, error=OverviewError)
 
 
 def encode_overview(overview: Overview) -> bytes:
@@ -84,12 +85,7 @@ def decode_overview(raw: bytes) -> Overview:
     Raises:
         OverviewError: The bytes are no overview, or one that goes beyond the bounds.
     """
-    if len(raw) > MAX_OVERVIEW_BYTES:
-        raise OverviewError(f"{len(raw)} bytes: an overview has at most {MAX_OVERVIEW_BYTES}")
-    try:
-        found = _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise OverviewError(str(error)) from error
+    found = _decoder.decode(raw)
     for each in found.maps:
         if len(each.rows) != len(each.ranks) or len({len(row) for row in each.rows}) > 1:
             raise OverviewError(f"the map of {each.metric} has rows that do not fit its ranks, or each other")

@@ -11,6 +11,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from falcon_core.wire.bounded_json import BoundedDecoder
+
 MAX_JOBS: Final = 2048  # of an answer: of those about which there is something to tell
 MAX_VERDICTS: Final = 32  # of a job
 MAX_ANSWER_BYTES: Final = 8 << 20
@@ -62,7 +64,7 @@ class VerdictsError(ValueError):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Answer)
+_decoder = BoundedDecoder(Answer, noun="an answer", most_bytes=MAX_ANSWER_BYTES, error=VerdictsError)
 
 
 def encode_answer(answer: Answer) -> bytes:
@@ -82,9 +84,4 @@ def decode_answer(raw: bytes) -> Answer:
     Raises:
         VerdictsError: The bytes are no answer, or one that goes beyond the bounds.
     """
-    if len(raw) > MAX_ANSWER_BYTES:
-        raise VerdictsError(f"{len(raw)} bytes: an answer has at most {MAX_ANSWER_BYTES}")
-    try:
-        return _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise VerdictsError(str(error)) from error
+    return _decoder.decode(raw)
