@@ -301,25 +301,35 @@ uint64_t total_of(const std::string& content) {
 void output_files(const std::string& folder) {
   const std::string path = folder + "/output.0";
   falcon::OutputFile file;
-  file.append("lost", 4);  // nothing was made yet
+  file.append(1, "lost", 4);  // nothing was made yet
   EXPECT(file.make(path, 3, 0));
   const std::string piece(100'001, 'x');
-  for (int i = 0; i < 11; ++i) file.append(piece.data(), piece.size());
-  file.append("end", 3);
+  for (int i = 0; i < 11; ++i) file.append(1, piece.data(), piece.size());
+  file.append(1, "end", 3);
   const uint64_t total = 11 * piece.size() + 3;
   std::string content = falcon::read_file(path);
   EXPECT(content.size() == falcon::kOutputHeaderBytes + falcon::kOutputBytes && total_of(content) == total);
   EXPECT(content.substr(falcon::kOutputHeaderBytes + (total - 3) % falcon::kOutputBytes, 3) == "end");
   EXPECT(content.find("lost") == std::string::npos);
   EXPECT(truncate(path.c_str(), 0) == 0);  // by a rank: the next writes go on
-  file.append("more", 4);
+  file.append(1, "more", 4);
   falcon::OutputFile next;
   EXPECT(next.make(path, 4, 0) && total_of(falcon::read_file(path)) == 0);
-  file.append(piece.data(), piece.size());  // of the generation before: it has its own file
+  file.append(1, piece.data(), piece.size());  // of the generation before: it has its own file
   EXPECT(total_of(falcon::read_file(path)) == 0);
+  next.append(1, "half", 4);
+  next.append(2, "whole\n", 6);
+  next.append(1, " a line\r", 8);
+  next.append(1, "", 0);
+  next.append(2, "more", 4);
+  EXPECT(next.within_line());
+  next.append(2, " of it\n", 7);
+  EXPECT(!next.within_line());
+  const std::string kept = "half\nwhole\n a line\rmore of it\n";
+  EXPECT(falcon::read_file(path).substr(falcon::kOutputHeaderBytes, kept.size()) == kept);
   falcon::OutputFile nowhere;
   EXPECT(!nowhere.make(folder + "/none/output.0", 1, 0));
-  nowhere.append("x", 1);
+  nowhere.append(1, "x", 1);
   unlink(path.c_str());
 }
 

@@ -12,7 +12,8 @@ Layout (little-endian)::
       32  u64  made_unix_ns     when the file was made, before its process was started
       64  u64  total            bytes that were ever written; alone in a cache line with the time after it
       72  u64  written_unix_ns  when the newest of them were
-    offset HEADER_BYTES: standard output and error as they came; byte number i (from 0) lies at i % capacity.
+    offset HEADER_BYTES: standard output and error as they came, with a newline where one of them follows on an
+        unfinished line of the other; byte number i (from 0) lies at i % capacity.
 
 The writer writes at most MOST_AHEAD bytes before it counts them in ``total``, so that the bytes from ``total`` −
 READABLE on are whole. All processes of a training container may write in the file's folder: nothing in it is certain.

@@ -44,6 +44,12 @@ size_t lines_end(const std::string& text) {
   return end;
 }
 
+// How many bytes can be read at once.
+int waiting_bytes(int from) {
+  int bytes = 0;
+  return ioctl(from, FIONREAD, &bytes) == 0 ? bytes : 0;
+}
+
 }  // namespace
 
 Output::Output(const std::string& folder) : folder_(folder), printed_(folder + "/printed") {
@@ -112,9 +118,7 @@ std::shared_ptr<OutputFile> Output::make_file(int generation, int local_rank) {
 bool Output::unread(int local_rank) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::any_of(streams_.begin(), streams_.end(), [&](const std::shared_ptr<Stream>& stream) {
-    int bytes = 0;
-    return stream->local_rank == local_rank &&
-           (stream->moving || (ioctl(stream->from, FIONREAD, &bytes) == 0 && bytes > 0));
+    return stream->local_rank == local_rank && (stream->moving || waiting_bytes(stream->from) > 0);
   });
 }
 
@@ -172,7 +176,7 @@ void Output::serve(const std::shared_ptr<Stream>& stream, bool readable) {
       const std::lock_guard<std::mutex> lock(mutex_);
       stream->moving = true;
     }
-    const bool more = move(stream.get());
+    const bool more = move_lines(stream.get());
     stream->moving = false;
     if (!more) {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -187,13 +191,24 @@ void Output::serve(const std::shared_ptr<Stream>& stream, bool readable) {
   stream->pending.clear();
 }
 
+bool Output::move_lines(Stream* stream) {
+  bool more = move(stream);
+  // A pipe holds several chunks. Where one ends within a line, the rest may be there already, and the next words of the
+  // other stream would stand between them.
+  for (int n = 1; more && n < kPipeBytes / static_cast<int>(kChunkBytes); ++n) {
+    if (!stream->file->within_line() || waiting_bytes(stream->from) == 0) break;
+    more = move(stream);
+  }
+  return more;
+}
+
 bool Output::move(Stream* stream) {
   static thread_local std::vector<char> chunk(kChunkBytes);
   const ssize_t count = read(stream->from, chunk.data(), chunk.size());
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   const auto size = static_cast<size_t>(count);
   if (size > 0) {
-    stream->file->append(chunk.data(), size);
+    stream->file->append(stream->to, chunk.data(), size);
     printed_.note(monotonic_ns());  // before our own output, on which we may wait
   }
   if (!stream->whole_lines) {

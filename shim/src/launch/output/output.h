@@ -71,7 +71,8 @@ class Output {
   int wait_ms(const Streams& streams) const;
   int partial_ms(const Streams& streams) const;
   void serve(const std::shared_ptr<Stream>& stream, bool readable);
-  bool move(Stream* stream);  // false at the end of the stream
+  bool move_lines(Stream* stream);  // false at the end of the stream
+  bool move(Stream* stream);        // one chunk
   void wake();
 
   std::string folder_;

@@ -49,7 +49,15 @@ bool OutputFile::make(const std::string& path, int generation, int local_rank) {
   return false;
 }
 
-void OutputFile::append(const char* bytes, size_t size) {
+void OutputFile::append(int stream, const char* bytes, size_t size) {
+  if (size == 0) return;
+  if (within_line_ && stream != stream_) write("\n", 1);
+  write(bytes, size);
+  stream_ = stream;
+  within_line_ = bytes[size - 1] != '\n' && bytes[size - 1] != '\r';
+}
+
+void OutputFile::write(const char* bytes, size_t size) {
   while (file_ >= 0 && size > 0) {
     const size_t place = total_ % kOutputBytes;
     const size_t count = std::min({size, kMostAhead, kOutputBytes - place});

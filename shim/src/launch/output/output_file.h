@@ -39,11 +39,20 @@ class OutputFile {
   // Makes the file with all its space, in place of whatever has its name. False with errno set.
   bool make(const std::string& path, int generation, int local_rank);
 
-  void append(const char* bytes, size_t size);
+  // `stream`: the descriptor that the process wrote to. Where another stream has not ended its line, one newline stands
+  // between them: their words are no line.
+  void append(int stream, const char* bytes, size_t size);
+
+  // Whether the newest bytes are of a line that has not ended.
+  [[nodiscard]] bool within_line() const { return within_line_; }
 
  private:
+  void write(const char* bytes, size_t size);
+
   int file_ = -1;
   uint64_t total_ = 0;
+  int stream_ = -1;  // of the newest bytes
+  bool within_line_ = false;
 };
 
 }  // namespace falcon
