@@ -72,7 +72,7 @@ def train(program: str, folder: Path, ranks: int, losses: list[dict[str, int]], 
     }
     path = Path(__file__).parent / "programs" / program
     environment = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT}"}
-    ended = forking.run([str(path), json.dumps(spec)], [{}], environment, timeout_seconds=60)
+    ended = forking.run([str(path), json.dumps(spec)], [{}], environment, timeout_seconds=240)
     assert ended.codes == [0], ended.stderr[0]
     codes, reference = json.loads(ended.stdout[0])
     logs = [
