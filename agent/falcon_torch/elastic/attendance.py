@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 from falcon_torch.elastic.meeting import keep_alive
 from falcon_torch.elastic.roster import EXCLUDED
 
+PROCESS = "FALCON_ELASTIC_PROCESS"  # in the environment of a rank: the number that its launcher has given it
 ENDING_SECONDS = 30.0  # that a process without a place has to end by itself; then it is in its replacement's way
 
 
@@ -49,7 +50,7 @@ class Attendance:
         self._refused = ""
         self._renewed = 0
         self._ended = False
-        self._send({"enter": rank, "process": os.getpid()})
+        self._send({"enter": rank, "process": int(os.environ.get(PROCESS, os.getpid()))})
         threading.Thread(target=self._listen, daemon=True, name="falcon-elastic").start()
 
     def is_over(self, number: int) -> bool:

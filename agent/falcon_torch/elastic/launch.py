@@ -4,8 +4,9 @@
 
 The pods are those of ``torchrun``'s environment (``PET_NNODES``, ``PET_NODE_RANK``, ``MASTER_ADDR``, ``MASTER_PORT``),
 which a job with ``launcher: Own`` has; without it there is one. The first pod's launcher serves the store and the
-meeting, so both live as long as this pod does, whichever rank ends. What no launcher can mend, the loss of a pod or of
-the training's state among them, ends the launcher: the job's ranks are restarted.
+meeting, so both live as long as this pod does, whichever rank ends. Any other pod may be lost: the launcher of a pod
+that is made in its place, with the same environment, lets its ranks join. What no launcher can mend, the loss of the
+first pod or of the training's state among them, ends the launcher: the job's ranks are restarted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, Dict, List, Sequence
 import torch.distributed as dist
 
 from falcon_torch.elastic import refusals
+from falcon_torch.elastic.attendance import PROCESS
 from falcon_torch.elastic.group import ENDED_EXIT, MEETING_KEY, STATE_LOST_EXIT
 from falcon_torch.elastic.group_report import GroupReport
 from falcon_torch.elastic.meeting import Meeting
@@ -69,7 +71,7 @@ class Launcher:
             "LOCAL_WORLD_SIZE": str(procs),
             "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
         }
-        self._ranks: Dict[int, subprocess.Popen[bytes]] = {}
+        self._ranks: Dict[int, refusals.RankProcess] = {}
         self._failed: Dict[int, int] = {}  # exit codes of ranks that were replaced
         self._stopped = 0  # the signal that has asked all to end
         self._refusals = refusals.Refusals(self._ranks)
@@ -91,8 +93,10 @@ class Launcher:
 
     def _failure(self, rank: int, code: int) -> int:
         """Replace a rank that has failed, where that helps; return the code of a failure that stays, or 0."""
-        if code == ENDED_EXIT and rank in self._failed:
-            return self._failed[rank]  # the others go on to their ends: they may have something to save
+        if code == ENDED_EXIT:
+            # The others go on to their ends: they may have something to save. Where this pod took a lost pod's place,
+            # nothing is known of what had failed there.
+            return self._failed.get(rank, code)
         if code == 0 or self._stopped:
             return code
         if not self._can_replace(code):
@@ -117,36 +121,38 @@ class Launcher:
         return dist.TCPStore(*self._place, is_master=False, timeout=timedelta(seconds=60))
 
     def _ended(self) -> List[tuple[int, int]]:
-        ended = [(rank, self._code(process)) for rank, process in self._ranks.items()]
+        ended = [(rank, self._code(started)) for rank, started in self._ranks.items()]
         for rank, code in ended:
             if code is not None:
-                self._report.end(rank, self._ranks.pop(rank).pid, code)
+                self._report.end(rank, self._ranks.pop(rank).number, code)
         return [(rank, code) for rank, code in ended if code is not None]
 
-    def _code(self, process: subprocess.Popen[bytes]) -> int | None:
+    def _code(self, started: refusals.RankProcess) -> int | None:
         """Return with what a process has ended; None: it runs."""
-        return -signal.SIGKILL if process.pid in self._refusals.abandoned else process.poll()
+        return -signal.SIGKILL if started.number in self._refusals.abandoned else started.process.poll()
 
     def _start(self, rank: int) -> None:
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank - self._node * self._procs)}
-        self._ranks[rank] = subprocess.Popen(self._command, env={**self._common, **own})
+        number = refusals.new_number()
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank - self._node * self._procs), PROCESS: str(number)}
+        process = subprocess.Popen(self._command, env={**self._common, **own})
+        self._ranks[rank] = refusals.RankProcess(number, process)
         # The signal may have come before this rank was among those that get it.
         if self._stopped:
-            self._ranks[rank].send_signal(self._stopped)
+            process.send_signal(self._stopped)
 
     def _stop(self, number: int, _frame: Any) -> None:
         self._stopped = number
-        for process in list(self._ranks.values()):
-            process.send_signal(number)
+        for started in list(self._ranks.values()):
+            started.process.send_signal(number)
 
     def _end(self) -> None:
         """End all ranks: each has its time to save."""
         for number, seconds in ((signal.SIGTERM, SAVE_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
             self._stop(number, None)
             until = time.monotonic() + seconds
-            for process in self._ranks.values():
+            for started in self._ranks.values():
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, until - time.monotonic()))
+                    started.process.wait(max(0.0, until - time.monotonic()))
         self._ranks.clear()
 
 

@@ -39,7 +39,7 @@ class Loss(NamedTuple):
     """A process that has lost its place in the group."""
 
     rank: int
-    process: int  # its number in its pod
+    process: int  # its number, which its launcher has given it
     how: str  # GONE, LATE, CUT_OFF or REPLACED
 
 
@@ -92,7 +92,7 @@ class Roster:
     def enter(self, seat: int, rank: int, process: int = 0) -> None:
         """Give a process its seat. An earlier process of the same rank loses its own.
 
-        ``process``: its number in its pod.
+        ``process``: its number, which its launcher has given it.
         """
         for other, there in list(self._seats.items()):
             if there.rank == rank:

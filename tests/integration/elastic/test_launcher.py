@@ -15,6 +15,7 @@ from tests.integration.shim.launching import wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "ending.py"
 AGENT = Path(__file__).parents[3] / "agent"
+ENDED_EXIT = 77  # falcon_torch.elastic.group.ENDED_EXIT
 TORCH_SECONDS = 150  # an import of PyTorch on a shared core
 # The first pod alone replaces no rank before there is a group. Of this one's first pod nothing runs here.
 SECOND_POD = {"PET_NNODES": "2", "PET_NODE_RANK": "1"}
@@ -63,4 +64,10 @@ def test_a_failure_whose_replacement_comes_when_the_training_is_over_is_no_succe
 ) -> None:
     (tmp_path / "too-late").touch()
     assert launch(**SECOND_POD).wait(timeout=TORCH_SECONDS) == 5
+    assert (tmp_path / "saved").exists(), "rank 0 ends by itself"
+
+
+def test_a_pod_that_is_made_again_when_the_training_is_over_says_so_at_once(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "over").touch()
+    assert launch(**SECOND_POD).wait(timeout=TORCH_SECONDS) == ENDED_EXIT, "and not the 5 of a replacement"
     assert (tmp_path / "saved").exists(), "rank 0 ends by itself"

@@ -18,16 +18,16 @@ class Store(dict[str, bytes]):
 class Process:
     """A rank that no signal ends."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid, self.kills = pid, 0
+    def __init__(self) -> None:
+        self.kills = 0
 
     def kill(self) -> None:
         self.kills += 1
 
 
 def test_a_refused_process_is_killed_when_it_has_not_ended_and_then_left_to_the_kernel() -> None:
-    store, hanging, other = Store(), Process(71), Process(72)
-    found = refusals.Refusals({4: hanging, 5: other})
+    store, hanging, other = Store(), Process(), Process()
+    found = refusals.Refusals({4: refusals.RankProcess(71, hanging), 5: refusals.RankProcess(72, other)})
     found.look(store, 0.0)
     refusals.note(store, 4, 71)
     found.look(store, 100.0)
@@ -41,10 +41,16 @@ def test_a_refused_process_is_killed_when_it_has_not_ended_and_then_left_to_the_
 
 
 def test_a_replacement_is_not_killed_for_what_it_replaces() -> None:
-    store, ranks = Store(), {4: Process(71)}
+    store, ranks = Store(), {4: refusals.RankProcess(71, Process())}
     found = refusals.Refusals(ranks)
     refusals.note(store, 4, 71)
     found.look(store, 0.0)
-    ranks[4] = Process(73)
+    ranks[4] = refusals.RankProcess(73, Process())
     found.look(store, 1000.0)
-    assert ranks[4].kills == 0
+    assert ranks[4].process.kills == 0
+
+
+def test_no_two_processes_have_the_same_number() -> None:
+    numbers = [refusals.new_number() for _ in range(100)]
+    assert len(set(numbers)) == 100
+    assert all(0 < number <= refusals.MOST_NUMBER for number in numbers)

@@ -27,7 +27,7 @@ class LostRank(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A process that has lost its place in the group."""
 
     rank: Small
-    process: Small  # its number in its pod
+    process: Small  # its number, which its launcher has given it; earlier launchers: the kernel's in its pod
     # Gone (its connection ended), Late (the others waited for it too long), CutOff, Replaced; a later launcher may know
     # more.
     how: Annotated[str, Meta(max_length=MAX_HOW)] = ""

@@ -2,7 +2,7 @@
 
 Rank 0 ends at once when it is asked to; rank 1 has something to save first. Files in the folder change that:
 ``failing``: rank 0 fails by itself, once rank 1 has begun; ``too-late``: rank 1 fails, and its replacement finds the
-training over, as ``Group`` does.
+training over, as ``Group`` does; ``over``: rank 1 finds so at its first start.
 """
 
 import os
@@ -23,16 +23,19 @@ def save(*_: object) -> None:
 
 if rank == 1:
     signal.signal(signal.SIGTERM, save)
+    is_replacement = (folder / "begun-1").exists()
     if (folder / "too-late").exists():
-        is_replacement = (folder / "begun-1").exists()
         (folder / "begun-1").touch()
         sys.exit(ENDED_EXIT if is_replacement else 5)
+    if (folder / "over").exists():
+        (folder / "begun-1").touch()
+        sys.exit(5 if is_replacement else ENDED_EXIT)
 (folder / f"begun-{rank}").touch()
 if rank == 0 and (folder / "failing").exists():
     while not (folder / "begun-1").exists():
         time.sleep(0.02)
     sys.exit(7)
-if rank == 0 and (folder / "too-late").exists():
+if rank == 0 and ((folder / "too-late").exists() or (folder / "over").exists()):
     time.sleep(2)
     (folder / "saved").touch()
     sys.exit(0)
