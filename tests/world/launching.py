@@ -174,6 +174,8 @@ class Launching(WorldState):
         if self.broken_at is None or self.clock.seconds < self.broken_at:
             return
         self.broken_at = None
+        if self.living:
+            return
         for pod in self.pods.values():
             if pod.state == "Running" and not self._is_dead(pod):
                 for rank, process in list(pod.ranks.items()):

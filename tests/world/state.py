@@ -148,6 +148,7 @@ class WorldState:
         self.iterating_for = 0.0
         self.moved_unix = START_UNIX
         self.hanging = False
+        self.living = False  # ranks train on without lost ones, which join them again
         self.retries: dict[int, int] = {}  # set-up calls tried again in place, by rank
         self.sights: dict[int, Sight] = {}  # what is not seen of them
         self.unseen: set[int] = set()  # ranks without a ring

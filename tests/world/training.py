@@ -27,7 +27,7 @@ class Training(WorldState):
             self.iterations, self.iterating_for, self.history, self.onset, self.slow_run = 0, 0.0, {}, None, 0
             self.shares, self._pending = [], None
             return
-        group = [pod for pod in self.pods.values() if pod.generation == plan.generation and pod.state == "Running"]
+        group = self._group(plan)
         if self.hanging or not self._is_complete(group, plan.world_size):
             return
         if self.paused.stops(self.iterations, self.clock.seconds):
@@ -49,9 +49,16 @@ class Training(WorldState):
 
             self._share(plan)
 
+    def _group(self, plan: Plan) -> list[Pod]:
+        """Return the pods whose ranks exchange."""
+        pods = [pod for pod in self.pods.values() if pod.generation == plan.generation and pod.state == "Running"]
+        return [pod for pod in pods if not (self.living and self._is_dead(pod))]
+
     def _slowest(self, group: list[Pod]) -> float:
         """Return what the slowest pipeline computes: in each stage its slowest rank, one stage after the other."""
         computed = {rank: self._computed(pod, rank) for pod in group for rank in pod.ranks}
+        if self.living:
+            return max(computed.values())
         in_stage = len(computed) // self.stages
         firsts = [range(first, len(computed), in_stage) for first in range(0, in_stage, self.tensor)]
         return max(sum(max(computed[rank + at] for at in range(self.tensor)) for rank in lane) for lane in firsts)
@@ -77,6 +84,8 @@ class Training(WorldState):
     def _is_complete(self, group: list[Pod], world_size: int) -> bool:
         """Check whether every rank lives and has had the time to start."""
         ranks = {rank for pod in group if not self._is_dead(pod) for rank in pod.ranks}
+        if self.living and self.iterations:
+            return bool(ranks)
         return len(ranks) >= world_size and all(self.clock.seconds >= pod.run_at + LAUNCH_SECONDS for pod in group)
 
     def _notice(self, length: float, exchange: float) -> None:

@@ -44,7 +44,7 @@ def plan_for(
         generation=plan.generation,
         phase="Run",
         world_size=plan.world_size,
-        nnodes=len(plan.members),
+        nnodes=plan.world_size // plan.procs_per_replica,
         node_rank=member.replica,
         procs=plan.procs_per_replica,
         first_rank=member.first_rank,

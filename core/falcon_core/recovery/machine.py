@@ -20,7 +20,15 @@ from falcon_core.recovery.failstop.node_health import leaving
 from falcon_core.recovery.history import left_nodes
 from falcon_core.recovery.mitigation import rebalance
 from falcon_core.recovery.mitigation.strategy_table import STRATEGY_TYPES
-from falcon_core.recovery.model.actions import RESTARTS, Command, GiveUp, Recreate, Replace, Switch, left_replicas
+from falcon_core.recovery.model.actions import (
+    Command,
+    GiveUp,
+    Recreate,
+    Replace,
+    Switch,
+    left_replicas,
+    restarts,
+)
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.model.step import Step
@@ -55,7 +63,7 @@ def _ladders(state: RecoveryState, look: Look) -> Step:
     if any(isinstance(command, GiveUp) for command in taken.commands):
         return taken
     # A restart that comes anyway costs nothing more for nodes that are about to be emptied.
-    if any(isinstance(command, RESTARTS) for command in taken.commands):
+    if any(map(restarts, taken.commands)):
         taken = taken.then(drain.join(taken.state, look.obs, _moving(taken.commands)))
     else:
         taken = taken.then(drain.step(taken.state, look))

@@ -12,7 +12,7 @@ class ElasticSpec(ApiStruct, frozen=True, kw_only=True):
     min_replicas: Annotated[int, schema(minimum=1, maximum=4096)]
     """The fewest replicas with which the job goes on where a node is lost and none is free. The ranks restart from
     their checkpoint with another RANK and WORLD_SIZE, so the program must be able to begin from a checkpoint of another
-    world size."""
+    world size. Ranks of falcon_torch.elastic train on without lost pods in at least so many."""
 
     max_replicas: Annotated[int | None, schema(minimum=1, maximum=4096)] = None
     """The most replicas that the job has when nodes are free. Default: spec.replicas, with which it begins."""

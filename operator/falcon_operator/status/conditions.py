@@ -141,10 +141,15 @@ def ready(view: View, state: State) -> Finding:
         return Finding("Ready", False, "Stalled", message)
     if state in ("Running", "Degraded"):
         watched = f"; Falcon cannot watch them: {view.untracked}" if view.untracked else ""
-        number = view.intent.membership.generation
-        trains = view.unended or f"all {view.total} ranks of generation {number} train"
+        trains = view.unended or f"{_ranks_that_train(view)} of generation {view.intent.membership.generation} train"
         return Finding("Ready", True, "Training", f"{trains}{watched}")
     return Finding("Ready", False, state, view.gathering.waiting or f"the job is {state.lower()}")
+
+
+def _ranks_that_train(view: View) -> str:
+    # Of a pod that is made again while the others train, nothing is heard yet.
+    some = view.intent.recovery.stop is not None and view.training < view.total
+    return f"{view.training} of {view.total} ranks" if some else f"all {view.total} ranks"
 
 
 def is_shown(slow: SlowIncident, policy: Policy) -> bool:
@@ -231,7 +236,7 @@ def agent_lost(view: View) -> Finding | None:
     # While the bus has trouble, silence proves nothing about an agent.
     if view.live.bus_trouble:
         return None
-    if view.intent.recovery.stop is not None or not view.obs.running:
+    if view.intent.recovery.is_stopped or not view.obs.running:
         return Finding("AgentLost", False, "Recovering", "training is stopped for a repair")
     return Finding("AgentLost", False, "AgentsAlive", "every agent reports")
 

@@ -165,6 +165,8 @@ def _came_back(closed: ClosedIncident) -> list[str]:
 
 def _result(closed: ClosedIncident) -> str:
     at = clock_time(closed.at)
+    if closed.outcome == "Resumed" and closed.stop is not None and closed.stop.others_train:
+        return f"the pod's ranks run again since {at}; the ranks of the other pods trained on"
     iteration = f"iteration {milliseconds(closed.iteration_ns)}" if closed.iteration_ns else "iteration time not known"
     healthy = milliseconds(closed.slow.times.healthy_ns) if closed.slow else ""
     cost = f"; cost {seconds(closed.cost_seconds)}" if closed.cost_seconds is not None else ""
@@ -303,6 +305,8 @@ _WHAT = {
 def _next(stop: StopIncident) -> str:
     if stop.undecided:
         return "Falcon chooses the repair when the process has ended"
+    if stop.others_train:
+        return "the ranks of the pod join those that train, when it has a node and has started"
     return BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)"
 
 
@@ -330,7 +334,7 @@ def describe_stop(stop: StopIncident, policy: Policy, outage: Outage | None = No
         what=_WHAT.get(fault.cause, "fail-stop"),
         where=fault_where(fault),
         since=f"{timestamp(stop.since)} (generation {stop.generation}{progress})",
-        slowdown="training is stopped",
+        slowdown="the ranks of the other pods train" if stop.others_train else "training is stopped",
         why=fault.text,
         cause=fault.cause.value,
         error_class=fault.error_class,

@@ -107,7 +107,9 @@ def ready_ranks(view: View) -> str:
     """Return how many ranks train, over all ranks of the current size."""
     group = view.group
     # A launcher runs on when a rank of its own is lost: the ranks' group alone knows.
-    lacks = group is not None and view.training == view.total and group.wanted == view.total
+    stop = view.intent.recovery.stop
+    are_living = view.training == view.total or (stop is not None and stop.others_train)
+    lacks = group is not None and are_living and group.wanted == view.total
     return f"{min(view.training, group.ranks) if lacks and group is not None else view.training}/{view.total}"
 
 
@@ -132,14 +134,15 @@ def state_of(view: View) -> State:
     slow = recovery.leader
     # Ranks that stand still for a repair are "Recovering", whatever else is wrong.
     moves = recovery.move is not None and recovery.move.restarts
-    if recovery.stop is not None or moves or (slow is not None and slow.phase == "Checking"):
+    if recovery.is_stopped or moves or (slow is not None and slow.phase == "Checking"):
         return "Recovering"
     if phase == "Stop":
         return "Starting" if view.gathering.placed else "Pending"
     if view.unheard and view.blind_since is None:
         return view.snap.job.status.state or "Starting"
-    # A silent agent must not make the job look as if it were starting again.
-    if view.training + view.finished < view.total and view.blind_since is None and not agents_lost(view):
+    # A silent agent must not make the job look as if it were starting again, nor a pod without which the others train.
+    known = recovery.stop is not None or agents_lost(view)
+    if view.training + view.finished < view.total and view.blind_since is None and not known:
         return "Starting"
     return "Degraded" if _is_degraded(recovery, view.policy) else "Running"
 
@@ -178,6 +181,18 @@ def summary_of(view: View, state: State, odd: str = "") -> str:
     return text
 
 
+def pods_that_join(view: View) -> str:
+    """Return what the pods wait for that were lost, and whose ranks join the others."""
+    members = [each for each in view.obs.members if each.pod != "Present" or not _runs(view, each.replica)]
+    waits = [f"{each.pod_name} has no node yet" for each in members if not each.node]
+    starts = [f"{each.pod_name} starts on {each.node}" for each in members if each.node]
+    return listed([*waits, *starts]) or "the ranks of its pod join them"
+
+
+def _runs(view: View, replica: int) -> bool:
+    return all(rank.process == "Running" for rank in view.obs.ranks if rank.replica == replica)
+
+
 def _stop_next(stop: StopIncident, view: View) -> str:
     if stop.undecided:
         return "its process is ending"
@@ -185,6 +200,8 @@ def _stop_next(stop: StopIncident, view: View) -> str:
         return outage_brief(stop, outage)
     if stop.acts_at is not None:
         return f"restarting at {clock_time(stop.acts_at)}"
+    if stop.others_train:
+        return f"{_trains(view)}; {pods_that_join(view)}"
     waiting = view.gathering.waiting if view.intent.membership.phase == "Stop" else ""
     return waiting or "restarting"
 
@@ -193,7 +210,7 @@ def _summary(view: View, state: State) -> str:
     recovery = view.intent.recovery
     stop, slow = recovery.stop, recovery.leader
     # The order is that of urgency: training has stopped, cannot be seen, stands still, is slow, waits.
-    if stop is not None:
+    if stop is not None and (recovery.is_stopped or view.stalled_since is None):
         return f"{fault_brief(stop.fault)} at {clock_time(stop.failed_at)}; {_stop_next(stop, view)}"
     if view.blind_since is not None:
         return f"blind: no report from any agent since {clock_time(view.blind_since)}"

@@ -149,7 +149,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
         While a generation is stopped or gathered, a silent agent is no news: the recovery handles it.
         """
-        return self.obs.running and self.intent.recovery.stop is None
+        return self.obs.running and not self.intent.recovery.is_stopped
 
     def goes_on_without(self, replicas: Collection[int]) -> bool:
         """Check whether training goes on without these replicas.

@@ -136,7 +136,7 @@ def step(state: RecoveryState, look: Look) -> Step:
     since = stalled_since(look.obs)
     if state.hang is not None:
         return _follow(state, state.hang, look, stalled=since is not None)
-    if since is None or state.stop is not None or is_ending(look.obs):
+    if since is None or state.is_stopped or is_ending(look.obs):
         return Step(state)
     # A raised error explains the stall at once. Any other stall may be a checkpoint or an evaluation.
     patience = 0.0 if raised(look.obs, look.policy.judge) else IDLE_SECONDS
@@ -163,7 +163,7 @@ def step(state: RecoveryState, look: Look) -> Step:
 
 def _follow(state: RecoveryState, hang: HangIncident, look: Look, *, stalled: bool) -> Step:
     """Close an open hang, or keep what it shows."""
-    if state.stop is not None or look.obs.generation != hang.generation:
+    if state.is_stopped or look.obs.generation != hang.generation:
         return _closed(state, hang, look.obs, moved=False)
     if not stalled:
         # Silence of the reports alone is no progress.

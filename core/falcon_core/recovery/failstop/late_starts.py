@@ -40,7 +40,7 @@ def late_starts(look: Look, stop: StopIncident | None) -> list[MemberSeen]:
 
     An incident moves no more pods than the job may restart, and one for each four replicas besides.
     """
-    if look.obs.running or blames_job(look.obs, stop):
+    if blames_job(look.obs, stop):
         return []
     late = [
         member

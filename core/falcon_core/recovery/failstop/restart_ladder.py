@@ -4,6 +4,9 @@ See docs/architecture.md §9 and Unicron §4.2. An incident opens at the first s
 again. A failure in between recurs within the same incident. While the old generation is being stopped, the diagnosis
 may still become clearer. The first sign of a dead node is often a peer's broken collective; the lease that separates
 the two cases expires seconds later.
+
+Where the ranks of the other pods train on without a lost pod (``living_group``), the pod is made again in the running
+generation, and its ranks join the others.
 """
 
 from __future__ import annotations
@@ -28,14 +31,14 @@ from falcon_core.recovery.failstop.faults import (
 from falcon_core.recovery.failstop.liveness import assess_liveness
 from falcon_core.recovery.failstop.node_health import explained, leaving
 from falcon_core.recovery.failstop.pod_faults import member_faults
-from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart
+from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart, restarts
 from falcon_core.recovery.model.events import StopClosed
 from falcon_core.recovery.model.failure import Attempt, Fault, Outage, Repeat, StepTaken, StopIncident
 from falcon_core.recovery.model.observation import Look, Observation, resumed_at, training
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import Awaiting, RecoveryState, with_measured
 from falcon_core.recovery.model.step import Step
-from falcon_core.recovery.repairs import repair_table, restart_budget
+from falcon_core.recovery.repairs import living_group, repair_table, restart_budget
 from falcon_core.recovery.repairs.repair import Failure, Repair, least, pod_needed, reason
 from falcon_core.times import CLOCK_SECONDS, OBSTINATE_SECONDS, RAISED_SECONDS
 
@@ -81,6 +84,7 @@ def _answered(state: RecoveryState, look: Look) -> Step:
     members = [fault for fault in faults if look.obs.running or not _under_way(look.obs, fault)]
     if members:
         return _members_answered(state, look, members)
+    state = living_group.waited(state)
     # The old generation is still being stopped: later signs may correct the diagnosis, and with it the repair.
     if not look.obs.running:
         return _corrected(_refine(state, look), look)
@@ -98,8 +102,22 @@ def _members_answered(state: RecoveryState, look: Look, faults: list[Fault]) -> 
     """Answer the faults of pods and nodes."""
     if _is_held(state, look.obs) and not any(fault.is_lost for fault in faults):
         return Step(_refine(state, look))
-    state, waits = _wait_for_others(state, look.obs, may_follow=_pods_may_follow(look, faults))
-    return Step(_refine(state, look)) if waits else _act(replace(state, awaiting=None), look, faults)
+    group = _group_verdict(state, look.obs, faults)
+    if group == "MayGoOn":
+        state, waits = living_group.wait(state, look.obs)
+    else:
+        state, waits = _wait_for_others(state, look.obs, may_follow=_pods_may_follow(look, faults))
+    if waits:
+        return Step(_refine(state, look))
+    return _act(replace(state, awaiting=None), look, faults, others_train=group == "GoesOn")
+
+
+def _group_verdict(state: RecoveryState, obs: Observation, faults: Sequence[Fault]) -> living_group.Verdict:
+    """Return whether the other pods' ranks train on without the lost pods."""
+    # A restart that is held back comes in any case.
+    if state.stop is not None and state.stop.acts_at is not None:
+        return "Ends"
+    return living_group.verdict(obs, {fault.replica for fault in faults})
 
 
 def _wait(state: RecoveryState, look: Look, failure: Fault) -> tuple[RecoveryState, bool]:
@@ -131,7 +149,7 @@ def _wait_for_others(state: RecoveryState, obs: Observation, *, may_follow: bool
     if not may_follow:
         return state, False
     awaiting = state.awaiting
-    if awaiting is None or awaiting.generation != obs.generation:
+    if awaiting is None or awaiting.generation != obs.generation or awaiting.group:
         awaiting = Awaiting(generation=obs.generation, since=obs.now)
     return replace(state, awaiting=awaiting), obs.now - awaiting.since < OTHERS_SECONDS
 
@@ -155,7 +173,8 @@ def _under_way(obs: Observation, fault: Fault) -> bool:
     return member.pod == "Awaited" and not fault.is_lost
 
 
-def _act(state: RecoveryState, look: Look, faults: list[Fault]) -> Step:
+def _act(state: RecoveryState, look: Look, faults: list[Fault], *, others_train: bool = False) -> Step:
+    """Repair the failure that the faults are. ``others_train``: the ranks of the other pods go on without these."""
     first = explained(faults[0], look.obs.members[faults[0].replica])
     culprit = look.obs.members[first.replica]
     recent = restart_budget.recent(state.attempts, look.obs.now, look.policy.window_seconds)
@@ -166,8 +185,8 @@ def _act(state: RecoveryState, look: Look, faults: list[Fault]) -> Step:
     again = _ended_again(state, look.obs, first)
     failure = replace(_failure(look, first, recent, counts=counts, outage=outage), ended_again=again)
     repair = repair_table.choose(failure)
-    restarts = not (repair.leaves_node or repair.ends_job)
-    state, known = _repeated(state, look, first) if restarts and outage is None else (state, None)
+    is_restart = not (repair.leaves_node or repair.ends_job)
+    state, known = _repeated(state, look, first) if is_restart and outage is None else (state, None)
     attempts = [_attempt(first, repair, look.obs.now)] if repair.attempt and known is None else []
     state, incident = _open(replace(state, attempts=[*recent, *attempts]), look, first)
     incident = _with_ends(incident, faults, ends, counts=counts)
@@ -176,15 +195,40 @@ def _act(state: RecoveryState, look: Look, faults: list[Fault]) -> Step:
         return _given_up(state, incident, _farewell(incident, known, outage, look.policy), look)
     faults = [first, *faults[1:]]
     commands = _commands(look.obs, faults, repair, incident.id)
+    joining = _joining(commands, failure, others_train=others_train)
+    if joining:
+        return Step(replace(state, stop=_with_steps(incident, joining, look.obs, culprit.node)), joining)
+    return _restarted(state, incident, failure, repair, commands, {fault.replica for fault in faults})
+
+
+def _restarted(
+    state: RecoveryState,
+    incident: StopIncident,
+    failure: Failure,
+    repair: Repair,
+    commands: list[Command],
+    replicas: set[int],
+) -> Step:
+    """Restart all ranks with the commands that bring these replicas back, now or after a back-off."""
+    obs = failure.look.obs
     # Nodes that report trouble or have a notice are left in this restart, because that costs no further restart.
-    besides = leaving(look.obs, {fault.replica for fault in faults}, incident.id)
+    besides = leaving(obs, replicas, incident.id)
     held_seconds = _held_seconds(repair, failure)
     # Repeated restarts wait longer each time, but a command that leaves a node is not delayed. What follows the wait is
     # a plain restart: a repair with a command of its own is not delayed either.
-    if held_seconds and repair.command is least and _may_wait(first, commands, besides):
-        return Step(replace(state, stop=replace(incident, acts_at=look.obs.now + held_seconds)))
+    if held_seconds and repair.command is least and _may_wait(failure.fault, commands, besides):
+        return Step(replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)))
     commands = [*commands, *besides] or [Restart()]
-    return Step(replace(state, stop=_with_steps(incident, commands, look.obs, culprit.node)), commands)
+    node = obs.members[failure.fault.replica].node
+    return Step(replace(state, stop=_with_steps(incident, commands, obs, node)), commands)
+
+
+def _joining(commands: Sequence[Command], failure: Failure, *, others_train: bool) -> list[Command]:
+    """Return the commands as those of pods whose ranks join the others; none where all ranks have to be restarted."""
+    pods = [command for command in commands if isinstance(command, Recreate | Replace)]
+    # A pod that its node ends again and again is not made again without a pause.
+    may_join = others_train and not failure.ended_again and len(pods) == len(commands)
+    return [replace(command, joins=True) for command in pods] if may_join else []
 
 
 def _held_seconds(repair: Repair, failure: Failure) -> float:
@@ -207,7 +251,7 @@ def _ended_again(state: RecoveryState, obs: Observation, fault: Fault) -> int:
         return 0
     if obs.members[fault.replica].pod != "Ended":
         return 0
-    return sum(step.what == "Recreate" and step.node == fault.node for step in stop.done)
+    return sum(step.what in ("Recreate", "RecreateAlone") and step.node == fault.node for step in stop.done)
 
 
 def _with_outage(state: RecoveryState, outage: Outage | None, incident: StopIncident) -> RecoveryState:
@@ -324,12 +368,13 @@ def _with_steps(incident: StopIncident, commands: Sequence[Command], obs: Observ
     Of several commands against the failures themselves the first is shown, and each node that is left besides.
     """
     # A running generation is ended by the step; ranks that stand still already have the next one's number.
-    generation = obs.generation + 1 if obs.running else obs.generation
+    generation = obs.generation + 1 if obs.running and restarts(commands[0]) else obs.generation
     left = [obs.members[command.replica].node for command in commands[1:] if isinstance(command, Replace)]
     first = commands[0]
     at = obs.members[first.replica].node if isinstance(first, Replace) else node
     steps = [StepTaken(at=obs.now, what=repair_table.step_name(first), generation=generation, node=at)]
-    steps += [StepTaken(at=obs.now, what="Replace", generation=generation, node=other) for other in left]
+    moved = "Replace" if restarts(first) else "ReplaceAlone"
+    steps += [StepTaken(at=obs.now, what=moved, generation=generation, node=other) for other in left]
     # The intent stores this list: it must not grow with a failure that comes again and again.
     return replace(incident, done=[*incident.done, *steps][-8:], acts_at=None)
 
@@ -463,7 +508,8 @@ def _close(state: RecoveryState, obs: Observation) -> Step:
     assert state.stop is not None
     incident = state.stop
     at = resumed_at(obs)
-    closed = StopClosed(incident=incident, resumed=True, seconds=max(0.0, at - incident.since))
+    stood_still = 0.0 if incident.others_train else max(0.0, at - incident.since)
+    closed = StopClosed(incident=incident, resumed=True, seconds=stood_still)
     # Only a single plain restart shows what a restart costs: a recurrence or another node takes longer.
     if [step.what for step in incident.done] == ["Restart"]:
         default, took = restart_budget.DEFAULT_OVERHEAD_SECONDS, max(0.0, at - incident.done[0].at)

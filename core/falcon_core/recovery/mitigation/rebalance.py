@@ -37,7 +37,7 @@ import msgspec
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.cost import prices
 from falcon_core.recovery.mitigation.strategy import Attempt, Strategy, SubjectKind
-from falcon_core.recovery.model.actions import RESTARTS, Command, Swap, left_replicas
+from falcon_core.recovery.model.actions import Command, Swap, left_replicas, restarts
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen, resumed_at
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.slowdown import (
@@ -201,15 +201,13 @@ def kept(state: RecoveryState, over: SlowIncident, look: Look) -> RecoveryState:
 def carried(state: RecoveryState, commands: Sequence[Command], look: Look) -> RecoveryState:
     """Ask for the best split of the next generation, where the commands end one with moved micro-batches."""
     sharing = state.sharing
-    restarts = [command for command in commands if isinstance(command, RESTARTS)]
-    if sharing is None or sharing.generation != look.obs.generation or not restarts:
+    ending = [command for command in commands if restarts(command)]
+    if sharing is None or sharing.generation != look.obs.generation or not ending:
         return state
-    new = left_replicas(restarts)
+    new = left_replicas(ending)
     plan, level_ns = None, 0.0
     if not sharing.is_even and _is_wanted(state, look.policy) and not adjust_microbatches.hindrance(look):
-        pods_of = next(
-            (each.pods_of for each in restarts if isinstance(each, Swap)), tuple(range(len(look.obs.members)))
-        )
+        pods_of = next((each.pods_of for each in ending if isinstance(each, Swap)), tuple(range(len(look.obs.members))))
         healthy_ns = max(slow.times.well_ns for slow in _incidents(state))
         plan, level_ns = adjust_microbatches.plan_seated(look, pods_of, new, healthy_ns)
     # The next generation begins with even shares then, and a rank that stays slow in it may be relieved again.

@@ -18,10 +18,14 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class Recreate(msgspec.Struct, frozen=True):
-    """Make a replica's pod again (with a new name), on its own node where ``stay``; then a new generation."""
+    """Make a replica's pod again (with a new name), on its own node where ``stay``; then a new generation.
+
+    ``joins``: the others train on, and the pod's ranks join them in the same generation.
+    """
 
     replica: int
     stay: bool
+    joins: bool = False
 
 
 class Replace(msgspec.Struct, frozen=True):
@@ -32,6 +36,7 @@ class Replace(msgspec.Struct, frozen=True):
     lost: bool  # its processes count as dead; otherwise they have to acknowledge the stop
     node_not_ready: bool  # a witness outside the job: the node may be fenced
     incident: str = ""  # id of the incident that needs it
+    joins: bool = False  # as of Recreate
 
 
 class Prepare(msgspec.Struct, frozen=True):
@@ -79,7 +84,12 @@ class GiveUp(msgspec.Struct, frozen=True):
 Command = Restart | Recreate | Replace | Prepare | Switch | Swap | Abandon | GiveUp
 
 
-RESTARTS: Final = (Restart, Recreate, Replace, Switch, Swap)  # they end the generation
+_RESTARTS: Final = (Restart, Recreate, Replace, Switch, Swap)
+
+
+def restarts(command: Command) -> bool:
+    """Check whether a command ends the generation."""
+    return isinstance(command, _RESTARTS) and not (isinstance(command, Recreate | Replace) and command.joins)
 
 
 def left_replicas(commands: Iterable[Command]) -> set[int]:

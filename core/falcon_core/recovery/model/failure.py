@@ -11,6 +11,9 @@ from falcon_core.recovery.model.stored import Place, Stored
 OF_PROCESSES = frozenset({Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED, Cause.PROCESS_KILLED, Cause.OUT_OF_MEMORY})
 
 
+ALONE = frozenset({"RecreateAlone", "ReplaceAlone"})  # steps that restart no rank of another pod
+
+
 class StepTaken(Stored, frozen=True, kw_only=True):
     """One step of the repair of a failure."""
 
@@ -124,6 +127,12 @@ class StopIncident(Stored, frozen=True, kw_only=True):
     left_sick: bool = False  # the machines that the smoke test found sick are left: the failure is SEV1
     saved_before: float | None = None  # the ranks load a checkpoint saved before then, unix seconds; None: any
     renumbered: bool = False  # ranks have other numbers now than when they failed: late reports name the earlier ones
+
+    @property
+    def others_train(self) -> bool:
+        """Return whether only lost pods are made again, and the ranks of the other pods train on."""
+        steps = [step.what for step in self.done if step.what != "Recall"]
+        return bool(steps) and steps[-1] in ALONE and self.acts_at is None and not self.undecided
 
     @property
     def failed_at(self) -> float:

@@ -15,7 +15,6 @@ from typing import Literal, Protocol
 import msgspec
 
 from falcon_core.recovery.model.actions import (
-    RESTARTS,
     Abandon,
     Command,
     GiveUp,
@@ -25,6 +24,7 @@ from falcon_core.recovery.model.actions import (
     Restart,
     Swap,
     Switch,
+    restarts,
 )
 
 replace = msgspec.structs.replace
@@ -144,7 +144,7 @@ def apply_actions(membership: Membership, commands: Sequence[Command], names: Na
     """Return the membership after the recovery's commands: at most one new generation, however many they are."""
     for command in commands:
         membership = _applied(membership, command, names, now)
-    stops = any(isinstance(command, RESTARTS) for command in commands)
+    stops = any(map(restarts, commands))
     return _next_generation(membership, now) if stops else membership
 
 

@@ -325,6 +325,14 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     trouble: NodeTrouble | None = None  # hardware trouble
 
 
+class LivingGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The group of ranks that train on without lost ones, as the launcher of the first pod reports it."""
+
+    missing: frozenset[int] = frozenset()  # ranks that it lacks, as far as the report has room for them
+    is_renewed: bool = False  # members are waited for, to form the next group
+    least_replicas: int = 1  # the owner's limit for pods that may train on without the others
+
+
 class LauncherSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a pod's launcher reports."""
 
@@ -334,6 +342,7 @@ class LauncherSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stuck: bool = False  # a process survived SIGKILL for 30 s
     start_error: str = ""  # reason why the command could not be started
     oom_kills: int | None = None  # processes of its container killed for memory since the generation began
+    group: LivingGroup | None = None  # of the running generation; the launcher of the first pod alone knows it
 
 
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):

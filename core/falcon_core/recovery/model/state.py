@@ -42,10 +42,11 @@ MOST_NODES = 8  # that have a slowdown open: with a failure and a hang they fit 
 
 
 class Awaiting(Stored, frozen=True, kw_only=True):
-    """A failure at a program's start without a repair yet, because the other nodes may show it, too."""
+    """A failure without a repair yet: other nodes may show it, too, or the others' ranks may train on without it."""
 
     generation: int
     since: float  # unix seconds
+    group: bool = False  # a pod is lost, and the group of the living ranks may go on (``repairs.living_group``)
 
 
 class Exposure(Stored, frozen=True, kw_only=True):
@@ -110,7 +111,7 @@ class RecoveryState(Stored, frozen=True, kw_only=True):
     move: PlannedMove | None = None
     moved_at: float = 0.0  # when the newest planned move began its restart
     attempts: list[Attempt] = []
-    awaiting: Awaiting | None = None  # failure at a program's start without a repair yet (``failstop.restart_ladder``)
+    awaiting: Awaiting | None = None  # failure without a repair yet (``failstop.restart_ladder``)
     overheads: dict[str, float] = {}  # standstills as learned from ``Habits.measured`` (``cost.learned_prices``)
     departures: list[Departure] = []  # nodes that the job has left, oldest first
     exposure: Exposure = Exposure()
@@ -120,6 +121,11 @@ class RecoveryState(Stored, frozen=True, kw_only=True):
         """Return whether there is no incident, and nothing is being repaired."""
         repaired = not self.slowdowns and self.stop is None and self.hang is None
         return repaired and self.move is None and not self.leaving
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether a failure has stopped the ranks; those of other pods may train on (``others_train``)."""
+        return self.stop is not None and not self.stop.others_train
 
     @property
     def leader(self) -> SlowIncident | None:

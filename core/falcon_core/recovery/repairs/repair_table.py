@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from falcon_core.errors.table import ErrorClass
-from falcon_core.recovery.model.actions import Command, Recreate, Restart
+from falcon_core.recovery.model.actions import Command, Recreate, Replace, Restart
 from falcon_core.recovery.repairs import by_cause, by_class, restart_budget
 from falcon_core.recovery.repairs.repair import Failure, Repair
 
@@ -33,6 +33,11 @@ STEP_WORDS: Final = {
     "Rewind": "all ranks restarted in their pods, from a checkpoint before the first NaN",
     "Recreate": "the pod was deleted and created again, all ranks restarted",
     "Replace": "node {node} evicted from the job, its replica moved to another pod, all ranks restarted",
+    "RecreateAlone": "the pod was deleted and created again; the other pods' ranks train on, and its ranks join them",
+    "ReplaceAlone": (
+        "node {node} evicted from the job, its replica moved to another pod; the other pods' ranks train on, and its "
+        "ranks join them"
+    ),
     "Recall": "no spare was ready: node {node}, evicted from the job before, is used again",
     "Shrink": "no node for all replicas: the ranks begin again with fewer replicas",
     "Join": "pods that were ready to join take part from now on",
@@ -62,4 +67,5 @@ def step_name(command: Command) -> str:
     """Return the name of the step that a command against a failure takes: a key of ``STEP_WORDS``."""
     if isinstance(command, Restart):
         return "Rewind" if command.rewinds else "Restart"
-    return "Recreate" if isinstance(command, Recreate) else "Replace"
+    alone = isinstance(command, Recreate | Replace) and command.joins
+    return ("Recreate" if isinstance(command, Recreate) else "Replace") + ("Alone" if alone else "")

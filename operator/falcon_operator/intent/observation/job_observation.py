@@ -39,6 +39,7 @@ from falcon_operator.intent.model.claim_limits import allowance
 from falcon_operator.intent.model.intent import claim_prefix
 from falcon_operator.intent.model.node_troubles import node_trouble, who_is_busy
 from falcon_operator.intent.model.snapshot import Snapshot
+from falcon_operator.intent.observation import rank_groups
 from falcon_operator.intent.observation.free_nodes import evicting_taint, open_nodes
 from falcon_operator.intent.observation.nan_numbers import numbers_seen
 from falcon_operator.intent.observation.notices import notice
@@ -175,8 +176,8 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         if pod is not None and state in ("Ended", "Deleting")
         else _NO_END,
         started=pod is not None and has_started(snap, pod),
-        # While the job runs every pod has started: only a generation that gathers waits for one.
-        start=start_wait(snap, pod, snap.judge) if pod is not None and not running else None,
+        # While the job runs every pod has started, but for one that is made again while the others train.
+        start=start_wait(snap, pod, snap.judge) if pod is not None and (not running or launch is None) else None,
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
         silent_seconds=snap.monotonic - snap.reports.gone_since_seconds.get(member.pod_uid, -math.inf),
@@ -205,6 +206,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
             if launch is not None and launch.generation == membership.generation
             else "",
             oom_kills=launch.oom_kills if launch is not None else None,
+            group=rank_groups.living_group(snap, membership) if running and member.replica == 0 else None,
         ),
     )
 

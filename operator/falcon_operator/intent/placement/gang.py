@@ -236,8 +236,9 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
                 first_rank=member.first_rank,
             )
             for member in membership.members
-            # A pod that was not created yet has no uid, and nothing in it could read the plan.
-            if member.pod_uid
+            # A pod that was not created yet has no uid, and nothing in it could read the plan. While the others train,
+            # its place is kept: earlier agents count the members.
+            if member.pod_uid or membership.phase == "Run"
         ],
         standby_pods=[each.pod_uid for each in (*membership.standbys, *membership.joining) if each.pod_uid],
         imports_of=standby_pods.imports_of(snap, membership) if membership.phase == "Run" else "",

@@ -36,12 +36,10 @@ replace = msgspec.structs.replace
 
 def find_nodes(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
     """Give each replica that has no node its next possibility to get one."""
-    # Ranks that train wait for no node: a replacement's pod is gathered besides them.
-    if intent.membership.phase == "Run":
-        return intent
     for member in intent.membership.members:
         move = intent.membership.replacement(member.replica)
-        # A prepared pod may wait for its spare, since the member's old pod still trains.
+        # A prepared pod may wait for its spare, since the member's old pod still trains. While ranks train, a member
+        # has no node only where it was lost and the others go on without it.
         if member.node or (move is not None and move.prepared):
             continue
         if move is None or not (move.node or move.pool):
@@ -111,7 +109,8 @@ def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> s
     found = left_nodes.last_resort(
         intent.recovery,
         left,
-        stood_still_seconds=snap.now - since,
+        # Ranks that train without the replica would wait for a slow one.
+        stood_still_seconds=snap.now - since if intent.membership.phase == "Stop" else 0.0,
         replacement_seconds=prices.overhead_seconds(intent.recovery, policy, replace_node.FACTS),
     )
     if found or snap.job.spec.warm_pool_ref is not None:
@@ -162,7 +161,7 @@ def _moved(intent: Intent, move: Replacement, changed: Replacement) -> Intent:
 
 def _made_anew(snap: Snapshot, intent: Intent, replica: int) -> Intent:
     """Name another pod for the replica, and the claim of a spare where the job has a pool."""
-    again = [Recreate(replica, stay=False)]
+    again = [Recreate(replica, stay=False, joins=True)]  # whether ranks train meanwhile is decided already
     return replace(intent, membership=apply_actions(intent.membership, again, JobNames(snap.job), snap.now))
 
 

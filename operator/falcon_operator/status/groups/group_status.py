@@ -87,6 +87,8 @@ def _change_words(change: GroupChange, seen: GroupSeen) -> str:
 
 
 def _cause_words(loss: Loss) -> str:
+    if loss.shown is not None:
+        return loss.shown.why
     if loss.cause is None:
         return _HOW.get(loss.how, "it lost its place in the group")
     printed = f"; its pod printed {loss.printed.text!r}" if loss.printed is not None else ""
@@ -126,6 +128,8 @@ def _change(change: GroupChange, seen: GroupSeen, now: float) -> GroupChangeStat
 
 
 def _lost(loss: Loss, at: float) -> LostRankStatus:
+    if loss.shown is not None:
+        return loss.shown
     cause = loss.cause
     return LostRankStatus(
         rank=loss.rank,

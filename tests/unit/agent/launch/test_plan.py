@@ -114,3 +114,9 @@ def test_only_what_is_not_superseded_is_newer() -> None:
     assert newer(PLAN, PLAN)
     assert not newer(msgspec.structs.replace(PLAN, generation=2, epoch=9), PLAN)
     assert not newer(msgspec.structs.replace(PLAN, epoch=0), PLAN)
+
+
+def test_a_pod_that_is_not_made_yet_changes_nothing_for_the_others() -> None:
+    first, second = PLAN.members
+    for members in ([first], [first, msgspec.structs.replace(second, pod_uid="")]):
+        assert plan_for(msgspec.structs.replace(PLAN, members=members), "a") == plan_for(PLAN, "a")

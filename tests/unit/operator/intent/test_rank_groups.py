@@ -7,6 +7,7 @@ import pytest
 from falcon_core.wire.launcher.printed import Printed, RankOutput
 from falcon_core.wire.reporting.groups import GroupChange, GroupReport, LostRank, RankEnd, RankGroup
 from falcon_core.wire.reporting.messages import Summary
+from falcon_operator.api.elastic import GroupChangeStatus, GroupStatus, LostRankStatus
 from falcon_operator.base.ports import JobReports, Received
 from falcon_operator.intent.observation.rank_groups import GroupSeen, Loss, group_seen
 from tests.unit.operator.manifests.test_copies import membership, replace, snapshot
@@ -18,9 +19,13 @@ GROUP = RankGroup(2, 4, 3, END_MS, changes=[GroupChange(2, END_MS, 4, 3, [LostRa
 
 
 def seen(
-    *reports: GroupReport | None, printed: list[Printed] | None = None, generation: int = 3, phase: str = "Run"
+    *reports: GroupReport | None,
+    printed: list[Printed] | None = None,
+    generation: int = 3,
+    phase: str = "Run",
+    shown: GroupStatus | None = None,
 ) -> GroupSeen | None:
-    """Return what is known when each pod reports this; the second pod has printed something."""
+    """Return what is known when each pod reports this; the second pod has printed something. ``shown``: so far."""
     summaries = {
         f"uid-{place}": Received(
             summary=Summary(
@@ -36,6 +41,7 @@ def seen(
         for place, report in enumerate(reports)
     }
     snap = replace(snapshot(NODES), reports=JobReports(summaries=summaries))
+    snap = replace(snap, job=replace(snap.job, status=replace(snap.job.status, group=shown)))
     return group_seen(snap, replace(membership(NODES), phase=phase))
 
 
@@ -98,3 +104,13 @@ def test_the_newest_exception_that_the_pod_printed_when_the_rank_ended_is_its_ow
     assert only_loss(seen(GroupReport(GROUP), ended(-9), printed=lines)).printed is None, "a signal raises nothing"
     assert only_loss(seen(GroupReport(GROUP), ended(1), printed=lines[3:])).printed is None
     assert only_loss(seen(GroupReport(GROUP), ended(1), printed=[printed("old", -11_000)])).printed is None
+
+
+def test_a_pod_that_is_made_again_says_nothing_of_how_the_earlier_one_was_lost() -> None:
+    lost = LostRankStatus(rank=2, pod="earlier", node="z", at="then", why="its node was lost")
+    change = GroupChangeStatus(number=2, at="then", before=4, ranks=3, lost=[2], what="")
+    shown = GroupStatus(generation=3, number=2, ranks=3, wanted=4, since="", changes=[change], lost=[lost])
+    loss = only_loss(seen(GroupReport(GROUP), ended(1), shown=shown))
+    assert (loss.member.pod_name, loss.member.node, loss.shown, loss.end) == ("earlier", "z", lost, None)
+    other = replace(shown, generation=2)
+    assert only_loss(seen(GroupReport(GROUP), ended(1), shown=other)).end is not None
