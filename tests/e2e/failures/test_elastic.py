@@ -60,13 +60,8 @@ def test_a_lost_rank_is_replaced_while_the_others_train_and_is_read_in_the_statu
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job], torch_site_packages: str
 ) -> None:
     """Two pods of two ranks; no pod and no other process is restarted, and each sample is computed once."""
-    manifest = training_job("group", steps=1, replicas=2, python_path=torch_site_packages)
-    manifest["spec"] |= {"launcher": "Own", "procsPerReplica": 2}
-    manifest = with_script(namespace, manifest, "growing.py")
-    [trainer] = manifest["spec"]["template"]["spec"]["containers"]
+    job = start(_group_job(namespace, "group", torch_site_packages, replicas=2, procs=2))
     script = f"{SCRIPTS_DIR}/growing.py"
-    trainer["command"] = ["python3", "-m", "falcon_torch.elastic", script, str(MANY), str(LATE_SECONDS)]
-    job = start(manifest)
     whole = job.wait("the group is whole", lambda s: s.get("group", {}).get("ranks") == 4, 180)
     assert condition(whole, "Elastic")["status"] == "True"
     uids, second = job.pod_uids(), job.member(1)
@@ -89,7 +84,64 @@ def test_a_lost_rank_is_replaced_while_the_others_train_and_is_read_in_the_statu
     assert f"rank {lost['rank']} joined" in notes["Grown"]
     assert again["counters"] == {"restarts": 0, "replacements": 0}
     assert (job.generation(), job.pod_uids()) == (1, uids)
-    _check_samples(job)
+    _check_samples(job, ranks=4)
+
+
+def test_a_deleted_pod_restarts_no_rank_of_the_others_and_joins_them_again(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job], torch_site_packages: str
+) -> None:
+    job = start(_group_job(namespace, "pods", torch_site_packages, replicas=3, procs=1))
+    job.wait("the group is whole", lambda s: s.get("group", {}).get("ranks") == 3, 180)
+    uids, second = job.pod_uids(), job.member(1)
+    deleted_at = time.time()
+    job.kubectl.run("delete", "pod", second["podName"], "--wait=false")
+    fewer = job.wait("two ranks go on", lambda s: s["group"]["ranks"] == 2, 60)
+    print(f"a pod was deleted: two ranks train after {time.time() - deleted_at:.1f} s")
+    print(job.kubectl.run("describe", "trainingjob", job.name))
+    assert fewer["group"]["lost"][-1]["pod"] == second["podName"]
+    _check_joined(job, uids, second, 180)
+    _check_samples(job, ranks=3)
+
+
+@pytest.mark.long  # three minutes: a node is lost, and is NotReady after 40 s
+def test_a_lost_node_restarts_no_rank_of_the_others(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job], torch_site_packages: str
+) -> None:
+    job = start(_group_job(namespace, "node", torch_site_packages, replicas=2, procs=2))
+    job.wait("the group is whole", lambda s: s.get("group", {}).get("ranks") == 4, 180)
+    uids, second = job.pod_uids(), job.member(1)
+    killed_at = time.time()
+    faults.kill(second["node"])
+    try:
+        job.wait("two ranks go on", lambda s: s["group"]["ranks"] == 2, 60)
+        print(f"a node lost: two ranks train after {time.time() - killed_at:.1f} s")
+        _check_joined(job, uids, second, 300)
+        print(f"four ranks train again after {time.time() - killed_at:.1f} s")
+        _check_samples(job, ranks=4)
+    finally:
+        faults.heal(second["node"])
+
+
+def _group_job(namespace: Kubectl, name: str, python_path: str, *, replicas: int, procs: int) -> Json:
+    """Return a job whose ranks go on without a lost one, and join late."""
+    manifest = training_job(name, steps=1, replicas=replicas, python_path=python_path)
+    manifest["spec"] |= {"launcher": "Own", "procsPerReplica": procs}
+    manifest = with_script(namespace, manifest, "growing.py")
+    [trainer] = manifest["spec"]["template"]["spec"]["containers"]
+    script = f"{SCRIPTS_DIR}/growing.py"
+    trainer["command"] = ["python3", "-m", "falcon_torch.elastic", script, str(MANY), str(LATE_SECONDS)]
+    return manifest
+
+
+def _check_joined(job: Job, uids: dict[int, str], lost: Json, seconds: float) -> None:
+    """Check that the group gets whole again, with another pod in the place of the lost one, and without a restart."""
+    again = job.wait("the group is whole again", lambda s: s["group"]["ranks"] == s["group"]["wanted"], seconds)
+    print(job.kubectl.run("describe", "trainingjob", job.name))
+    assert again["state"] == "Running"
+    assert (job.generation(), again["counters"]["restarts"]) == (1, 0)
+    assert job.member(1)["podUid"] != lost["podUid"]
+    others = set(uids.values()) - {lost["podUid"]}
+    assert others < set(job.pod_uids().values()), "the other pods are those from before"
 
 
 def _interpreter(node: str, script: str) -> str:
@@ -98,7 +150,7 @@ def _interpreter(node: str, script: str) -> str:
     return next(path for path in paths if faults.processes(node, f"{path} {script}"))
 
 
-def _check_samples(job: Job) -> None:
+def _check_samples(job: Job, ranks: int) -> None:
     """Check that each of the steps that all ranks have logged had each micro-batch once, whichever rank was lost."""
 
     def logged() -> dict[int, list[Json]]:
@@ -116,5 +168,5 @@ def _check_samples(job: Job) -> None:
     assert sorted(steps) == list(range(min(steps), max(steps) + 1)), "no step is left out"
     for step in range(min(steps), max(steps) - 1):
         assert len({line["sum"] for line in steps[step]}) == 1, f"step {step}: all ranks have the same parameters"
-    whole = [step for step in steps.values() if len(step) == 4]
+    whole = [step for step in steps.values() if len(step) == ranks]
     assert all(sorted(chain(*(line["numbers"] for line in step))) == list(range(MICRO_BATCHES)) for step in whole)
