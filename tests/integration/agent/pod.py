@@ -71,8 +71,13 @@ def credentials(folder: Path, site: Site, job_uid: str) -> Path:
     return folder
 
 
-def start_agent(site: Site, job: JobKey, pod: AgentPod, **changes: Any) -> subprocess.Popen[bytes]:
-    """Start a pod's agent, with the environment that the operator renders; ``changes``: of ``AgentConfig``."""
+def start_agent(
+    site: Site, job: JobKey, pod: AgentPod, *, before: tuple[str, ...] = (), **changes: Any
+) -> subprocess.Popen[bytes]:
+    """Start a pod's agent, with the environment that the operator renders.
+
+    ``before``: words before its command, that put it into a machine; ``changes``: of ``AgentConfig``.
+    """
     config = AgentConfig(
         namespace=job.namespace,
         job=job.name,
@@ -89,7 +94,8 @@ def start_agent(site: Site, job: JobKey, pod: AgentPod, **changes: Any) -> subpr
         VARIABLE: encode_config(msgspec.structs.replace(config, **changes)),
     }
     with pod.log.open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "falcon_agent"], env=environment, stdout=log, stderr=log)
+        command = [*before, sys.executable, "-m", "falcon_agent"]
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 
 class Pod:

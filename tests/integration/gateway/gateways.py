@@ -264,10 +264,10 @@ class Site:
         self.etcd = EtcdServer(etcd_root, pki=self.control, arguments=etcd)  # type: ignore[arg-type]
         self.gateways: list[Gateway] = []
 
-    def gateway(self, ip: str = "127.0.0.1", **environment: str) -> Gateway:
-        """Start another gateway, whose pod has this address."""
+    def gateway(self, ip: str = "127.0.0.1", *, name: str = "localhost", **environment: str) -> Gateway:
+        """Start another gateway, whose pod has this address; ``name``: in its certificate, beside the loopback's."""
         files = Files(
-            tls=self.control.server("localhost").cert.parent,
+            tls=self.control.server(name).cert.parent,
             jobs_authority=self.jobs.ca,
             etcd_tls=self.control.client("root").cert.parent,
         )
