@@ -29,7 +29,7 @@ from evaluation.anomalies.record import job, machines
 from evaluation.anomalies.record.scenes import RANKS, SCENES, Scene
 from evaluation.anomalies.recording import Lane, Truth
 
-SECONDS: Final = 960.0  # of a run: ten minutes of training before the service judges, and then the fault
+SECONDS: Final = 900.0  # of a run: ten minutes of training before the service judges, and then the fault
 LEAST_SECONDS: Final = 240.0
 INSIDE: Final = "FALCON_RECORDER_NETWORK"  # set in the process that has a network of its own
 ROOT: Final = Path(__file__).resolve().parents[3]

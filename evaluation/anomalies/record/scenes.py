@@ -71,10 +71,12 @@ def _healthy(group: str) -> list[Scene]:
 
 def _mixed() -> list[Scene]:
     """Return all scenes in the order in which they are recorded: some of each group come early."""
-    queues = [_healthy(LEARN), list(FAULTS), _healthy(HEALTHY), list(QUIETS)]
+    faults = list(FAULTS)
+    queues = [_healthy(LEARN), faults, faults, _healthy(HEALTHY), list(QUIETS)]
     order: list[Scene] = []
     while any(queues):
-        order += [queue.pop(0) for queue in queues if queue]
+        for queue in (each for each in queues if each):
+            order.append(queue.pop(0))
     return order
 
 
