@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import random
+from collections.abc import Iterable
 
 import msgspec
 import pytest
@@ -13,8 +14,8 @@ import pytest
 from falcon_anomaly.learning import document
 from falcon_anomaly.learning.document import DamagedError, Kind, NewerFormatError, Run
 from falcon_anomaly.learning.library import ROOM_BYTES, Library
-from falcon_anomaly.learning.limits import scale
-from falcon_anomaly.learning.probation import WAITS_SECONDS, Probation
+from falcon_anomaly.learning.limits import learnable, scale
+from falcon_anomaly.learning.probation import WAITS_SECONDS, Confirmation, Probation
 from falcon_anomaly.series.metrics import known_metrics
 from falcon_core.job_kind import kind_of
 from falcon_core.wire.lessons import MAX_MODELS_BYTES, Models, models_bytes
@@ -143,6 +144,28 @@ def test_what_was_measured_by_other_floors_is_not_used() -> None:
     assert (library.limits(name), library.changed()) == ({}, None), "an earlier release may come back"
     library.learn(name, "a", healthy(), DAY)
     assert len(document.decode(stored(library)[name]).runs) == 1
+
+
+def troubled(metrics: Iterable[str]) -> Probation:
+    """Return what a run has shown in which the shipped limits confirmed verdicts on these metrics."""
+    shown = Probation()
+    shown.confirmed = {Confirmation(metric, early, 70) for metric in metrics for early in (True, False)}
+    return shown
+
+
+def test_jobs_with_more_confirmed_verdicts_than_are_kept_do_not_have_it_written_at_each_lesson() -> None:
+    name, metrics = kind(1), sorted(name for name in known_metrics() if learnable(name))
+    jobs = {f"job-{number}": troubled(metrics[3 * number : 3 * number + 3]) for number in range(4)}
+    assert sum(len(shown.confirmed) for shown in jobs.values()) > document.MOST_CONFIRMED
+    library, writes = Library(), 0
+    for _ in range(60):
+        for uid, shown in jobs.items():
+            library.learn(name, uid, shown, DAY)
+        if (models := library.changed()) is not None:
+            writes += 1
+            library.take(models)
+    # Within a lesson they push each other out, but each lesson ends with the same ones.
+    assert writes == 1
 
 
 def test_a_tenant_of_many_kinds_pushes_out_its_own() -> None:
