@@ -19,6 +19,7 @@ from evaluation.anomalies.detection import cases, cost, days, weak
 from evaluation.anomalies.faults import SURROUNDINGS
 from evaluation.anomalies.healthy_jobs import HEALTHY_JOBS
 from evaluation.anomalies.learned import learned
+from evaluation.anomalies.real_runs import real_runs
 from evaluation.anomalies.series import DAY, HEALTHY, HOUR, LEAKS, MINUTE, Floats, Leak, filling, healthy, leaking
 from evaluation.anomalies.side_by_side import side_by_side
 from evaluation.harness import Evaluation, Maker, Measure, Table, run
@@ -172,6 +173,7 @@ TABLES: Final[Mapping[str, Maker]] = {
     "learned limits": lambda options: (
         learned(tuple(HEALTHY_JOBS), 2, DAYS) if options.full else learned(SURROUNDINGS, 1, 0)
     ),
+    "real runs": lambda _: real_runs(),
     "cost": lambda options: cost(1024 if options.full else 64),
     "fills": lambda options: fills(SEEDS if options.full else ROUGH_SEEDS),
 }
@@ -180,7 +182,7 @@ ANOMALIES: Final = Evaluation(
     about=__doc__,
     code=("core/falcon_core/anomalies", "operator/falcon_anomaly", "evaluation/anomalies/*.py"),
     tables=TABLES,
-    checked=("leaks", "healthy", "cases", "days", "learned limits", "cost"),
+    checked=("leaks", "healthy", "cases", "days", "learned limits", "real runs", "cost"),
     kept=tuple(TABLES),
 )
 

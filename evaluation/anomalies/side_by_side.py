@@ -22,7 +22,7 @@ from evaluation.signals.markdown import table
 from falcon_anomaly.detectors import error_lines, witnesses
 from falcon_anomaly.detectors.peers import comparable
 from falcon_anomaly.judge import State, look
-from falcon_anomaly.series.board import WINDOW_SECONDS
+from falcon_anomaly.series.board import WINDOW_SECONDS, Board
 from falcon_anomaly.series.metrics import Role, metric
 
 Array = npt.NDArray[Any]
@@ -45,9 +45,9 @@ COMBINED: Final[dict[str, Callable[[Mapping[str, Ranks]], Ranks]]] = {
 }
 
 
-def scores(recording: Recording) -> Scores:
+def scores(recording: Board) -> Scores:
     """Return what each detector says of each metric and rank at this look [metric, rank]."""
-    names = [name for name in recording.metrics if metric(name).role != Role.ERRORS]
+    names = _compared(recording)
     on = np.flatnonzero(recording.training())
     plain = np.stack([recording.medians(name)[:, on] for name in names])
     ready = witnesses.prepared(plain)
@@ -61,6 +61,19 @@ def scores(recording: Recording) -> Scores:
         WARPING: np.nan_to_num(witnesses.warping_scores(ready), posinf=1e6),
         LOGS: lines[None],
     }
+
+
+def named_scores(board: Board) -> dict[str, dict[str, list[float]]]:
+    """Return likewise the scores by detector and metric [rank]; those of no metric in particular are under ""."""
+    names = _compared(board)
+    return {
+        detector: dict(zip(names if detector in (PEERS, PROFILE, WARPING) else ("",), each.tolist(), strict=True))
+        for detector, each in scores(board).items()
+    }
+
+
+def _compared(board: Board) -> list[str]:
+    return [name for name in board.metrics if metric(name).role != Role.ERRORS]
 
 
 def _peer_scores(values: Array) -> Array:

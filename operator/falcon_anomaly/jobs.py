@@ -313,6 +313,11 @@ class Jobs:
         found = (_answered(job, now) for job in self._jobs.values() if job.found)
         return wire.Answer(jobs=list(found)[: wire.MAX_JOBS])
 
+    def board(self, uid: str) -> Board | None:
+        """Return the board of a job; None of a job that has none."""
+        job = self._jobs.get(uid)
+        return None if job is None else job.board
+
     def overview(self, uid: str, seconds: float, now: float) -> Overview | None:
         """Return what the newest ``seconds`` of a job's series show; None of a job that has no board.
 

@@ -89,7 +89,8 @@ def _machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
-    return f"{os.cpu_count()} cores of {model}, {gib:.0f} GiB, Linux {platform.release()}"
+    kernel = platform.release().partition("-")[0]
+    return f"{os.cpu_count()} cores of {model}, {gib:.0f} GiB, Linux {kernel}"
 
 
 @contextlib.contextmanager

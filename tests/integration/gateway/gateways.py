@@ -265,7 +265,7 @@ class Site:
         self.gateways: list[Gateway] = []
 
     def gateway(self, ip: str = "127.0.0.1", *, name: str = "localhost", **environment: str) -> Gateway:
-        """Start another gateway, whose pod has this address; ``name``: in its certificate, beside the loopback's."""
+        """Start another gateway, whose pod has this address; ``name``: in its certificate."""
         files = Files(
             tls=self.control.server(name).cert.parent,
             jobs_authority=self.jobs.ca,
