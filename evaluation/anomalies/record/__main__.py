@@ -38,7 +38,7 @@ MOST_FAILURES: Final = 3  # in a row
 
 async def recorded(scene: Scene, seconds: float) -> tuple[Truth, Lane]:
     """Run a scene for so many seconds. Raises VoidError where it shows nothing."""
-    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    date, commit = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), _commit()
     begin, load, began = scene.begin(seconds), [_load()], None
     with tempfile.TemporaryDirectory(prefix="falcon-record-") as name, machines.machines(RANKS) as made:
         async with job.running(Path(name), scene, made) as (running, listener):
@@ -64,7 +64,7 @@ async def recorded(scene: Scene, seconds: float) -> tuple[Truth, Lane]:
         seconds=seconds,
         ranks=RANKS,
         date=date,
-        commit=_commit(),
+        commit=commit,
         machine=_machine(),
         load=[*load, _load()],
     )
