@@ -7,7 +7,9 @@ A channel is only handed out when it is connected: a call that fails earlier was
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +28,11 @@ _FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 _DEMOTED_SECONDS = 2.0
 _POLL_SECONDS = (0.002, 0.05)  # first and longest pause while no channel is connected
 _PROBE_SECONDS = 0.1
+_CALLS_SECONDS = 5.0  # for calls that have begun on a channel that is replaced
+LOOK_SECONDS = 5.0  # between two looks at the certificate files
+CONNECT_SECONDS = 3.0  # for a connection with changed files, before the present one ends
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_Pems = tuple[bytes | None, bytes | None, bytes | None]  # authorities, key, certificate
 
 _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.use_local_subchannel_pool", 1),  # close() ends this client's connections, whatever else the process holds
@@ -83,15 +90,15 @@ class Endpoint:
         self.closed = False
         self._tls = tls
         self._pems = _read_pems(tls)
-        self.channel = self._connect()
+        self.channel = self._connect(self._pems)
 
-    def _connect(self) -> grpc.aio.Channel:
+    def _connect(self, pems: _Pems) -> grpc.aio.Channel:
         if self._tls is None:
             return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
         options = list[tuple[str, int | str]](_OPTIONS)
         if self._tls.server_name:
             options.append(("grpc.ssl_target_name_override", self._tls.server_name))
-        ca, key, cert = self._pems
+        ca, key, cert = pems
         credentials = grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
         return grpc.aio.secure_channel(self.address, credentials, options=options)
 
@@ -103,15 +110,39 @@ class Endpoint:
 
     async def reload(self) -> None:
         """Take up rotated certificates. Only for a channel that is not connected, because the channel's calls end."""
+        pems = self._changed()
+        if pems is not None:
+            old, self._pems = self.channel, pems
+            self.channel = self._connect(pems)
+            await old.close()
+
+    async def renew(self) -> None:
+        """Connect again if the certificate files have changed: etcd does not end what was connected with former ones.
+
+        The present connection stays if etcd does not accept the new files, unless it rests on an authority that has
+        left them.
+        """
+        pems = self._changed()
+        if pems is None:
+            return
+        idle = self._connect(pems)
+        try:
+            if await _connects(idle) or _lacks_an_authority(pems[0], self._pems[0]):
+                idle, self.channel, self._pems = self.channel, idle, pems
+                _log.info("%s: connected again with changed certificates", self.address)
+        finally:
+            await idle.close(_CALLS_SECONDS)
+        if self.closed:
+            await self.channel.close()
+
+    def _changed(self) -> _Pems | None:
+        """Return what stands in the certificate files; None where that has not changed, or cannot be read."""
         try:
             pems = _read_pems(self._tls)
         except ValueError as error:  # being replaced: the old ones may still do
             _log.warning("certificates are not taken up: %s", error)
-            return
-        if pems != self._pems:
-            old, self._pems = self.channel, pems
-            self.channel = self._connect()
-            await old.close()
+            return None
+        return None if pems == self._pems else pems
 
     async def close(self) -> None:
         self.closed = True
@@ -133,7 +164,21 @@ class Endpoint:
         return "connected too late"
 
 
-def _read_pems(tls: Tls | None) -> tuple[bytes | None, bytes | None, bytes | None]:
+async def _connects(channel: grpc.aio.Channel) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await channel.channel_ready()
+            return True
+    return False
+
+
+def _lacks_an_authority(present: bytes | None, former: bytes | None) -> bool:
+    """Check whether one of the former authorities is no longer among those of the file."""
+    trusted, before = (set(_CERTIFICATE.findall(bundle or b"")) for bundle in (present, former))
+    return bool(trusted) and not before <= trusted
+
+
+def _read_pems(tls: Tls | None) -> _Pems:
     """Read CA, key and certificate chain. Raises ValueError for a file that cannot be read."""
     if tls is None:
         return None, None, None
@@ -156,6 +201,7 @@ class Pool:
         self._addresses = [parse_endpoint(endpoint, tls=tls is not None) for endpoint in endpoints]
         self._tls = tls
         self._endpoints: list[Endpoint] = []
+        self._renewing: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -167,8 +213,21 @@ class Pool:
     def open(self) -> None:
         """Make the channels; they connect when first needed. Needs a running event loop."""
         self._endpoints = [Endpoint(address, self._tls) for address in self._addresses]
+        if self._tls is not None:
+            self._renewing = asyncio.create_task(self._renew(), name="etcd-renewal")
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for endpoint in tuple(self._endpoints):
+                try:
+                    await endpoint.renew()
+                except Exception:  # noqa: BLE001 - whatever it is, the next look tries again
+                    _log.exception("%s: not connected again with changed certificates", endpoint.address)
 
     async def close(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
         endpoints, self._endpoints = self._endpoints, []
         for endpoint in endpoints:
             await endpoint.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,15 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from falcon_gateway._renewal import Pems, Renewal
+
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 FIRST_RETRY_SECONDS: Final = 0.1
 LONGEST_RETRY_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 3.0
+LOOK_SECONDS = 5.0  # between two looks at the files of a stream that is open
 _FINAL: Final = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,
@@ -62,7 +66,7 @@ class Tls:
     """PEM files: the authority that signed the gateway's certificate, and the client's certificate and key.
 
     ``server_name`` replaces the endpoint's host in the check of the gateway's certificate. The files are read for each
-    connection, so that renewed certificates are taken up.
+    connection, and a connection is made again some time after they have changed (``_renewal``).
     """
 
     ca: Path
@@ -70,14 +74,20 @@ class Tls:
     key: Path
     server_name: str | None = None
 
-    def channel(self, endpoint: str) -> grpc.aio.Channel:
-        """Return a channel to ``endpoint`` (host:port). Raises :class:`Unavailable` when a file cannot be read."""
+    def read(self) -> Pems:
+        """Return the files' contents. Raises OSError, also while they are being replaced."""
+        return Pems(self.ca.read_bytes(), self.cert.read_bytes(), self.key.read_bytes())
+
+    def channel(self, endpoint: str, pems: Pems | None = None) -> grpc.aio.Channel:
+        """Return a channel to ``endpoint`` (host:port), with what was read from the files before, if it was.
+
+        Raises :class:`Unavailable` when a file cannot be read.
+        """
         try:
-            credentials = grpc.ssl_channel_credentials(
-                self.ca.read_bytes(), self.key.read_bytes(), self.cert.read_bytes()
-            )
+            pems = pems or self.read()
         except OSError as error:  # being replaced
             raise Unavailable(f"{endpoint}: {error}") from error
+        credentials = grpc.ssl_channel_credentials(pems.ca, pems.key, pems.cert)
         name = [] if self.server_name is None else [("grpc.ssl_target_name_override", self.server_name)]
         return grpc.aio.secure_channel(endpoint, credentials, options=[*_OPTIONS, *name])
 
@@ -99,9 +109,14 @@ class Stream(Generic[RequestT, ResponseT]):
         self._endpoint = endpoint
         self._tls = tls
         self._read: asyncio.Future[object] | None = None
+        self._closed = "the connection is closed"  # why it is, where this side has closed it
 
     async def __aenter__(self) -> Stream[RequestT, ResponseT]:
-        self._channel = self._tls.channel(self._endpoint)
+        try:
+            pems = self._tls.read()
+        except OSError as error:  # being replaced
+            raise Unavailable(f"{self._endpoint}: {error}") from error
+        self._channel = self._tls.channel(self._endpoint, pems)
         try:
             # Connect first: a call on a channel that never connects would wait for ever.
             async with asyncio.timeout(_CONNECT_SECONDS):
@@ -118,11 +133,23 @@ class Stream(Generic[RequestT, ResponseT]):
         self._call = method()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._call.add_done_callback(self._end)
+        self._renewing = asyncio.create_task(self._renew(Renewal(pems)), name=f"renewal {self._endpoint}")
         return self
+
+    async def _renew(self, renewal: Renewal) -> None:
+        """End the stream when it is due to be made again with the files as they are by then."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(OSError):  # being replaced
+                if why := renewal.due(self._tls.read(), time.monotonic()):
+                    self._closed = why
+                    self._call.cancel()
+                    return
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._renewing.cancel()
         self._call.cancel()
         if self._read is not None:
             _abandon(self._read)
@@ -151,7 +178,7 @@ class Stream(Generic[RequestT, ResponseT]):
             kind = Refused if error.code() in _FINAL else Unavailable
             raise kind(f"{self._endpoint}: {error.details()}") from None
         except asyncio.CancelledError:  # the call's: our own surfaces from wait()
-            raise Unavailable(f"{self._endpoint}: the connection is closed") from None
+            raise Unavailable(f"{self._endpoint}: {self._closed}") from None
         if isinstance(response, self._rpc.response):
             return response
         raise Unavailable(f"{self._endpoint}: the gateway ended the stream")

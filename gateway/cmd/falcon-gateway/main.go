@@ -67,6 +67,7 @@ func run(settings *config.Config, log *slog.Logger) error {
 	}
 	working, end := context.WithCancel(context.Background())
 	defer end()
+	go security.Renew(working.Done(), log)
 	go etcd.Run(working, center)
 	hubDone := make(chan struct{})
 	go func() { defer close(hubDone); center.Run(working) }()

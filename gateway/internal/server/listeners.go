@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
 	"falcon.dev/gateway/internal/budget"
@@ -38,6 +37,9 @@ type Listeners struct {
 	listening         [3]net.Listener
 	draining          *Draining
 	ending            atomic.Bool
+	guards            map[string]*transport.Guard // by who connects
+	log               *slog.Logger
+	closed            chan struct{}
 }
 
 // Listen opens the ports. Nothing is served yet.
@@ -50,16 +52,20 @@ func Listen(settings *config.Config, center *hub.Hub, log *slog.Logger) (*Listen
 	if err != nil {
 		return nil, err
 	}
-	l := &Listeners{draining: NewDraining()}
+	l := &Listeners{draining: NewDraining(), log: log, closed: make(chan struct{})}
+	l.guards = map[string]*transport.Guard{
+		"agents":   transport.NewGuard(agents, agentLimits(settings, center, log)),
+		"operator": transport.NewGuard(operators, operatorLimits(settings, center)),
+	}
 	l.agents = grpc.NewServer(append(common(),
-		grpc.Creds(transport.NewGuard(credentials.NewTLS(agents), agentLimits(settings, center, log))),
+		grpc.Creds(l.guards["agents"]),
 		grpc.MaxRecvMsgSize(budget.MaxAgentMessage),
 		grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer),
 		grpc.MaxConcurrentStreams(2), // the old stream may end after the new one has begun
 	)...)
 	wire.RegisterAgentLinkServer(l.agents, &Agents{Hub: center, Draining: l.draining})
 	l.operators = grpc.NewServer(append(common(),
-		grpc.Creds(transport.NewGuard(credentials.NewTLS(operators), operatorLimits(settings, center))),
+		grpc.Creds(l.guards["operator"]),
 		grpc.MaxRecvMsgSize(MaxOperatorMessage),
 		grpc.MaxConcurrentStreams(4),
 	)...)
@@ -128,6 +134,9 @@ func (l *Listeners) Serve() <-chan error {
 	go func() { failed <- l.agents.Serve(l.listening[0]) }()
 	go func() { failed <- l.operators.Serve(l.listening[1]) }()
 	go func() { failed <- l.pages.Serve(l.listening[2]) }()
+	for to, guard := range l.guards {
+		go guard.Renew(to, l.closed, l.log)
+	}
 	return failed
 }
 
@@ -139,8 +148,9 @@ func (l *Listeners) Drain(within time.Duration) {
 	l.draining.Run(within)
 }
 
-// Close closes everything.
+// Close closes everything. It is called once.
 func (l *Listeners) Close() {
+	close(l.closed)
 	l.agents.Stop()
 	l.operators.Stop()
 	_ = l.pages.Close()

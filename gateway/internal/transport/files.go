@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,9 +20,12 @@ import (
 // A renewed certificate is taken up within this time.
 const checkEvery = 5 * time.Second
 
-// Server returns the TLS configuration of a listener: its certificate from `folder` (tls.crt, tls.key), its clients'
-// from the authority in the file `authority`. The files are read again after they changed.
-func Server(folder, authority string) (*tls.Config, error) {
+// Listening is the TLS of a listener. Its connections end when the trust ends that they rest on.
+type Listening struct{ trust *trust }
+
+// Server returns the TLS of a listener: its certificate from `folder` (tls.crt, tls.key), its clients' by the authorities
+// in the file `authority`. The files are read again after they changed.
+func Server(folder, authority string) (*Listening, error) {
 	load := func() (*tls.Config, error) {
 		certificate, err := pair(folder)
 		if err != nil {
@@ -36,22 +40,37 @@ func Server(folder, authority string) (*tls.Config, error) {
 			Certificates:           []tls.Certificate{*certificate},
 			ClientAuth:             tls.RequireAndVerifyClientCert,
 			ClientCAs:              clients,
-			NextProtos:             []string{"h2"},
 			SessionTicketsDisabled: true, // each connection shows its certificate
 		}, nil
 	}
-	cached, err := newCached(load, authority, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
+	files, err := newCached(load, authority, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
 	if err != nil {
 		return nil, err
 	}
-	config, _ := load()
-	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return cached.get(), nil }
-	return config, nil
+	return &Listening{newTrust(files, func(config *tls.Config) *x509.CertPool { return config.ClientCAs })}, nil
+}
+
+// handshake is the server's side of a new connection.
+func (l *Listening) handshake(raw net.Conn) (net.Conn, credentials.TLSInfo, error) {
+	used := l.trust.files.get()
+	connection, info, err := credentials.NewTLS(used).ServerHandshake(raw)
+	if err != nil {
+		return nil, credentials.TLSInfo{}, err
+	}
+	shown, _ := info.(credentials.TLSInfo)
+	return l.trust.watched(connection, used, shown.State.PeerCertificates), shown, nil
+}
+
+// EtcdCredentials are what the gateway shows to etcd, as it stands in files when a connection begins. Connections end
+// when the trust ends that they rest on; the client makes them again.
+type EtcdCredentials struct {
+	credentials.TransportCredentials
+	trust *trust
 }
 
 // ToEtcd returns the credentials towards etcd, from ca.crt, tls.crt and tls.key in `folder`. The files are read again
-// after they changed, for the connections that begin from then on.
-func ToEtcd(folder string) (credentials.TransportCredentials, error) {
+// after they changed.
+func ToEtcd(folder string) (*EtcdCredentials, error) {
 	authority := filepath.Join(folder, "ca.crt")
 	load := func() (*tls.Config, error) {
 		certificate, err := pair(folder)
@@ -72,24 +91,30 @@ func ToEtcd(folder string) (credentials.TransportCredentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &reloaded{credentials.NewTLS(files.get()), files}, nil
-}
-
-// reloaded are a client's credentials as they stand in files when a connection begins.
-type reloaded struct {
-	credentials.TransportCredentials
-	files *cached[tls.Config]
+	etcd := newTrust(files, func(config *tls.Config) *x509.CertPool { return config.RootCAs })
+	return &EtcdCredentials{credentials.NewTLS(files.get()), etcd}, nil
 }
 
 // ClientHandshake is called by gRPC for each new connection.
-func (r *reloaded) ClientHandshake(
+func (e *EtcdCredentials) ClientHandshake(
 	ctx context.Context, authority string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
-	return credentials.NewTLS(r.files.get()).ClientHandshake(ctx, authority, raw)
+	used := e.trust.files.get()
+	connection, info, err := credentials.NewTLS(used).ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	shown, _ := info.(credentials.TLSInfo)
+	return e.trust.watched(connection, used, shown.State.PeerCertificates), info, nil
 }
 
 // Clone is part of gRPC's interface; what is read from files can be shared.
-func (r *reloaded) Clone() credentials.TransportCredentials { return r }
+func (e *EtcdCredentials) Clone() credentials.TransportCredentials { return e }
+
+// Renew closes the connections whose trust has ended, until `stop` is closed.
+func (e *EtcdCredentials) Renew(stop <-chan struct{}, log *slog.Logger) {
+	e.trust.run("etcd", stop, log)
+}
 
 func pair(folder string) (*tls.Certificate, error) {
 	certificate, err := tls.LoadX509KeyPair(filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -35,7 +36,8 @@ type Limits struct {
 // limit allows that.
 type Guard struct {
 	credentials.TransportCredentials
-	limits Limits
+	listening *Listening
+	limits    Limits
 
 	mu        sync.Mutex
 	open      int
@@ -44,10 +46,11 @@ type Guard struct {
 }
 
 // NewGuard wraps the credentials of a listener.
-func NewGuard(inner credentials.TransportCredentials, limits Limits) *Guard {
+func NewGuard(listening *Listening, limits Limits) *Guard {
 	rate := float64(limits.HandshakesPerSecond)
 	return &Guard{
-		TransportCredentials: inner,
+		TransportCredentials: credentials.NewTLS(listening.trust.files.get()), // what gRPC asks for besides handshakes
+		listening:            listening,
 		limits:               limits,
 		byName:               map[string]int{},
 		addresses:            budget.NewAddresses(rate, handshakeBurstSeconds*rate),
@@ -90,17 +93,11 @@ func (g *Guard) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 		_ = raw.Close()
 		return nil, nil, errors.New("refused: " + string(reason))
 	}
-	connection, info, err := g.TransportCredentials.ServerHandshake(raw)
+	connection, tlsInfo, err := g.listening.handshake(raw)
 	if err != nil {
 		g.leave("")
 		g.limits.Refused(job.Certificate, "")
 		return nil, nil, err
-	}
-	tlsInfo, ok := info.(credentials.TLSInfo)
-	if !ok || len(tlsInfo.State.PeerCertificates) == 0 {
-		g.leave("")
-		_ = connection.Close()
-		return nil, nil, errors.New("no client certificate")
 	}
 	name := tlsInfo.State.PeerCertificates[0].Subject.CommonName
 	if !g.admit(name) {
@@ -117,6 +114,11 @@ func (g *Guard) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 		connection: guarded,
 	}
 	return guarded, client, nil
+}
+
+// Renew closes the connections whose trust has ended, until `stop` is closed. `to` names the clients in the log.
+func (g *Guard) Renew(to string, stop <-chan struct{}, log *slog.Logger) {
+	g.listening.trust.run(to, stop, log)
 }
 
 // Clone is part of gRPC's interface; a guard is shared, so that it counts all connections.

@@ -21,10 +21,12 @@ from falcon_etcd import (
     Unauthenticated,
     Unavailable,
     WatchEvent,
+    _pool,
 )
 from tests.integration.etcd.watching import watching
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.pki import Pki
+from tests.integration.sockets import connections_to
 
 OURS = "/falcon/v1/ns/job/uid-1/"
 THEIRS = "/falcon/v1/ns/job/uid-2/"
@@ -232,6 +234,69 @@ async def test_a_rotated_certificate_is_taken_up(secured: EtcdServer, tmp_path: 
                 await client.get(f"{OURS}reports/a")
     assert await client.get(f"{OURS}reports/a") is None
     await client.close()
+
+
+async def test_a_connection_ends_some_time_after_its_certificate_was_replaced(
+    secured: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Etcd does not end what began with a former certificate, so the client does; its watch misses nothing."""
+    monkeypatch.setattr(_pool, "LOOK_SECONDS", 0.1)
+    assert secured.pki is not None
+    tls = Tls(ca=tmp_path / "ca", cert=tmp_path / "cert", key=tmp_path / "key")
+    _place(tls, secured.pki)
+    [endpoint] = secured.endpoints
+    own = connections_to(endpoint)
+    async with Client([endpoint], tls) as client, watching(client, f"{OURS}reports/") as recording:
+        former = connections_to(endpoint) - own
+        assert len(former) == 1
+        _place(tls, Pki(tmp_path / "foreign"), and_trust=secured.pki)
+        for number in range(10):  # etcd refuses the new certificate: the present connection stays
+            await client.put(f"{OURS}reports/{number}", b"")
+            await asyncio.sleep(0.1)
+        assert former <= connections_to(endpoint)
+        (secured.pki.ca.parent / "client-uid-1.pem").unlink()  # so that another one is made
+        _place(tls, secured.pki)
+        async with asyncio.timeout(60):
+            while former & connections_to(endpoint):
+                number += 1
+                await client.put(f"{OURS}reports/{number}", b"")
+                await asyncio.sleep(0.1)
+        await client.put(f"{OURS}reports/last", b"")
+        await recording.until_key(f"{OURS}reports/last")
+        assert len(recording.changes) == number + 2
+        assert len(recording.listings) == 1
+
+
+async def test_a_connection_ends_when_its_authority_is_trusted_no_more(
+    secured: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pool, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(_pool, "CONNECT_SECONDS", 0.5)
+    assert secured.pki is not None
+    tls = Tls(ca=tmp_path / "ca", cert=tmp_path / "cert", key=tmp_path / "key")
+    _place(tls, secured.pki)
+    [endpoint] = secured.endpoints
+    own = connections_to(endpoint)
+    async with Client([endpoint], tls, call_timeout_seconds=1.0) as client:
+        await client.get(f"{OURS}reports/a")
+        former = connections_to(endpoint) - own
+        assert len(former) == 1
+        _place(tls, Pki(tmp_path / "new"))
+        async with asyncio.timeout(60):
+            while former & connections_to(endpoint):  # noqa: ASYNC110 - the kernel has no event for it
+                await asyncio.sleep(0.1)
+        with pytest.raises(Unavailable):
+            await client.get(f"{OURS}reports/a")
+
+
+def _place(tls: Tls, pki: Pki, *, and_trust: Pki | None = None) -> None:
+    """Write a client's files, each of them whole."""
+    assert tls.cert is not None
+    assert tls.key is not None
+    issued = pki.client("uid-1")
+    for source, target in (((and_trust or pki).ca, tls.ca), (issued.cert, tls.cert), (issued.key, tls.key)):
+        shutil.copy(source, target.with_suffix(".new"))
+        target.with_suffix(".new").replace(target)
 
 
 async def test_a_watch_that_is_not_allowed_says_so(secured: EtcdServer) -> None:

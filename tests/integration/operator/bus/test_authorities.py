@@ -21,7 +21,7 @@ import pytest
 from falcon_core.wire.reporting.messages import Summary
 from falcon_core.wire.reporting.reports import encode_summary
 from falcon_etcd import Client
-from falcon_gateway import AgentClient, Tls
+from falcon_gateway import AgentClient, Desired, Leader, OperatorClient, Tls
 from falcon_operator.base.clock import SystemClock
 from falcon_operator.bus import certs
 from falcon_operator.bus.bus import EtcdBus
@@ -34,6 +34,7 @@ from tests.integration.gateway.gateways import GPT, Files, Gateway
 from tests.integration.operator.bench import Leadership
 from tests.integration.operator.cluster import until_async
 from tests.integration.pki import Issued
+from tests.integration.sockets import connections_to
 from tests.world.secrets import Secrets
 
 NAMESPACE, ETCD, CONTROL, JOBS = "falcon", "falcon-etcd", "falcon-etcd-ca", "falcon-jobs-ca"
@@ -234,6 +235,11 @@ class Installation:
                 if number != newest[index]:
                     newest[index], since[index] = number, now
 
+    def connections(self) -> set[str]:
+        """Return the connections to etcd and to the gateway, by their clients' addresses."""
+        ports = (*self.etcd.endpoints, self.gateway.agents, self.gateway.operator)
+        return set().union(*(connections_to(port) for port in ports))
+
     def issuers(self) -> set[bytes]:
         """Return the control authorities that have signed what etcd, gateways and operator show."""
         control = certs.authorities(self.authorities.control, dt.datetime.now(dt.UTC))
@@ -290,6 +296,68 @@ async def test_a_control_authority_that_is_deleted_is_replaced_without_losing_a_
         assert installation.authorities.notes == ()
     [event] = [each for each in installation.api.events if each["reason"] == "CertificateMissing"]
     assert (event["type"], event["involvedObject"]["name"]) == ("Warning", CONTROL)
+
+
+async def test_no_connection_outlives_an_authority_that_may_be_known_to_others(installation: Installation) -> None:
+    """Two changes end all that the first authority has vouched for, also for its thief, and no report is lost."""
+    async with installation.running():
+        former, rested = installation.authorities.control, set[str]()
+        async with _operator_of_former_files(installation) as thief:
+            for _ in range(2):
+                newest = installation.authorities.control
+                installation.api.delete(NAMESPACE, CONTROL)
+                await until_async(lambda newest=newest: installation.authorities.control != newest)
+
+                def is_replaced() -> bool:
+                    """Note what is connected while the first authority signs."""
+                    if former in installation.issuers():
+                        rested.update(installation.connections())
+                    return len(installation.issuers()) == 1 and not installation.authorities.notes
+
+                await until_async(is_replaced)
+            await until_async(lambda: former not in installation.authorities.control)
+            await until_async(lambda: not rested & installation.connections())
+            assert thief.hello is None, "the gateway has ended the stream, and refuses another"
+            await installation.heard_again()
+            assert max(installation.gaps) < LONGEST_GAP_SECONDS, installation.gaps
+
+
+@contextlib.asynccontextmanager
+async def _operator_of_former_files(installation: Installation) -> AsyncIterator[OperatorClient]:
+    """Connect to the gateway as the operator does, with its files as they are now, for as long as that is served."""
+    folder = installation.root / "stolen"
+    mount(installation.api, f"{ETCD}-root", folder)
+    tls = Tls(folder / "ca.crt", folder / "tls.crt", folder / "tls.key", "localhost")
+    client = OperatorClient(installation.gateway.operator, tls, Desired(), Leader("op", 1), lambda _: None)
+    task = asyncio.create_task(client.run())
+    try:
+        await until_async(lambda: client.complete)
+        yield client
+        assert not task.done(), task
+    finally:
+        task.cancel()
+
+
+async def test_no_agent_outlives_the_authority_of_its_job(installation: Installation) -> None:
+    async with installation.running():
+        former, third = installation.authorities.jobs_trusted, GPT.pod(2)
+        installation.bus.announce(GPT.key, frozenset(GPT.pod(index).pod_uid for index in range(3)), 1)
+        folder = installation.root / "stolen"
+        write(folder, installation.bus.agent_credentials(GPT.uid))
+        tls = Tls(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
+        thief = AgentClient([installation.gateway.agents], tls, third, lambda _: None)
+        task = asyncio.create_task(thief.run())
+        try:
+            await until_async(lambda: thief.gateway)
+            installation.api.delete(NAMESPACE, JOBS)
+            await until_async(lambda: installation.authorities.jobs_trusted != former)
+            await until_async(lambda: former not in installation.authorities.jobs_trusted)
+            await until_async(lambda: thief.trouble)
+            assert not thief.gateway
+            assert not task.done()
+            assert max(installation.gaps) < LONGEST_GAP_SECONDS, installation.gaps
+        finally:
+            task.cancel()
 
 
 async def test_a_jobs_authority_that_is_due_is_replaced_without_losing_a_report(
