@@ -51,6 +51,8 @@ class Listener:
 
     ``refused`` is called for each connection that is closed for another reason than a client's or the server's wish.
 
+    ``context`` is asked for each new connection: an authority that was loaded into a context once cannot be taken out.
+
     Without ``lasting``, a connection has its place until its TLS handshake has ended; from then on the server behind
     ``factory`` counts it. Otherwise it has its place until it is closed, or for ``lasting`` seconds.
     """
@@ -62,7 +64,7 @@ class Listener:
         limits: Limits,
         *,
         refused: Callable[[str], None] = lambda _: None,
-        context: ssl.SSLContext | None = None,
+        context: Callable[[], ssl.SSLContext] | None = None,
         lasting: float | None = None,
     ) -> None:
         listening.setblocking(False)
@@ -145,7 +147,10 @@ class Listener:
         seconds = HANDSHAKE_SECONDS if self._context is not None else None
         try:
             connection.transport, _ = await loop.connect_accepted_socket(
-                self._factory, connection.accepted, ssl=self._context, ssl_handshake_timeout=seconds
+                self._factory,
+                connection.accepted,
+                ssl=self._context() if self._context is not None else None,
+                ssl_handshake_timeout=seconds,
             )
         except (OSError, TimeoutError) as error:  # no TLS, no certificate of ours, or too late
             connection.accepted.close()

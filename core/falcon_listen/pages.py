@@ -126,10 +126,10 @@ async def serving(
     app: web.Application,
     port: int,
     refused: Callable[[str], None],
-    context: ssl.SSLContext | None = None,
+    context: Callable[[], ssl.SSLContext] | None = None,
     limits: Limits = LIMITS,
 ) -> AsyncIterator[int]:
-    """Serve an application on all addresses; yield the port.
+    """Serve an application on all addresses; yield the port. ``context`` is asked for each new connection.
 
     Raises OSError where the port is taken.
     """

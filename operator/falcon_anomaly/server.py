@@ -58,11 +58,11 @@ async def serving(wanted: Ports, tls_dir: Path, pages: Pages) -> AsyncIterator[P
     Raises OSError where a port is taken or a certificate cannot be read.
     """
     async with AsyncExitStack() as stack:
-        context = server_context(tls_dir)
+        certificate = _Certificate(tls_dir)
         refused = page_server.refusals(pages.registry)
-        verdicts = page_server.serving(_verdict_pages(pages), wanted.secured, refused, context)
+        verdicts = page_server.serving(_verdict_pages(pages), wanted.secured, refused, lambda: certificate.context)
         secured = await stack.enter_async_context(verdicts)
-        renewal = asyncio.create_task(_renew(context, tls_dir), name="renewal")
+        renewal = asyncio.create_task(certificate.renew(), name="renewal")
         stack.callback(renewal.cancel)
         open_to_all = page_server.health_and_metrics(pages.registry, pages.ready)
         plain = await stack.enter_async_context(page_server.serving(open_to_all, wanted.plain, refused))
@@ -70,31 +70,36 @@ async def serving(wanted: Ports, tls_dir: Path, pages: Pages) -> AsyncIterator[P
 
 
 def server_context(tls_dir: Path) -> ssl.SSLContext:
-    """Return a context that asks each client for a certificate by the authority in ``ca.crt``."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls_dir / FILES[0]))
+    """Return a context that asks each client for a certificate by an authority in ``ca.crt``."""
+    ca, cert, key = (str(tls_dir / name) for name in FILES)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
     context.verify_mode = ssl.CERT_REQUIRED
-    _load(context, tls_dir)
+    context.load_cert_chain(cert, key)
     return context
 
 
-def _load(context: ssl.SSLContext, tls_dir: Path) -> None:
-    ca, cert, key = (str(tls_dir / name) for name in FILES)
-    context.load_cert_chain(cert, key)
-    context.load_verify_locations(cafile=ca)
+class _Certificate:
+    """The service's certificate and whom it trusts, as they stand in files."""
 
+    def __init__(self, tls_dir: Path) -> None:
+        self._tls_dir = tls_dir
+        self._loaded = self._read()
+        self.context = server_context(tls_dir)
 
-async def _renew(context: ssl.SSLContext, tls_dir: Path) -> None:
-    """Take up files that the operator has renewed, for the connections that begin from then on."""
-    loaded = None
-    while True:
-        try:
-            found = [(tls_dir / name).read_bytes() for name in FILES]
-            if found != loaded:
-                _load(context, tls_dir)
-                loaded = found
-        except OSError as error:  # being replaced
-            log.warning("the certificate cannot be read", error=str(error))
-        await asyncio.sleep(RENEWAL_SECONDS)
+    async def renew(self) -> None:
+        """Take up files that the operator has renewed, for the connections that begin from then on."""
+        while True:
+            try:
+                found = self._read()
+                if found != self._loaded:
+                    self.context = server_context(self._tls_dir)
+                    self._loaded = found
+            except OSError as error:  # being replaced
+                log.warning("the certificate cannot be read", error=str(error))
+            await asyncio.sleep(RENEWAL_SECONDS)
+
+    def _read(self) -> list[bytes]:
+        return [(self._tls_dir / name).read_bytes() for name in FILES]
 
 
 def _verdict_pages(pages: Pages) -> web.Application:

@@ -60,15 +60,13 @@ class Certificate:
         self.context = protocol.server_context(*credentials(folder))
 
     def renew(self) -> None:
-        """Read it again if it has changed: connections that are made from now on see the new one.
+        """Read it again if it has changed, and who is trusted, for the connections that are made from now on.
 
         A certificate that cannot be read is tried again at the next call; the former stays until then.
         """
         try:
             if (stamp := self._read_at()) != self._stamp:
-                ca, cert, key = credentials(self._folder)
-                self.context.load_verify_locations(ca)
-                self.context.load_cert_chain(cert, key)
+                self.context = protocol.server_context(*credentials(self._folder))
                 self._stamp = stamp
             self._unreadable = False
         except OSError as error:  # the files may be seen in the middle of their renewal
@@ -288,7 +286,7 @@ class Copying:
             self._copies.make()
             certificate = Certificate(self._tls)
             # It lives as long as this does.
-            holder = Holder(self._copies, self._job_uid, certificate.context, self._wards, self._needed)
+            holder = Holder(self._copies, self._job_uid, lambda: certificate.context, self._wards, self._needed)
             self._host = await self._address()
             self._port = await holder.start(self._host)
             if self._on:

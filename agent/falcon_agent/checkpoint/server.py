@@ -119,15 +119,15 @@ def _copy(path: Path, size: int) -> Copy:
 class Holder:
     """The server.
 
-    ``wards``: returns the ranks whose copies are kept here by the newest plan. ``needed``: those whose copies are not
-    to be overwritten though they are no wards.
+    ``context`` is asked for each new connection. ``wards``: returns the ranks whose copies are kept here by the newest
+    plan. ``needed``: those whose copies are not to be overwritten though they are no wards.
     """
 
     def __init__(
         self,
         copies: Copies,
         job_uid: str,
-        context: ssl.SSLContext,
+        context: Callable[[], ssl.SSLContext],
         wards: Callable[[], Collection[int]],
         needed: Callable[[], Collection[int]] = frozenset,
     ) -> None:

@@ -114,7 +114,9 @@ class Webhook:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _serve(self, context: ssl.SSLContext) -> None:
-        async with pages.serving(application(self._evictions), self._port, self._refused, context, LIMITS) as port:
+        async with pages.serving(
+            application(self._evictions), self._port, self._refused, lambda: context, LIMITS
+        ) as port:
             log.info("webhook served", port=port)
             while True:
                 await asyncio.sleep(LOOK_SECONDS)

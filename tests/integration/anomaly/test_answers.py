@@ -69,18 +69,53 @@ async def status(service: Service, authority: Authority, client: Tls | None, pat
             return 0
 
 
-async def test_a_renewed_certificate_is_shown_without_a_restart(
-    authority: Authority, tls: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_authority_that_has_left_is_trusted_no_more_without_a_restart(
+    authority: Authority, tls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "RENEWAL_SECONDS", 0.05)
+    newest = Authority(tmp_path / "newest")
 
+    async def asked(port: int, client: Authority) -> bool:
+        context = ssl.create_default_context(cafile=str(authority.ca))  # which has signed the service's certificate
+        issued = client.client("root")
+        context.load_cert_chain(str(issued.cert), str(issued.key))
+        async with aiohttp.ClientSession() as session:
+            try:
+                async with session.get(f"https://127.0.0.1:{port}/v1/verdicts", ssl=context) as response:
+                    return response.status == 200
+            except (aiohttp.ClientError, OSError):
+                return False
+
+    async def answers(port: int, client: Authority, *, wanted: bool) -> None:
+        for _ in range(200):
+            if await asked(port, client) is wanted:
+                return
+            await asyncio.sleep(0.05)
+        pytest.fail(f"after 10 s, {client.folder.name} is {'not trusted yet' if wanted else 'still trusted'}")
+
+    async with server.serving(server.Ports(free_port(), free_port()), tls, _pages()) as ports:
+        (tls / "ca.crt").write_bytes(newest.pair.cert + authority.pair.cert)
+        await answers(ports.secured, newest, wanted=True)
+        await answers(ports.secured, authority, wanted=True)
+        (tls / "ca.crt").write_bytes(newest.pair.cert)
+        await answers(ports.secured, authority, wanted=False)
+        await answers(ports.secured, newest, wanted=True)
+
+
+def _pages() -> server.Pages:
     async def no_overview(_uid: str, _seconds: int) -> None:
         return None
 
     async def no_lesson(_raw: bytes) -> bytes:
         return b"{}"
 
-    pages = server.Pages(lambda: b"{}", no_overview, no_lesson, CollectorRegistry(), lambda: "")
+    return server.Pages(lambda: b"{}", no_overview, no_lesson, CollectorRegistry(), lambda: "")
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart(
+    authority: Authority, tls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "RENEWAL_SECONDS", 0.05)
     context = ssl.create_default_context(cafile=str(authority.ca))
     client = authority.client("root")
     context.load_cert_chain(str(client.cert), str(client.key))
@@ -91,7 +126,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
         writer.close()
         return certificate
 
-    async with server.serving(server.Ports(free_port(), free_port()), tls, pages) as ports:
+    async with server.serving(server.Ports(free_port(), free_port()), tls, _pages()) as ports:
         before = await shown(ports.secured)
         assert await shown(ports.secured) == before
         (tls / "tls.crt").write_bytes(b"half of a certifica")

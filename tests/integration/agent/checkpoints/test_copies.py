@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_agent.checkpoint import protocol
+from falcon_agent.checkpoint import protocol, replication
 from falcon_agent.checkpoint.client import Peer, fetch, offered, put
 from falcon_agent.checkpoint.protocol import PeerError
 from falcon_agent.checkpoint.server import HANDSHAKES, Copies, Holder
@@ -90,7 +90,8 @@ class Site:
         self.copies = Copies(folder / "copies", 2, SIZE)
         self.copies.make()
         self.wards = {0, 1}
-        self.holder = Holder(self.copies, JOB, self.context(protocol.server_context), lambda: self.wards)
+        self.trust = self.context(protocol.server_context)
+        self.holder = Holder(self.copies, JOB, lambda: self.trust, lambda: self.wards)
         self.port = 0
 
     def context(
@@ -309,7 +310,7 @@ async def test_the_certificate_that_the_operator_issues_to_a_job_opens_both_side
     files = ca, cert, key = tmp_path / "jobs-ca.crt", tmp_path / "tls.crt", tmp_path / "tls.key"
     for path, content in zip(files, (jobs.cert, pair.cert, pair.key), strict=True):
         path.write_bytes(content)
-    holder = Holder(site.copies, JOB, protocol.server_context(ca, cert, key), lambda: site.wards)
+    holder = Holder(site.copies, JOB, lambda: protocol.server_context(ca, cert, key), lambda: site.wards)
     port = await holder.start("127.0.0.1")
     peer = Peer(host="127.0.0.1", port=port, job_uid=JOB, context=protocol.client_context(ca, cert, key))
     own = tmp_path / "own"
@@ -321,11 +322,47 @@ async def test_the_certificate_that_the_operator_issues_to_a_job_opens_both_side
     holder.close()
 
 
+async def test_a_peer_of_an_authority_that_has_left_gets_no_copies(site: Site, tmp_path: Path) -> None:
+    """The agent's own certificate follows the file; its trust does too, though contexts only ever learn authorities."""
+    jobs, now = tmp_path / "jobs", dt.datetime.now(dt.UTC)
+    jobs.mkdir()
+    former, newest = certs.new_authority(now, certs.JOBS), certs.new_authority(now, certs.JOBS)
+
+    def place(folder: Path, by: certs.Pair, trusted: bytes) -> None:
+        folder.mkdir(exist_ok=True)
+        pair = certs.issue_agents(by, JOB, now)
+        for file, content in zip(replication.credentials(folder), (trusted, pair.cert, pair.key), strict=True):
+            file.write_bytes(content)
+
+    place(jobs, former, former.cert)
+    thief = tmp_path / "thief"
+    place(thief, former, former.cert + newest.cert)
+    certificate = replication.Certificate(jobs)
+    holder = Holder(site.copies, JOB, lambda: certificate.context, lambda: site.wards)
+    port = await holder.start("127.0.0.1")
+
+    def peer(folder: Path) -> Peer:
+        context = protocol.client_context(*replication.credentials(folder))
+        return Peer(host="127.0.0.1", port=port, job_uid=JOB, context=context)
+
+    own = tmp_path / "own"
+    fill(own, 20)
+    place(jobs, newest, newest.cert + former.cert)
+    certificate.renew()
+    assert await put(peer(thief), own)
+    place(jobs, newest, newest.cert)
+    certificate.renew()
+    with pytest.raises(PeerError):
+        await put(peer(thief), own)
+    assert await put(peer(jobs), own)
+    holder.close()
+
+
 async def test_a_certificate_for_clients_alone_holds_no_copies(site: Site, tmp_path: Path) -> None:
     own = tmp_path / "own"
     fill(own, 20)
     context = site.context(protocol.server_context, site.pki.client(JOB))
-    holder = Holder(site.copies, JOB, context, lambda: site.wards)
+    holder = Holder(site.copies, JOB, lambda: context, lambda: site.wards)
     port = await holder.start("127.0.0.1")
     with pytest.raises(PeerError, match="cannot be reached"):
         await put(Peer(host="127.0.0.1", port=port, job_uid=JOB, context=site.peer().context), own)
