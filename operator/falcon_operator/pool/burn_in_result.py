@@ -124,12 +124,22 @@ def _with_bench(
     return replace(result, outcome="Disturbed" if accusers else "Slow", ratio=slower, message=message)
 
 
+def beside_controls(reference: Reference, controls: Sequence[BurnInResult]) -> Reference:
+    """Return what a test is compared with, given the same test of spares at the same time (``controls``).
+
+    Compared with the node's own past, a wait for CPUs excuses a test: something outside the node may have taken them.
+    Where a control has a score, that shows whether others waited as well (``among_controls``), and the wait alone
+    excuses nothing.
+    """
+    return replace(reference, own=reference.own and not _measured(controls))
+
+
 def among_controls(result: BurnInResult, controls: Sequence[BurnInResult]) -> BurnInResult:
     """Return what a slow test says about its node, given the same test of spares at the same time (``controls``).
 
     If it is not slower than theirs, it says nothing: the spares may have become slow as well, or all machines were.
     """
-    measured = [control for control in controls if control.outcome == "Passed" and control.gflops]
+    measured = _measured(controls)
     if result.outcome != "Slow" or not result.gflops or not measured:
         return result
     slower = [ratio(result.gflops, max(control.gflops or 0.0 for control in measured))]
@@ -142,6 +152,10 @@ def among_controls(result: BurnInResult, controls: Sequence[BurnInResult]) -> Bu
         return result
     found = f"{result.message}, but spares were as slow at the same time ({max(slower):.1f}x)"
     return replace(result, outcome="Disturbed", message=found)
+
+
+def _measured(controls: Sequence[BurnInResult]) -> list[BurnInResult]:
+    return [control for control in controls if control.outcome == "Passed" and control.gflops]
 
 
 def _score(report: BurnInReport) -> float:

@@ -37,7 +37,15 @@ from falcon_operator.manifests.burn_in import (
     burn_in_name,
     longest_seconds,
 )
-from falcon_operator.pool.burn_in_result import APART_SECONDS, MOST_TESTS, SLOW_TESTS, among_controls, is_settled, weigh
+from falcon_operator.pool.burn_in_result import (
+    APART_SECONDS,
+    MOST_TESTS,
+    SLOW_TESTS,
+    among_controls,
+    beside_controls,
+    is_settled,
+    weigh,
+)
 from falcon_operator.pool.history import Reference, reference
 from falcon_operator.pool.nodes import alike, neighbours, pods_of
 
@@ -139,9 +147,10 @@ class BurnIns:
         results = []
         for test in tests:
             beside = self._note(test.pod, present)
-            result = weigh(test.pod, beside_which, neighbours(beside, test.pod), pods_of(beside, namespace))
-            together = [each for each in test.controls if _ran_together(test.pod, each, pool)]
-            results.append(among_controls(result, [weigh(each, Reference(), []) for each in together]))
+            together = [weigh(each, Reference(), []) for each in test.controls if _ran_together(test.pod, each, pool)]
+            which = beside_controls(beside_which, together)
+            result = weigh(test.pod, which, neighbours(beside, test.pod), pods_of(beside, namespace))
+            results.append(among_controls(result, together))
         last = results[-1]
         # Controls that began with the test end with it. Those that did not begin are not waited for.
         unended = (each for each in tests[-1].controls if each.started_unix and not _has_ended(each))

@@ -11,7 +11,15 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.wire.measurement.burn_in import BurnInReport, decode_report, encode_report
 from falcon_operator.base.ports import ContainerView, PodView
 from falcon_operator.intent.model.snapshot import BurnInResult
-from falcon_operator.pool.burn_in_result import MOST_TESTS, among_controls, is_settled, is_slow, listed, weigh
+from falcon_operator.pool.burn_in_result import (
+    MOST_TESTS,
+    among_controls,
+    beside_controls,
+    is_settled,
+    is_slow,
+    listed,
+    weigh,
+)
 from falcon_operator.pool.history import Reference
 
 
@@ -171,6 +179,29 @@ def test_beside_itself_a_wait_for_cpus_may_be_anybodys() -> None:
     assert weigh(ended(msgspec.structs.replace(WAITED, throttled=0.6)), own, []).outcome == "Slow"
     assert weigh(ended(SLOW), own, []).outcome == "Slow"
     assert weigh(ended(BurnInReport(gflops=40.0)), own, []).outcome == "Slow", "no counter says otherwise"
+
+
+@pytest.mark.parametrize(
+    ("controls", "outcome"),
+    [
+        ([], "Disturbed"),
+        ([BurnInResult(outcome="Running"), BurnInResult(outcome="Failed")], "Disturbed"),
+        ([BurnInResult(outcome="Passed", gflops=45.0)], "Disturbed"),
+        ([BurnInResult(outcome="Passed", gflops=45.0), BurnInResult(outcome="Passed", gflops=99.0)], "Slow"),
+    ],
+    ids=["none", "none has a score", "as slow", "one was fast"],
+)
+def test_beside_itself_and_controls_a_wait_is_excused_where_they_waited_too(
+    controls: list[BurnInResult], outcome: str
+) -> None:
+    which = beside_controls(Reference(gflops=100.0, own=True), controls)
+    assert among_controls(weigh(ended(WAITED), which, []), controls).outcome == outcome
+
+
+def test_a_tenant_excuses_a_test_whatever_its_controls_show() -> None:
+    controls = [BurnInResult(outcome="Passed", gflops=99.0)]
+    which = beside_controls(Reference(gflops=100.0, own=True), controls)
+    assert among_controls(weigh(ended(WAITED), which, TENANT), controls).outcome == "Disturbed"
 
 
 def _slow(**fields: Any) -> BurnInResult:

@@ -10,14 +10,14 @@ import pytest
 from falcon_core.recovery import Exclusion
 from falcon_core.wire.measurement.burn_in import BurnInReport, encode_report
 from falcon_operator.api.common import LABEL_POOL, LABEL_ROLE
-from falcon_operator.api.warmpool import WarmPool
+from falcon_operator.api.warmpool import NodeCheck, NodeChecks, WarmPool
 from falcon_operator.base.ports import ContainerView, Manifest, Occupant, PodSettings, PodView, Rejected
 from falcon_operator.manifests.burn_in import LABEL_PURPOSE, PURPOSE_CONTROL, ROLE_BURN_IN
 from falcon_operator.pool.burn_ins import BurnIns
 from tests.unit.operator.pool.pool_looks import NOW, a_node, a_pool, spare
 
 replace = msgspec.structs.replace
-NODES = {name: a_node(name) for name in ("left", "a", "b", "c")}
+NODES = {name: a_node(name, uid=f"uid-{name}") for name in ("left", "a", "b", "c")}
 LEFT = Exclusion(node="left", reason="slow", at=NOW, test_since=NOW)
 
 
@@ -102,6 +102,34 @@ async def test_a_verdict_waits_for_the_controls_that_have_begun() -> None:
     outcome, message = await _outcome(tests)
     assert outcome == "Running"
     assert "but spares were as slow at the same time (1.3x); it is tested again" in message
+
+
+@pytest.mark.parametrize(
+    ("controls", "said"),
+    [
+        ([90.0, 40.0], "its test is 2.5x slower than itself at then (100.0 GFLOP/s); it is tested again"),
+        ([45.0, 40.0], "but spares were as slow at the same time (1.1x)"),
+        ([], "but others used its CPUs meanwhile: waited for a CPU 60%"),
+    ],
+    ids=["a control was fast", "all waited", "no control"],
+)
+async def test_a_wait_for_cpus_excuses_a_node_beside_itself_where_its_controls_show_it_too(
+    controls: list[float], said: str
+) -> None:
+    """The node was faster than all spares once. Its own daemon may take its CPUs: only the spares show who waited."""
+    best = NodeChecks(
+        node="left", uid=NODES["left"].uid, checks=[NodeCheck(at="then", outcome="Passed", gflops="100.00")]
+    )
+    spares = a_pool(*(spare(name, gemm_gflops="60") for name in "abc"), size=3)
+    pool = replace(spares, status=replace(spares.status, checks=[best]))
+    pods = Pods(room=9 if controls else 0)
+    tests = await _started(pods, pool)
+    pods.end("left", 40.0)
+    for node, gflops in zip("ab", controls, strict=False):
+        pods.end(node, gflops)
+    outcome, message = await _outcome(tests, pool)
+    assert outcome == "Running"
+    assert said in message
 
 
 async def test_a_control_that_ran_at_another_time_says_nothing() -> None:
