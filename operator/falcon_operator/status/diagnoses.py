@@ -45,7 +45,7 @@ from falcon_operator.status.text.format import (
 )
 from falcon_operator.status.text.hang_diagnosis import describe_hang
 from falcon_operator.status.text.node_kept import cause_of, imbalance_words
-from falcon_operator.status.text.node_verdict import verdict_words
+from falcon_operator.status.text.node_verdict import verdicts_words
 from falcon_operator.status.text.outage import open_outage, outage_evidence, outage_next
 from falcon_operator.status.text.planned_move import BACK, describe_move
 from falcon_operator.status.text.probes import is_probed, probe_evidence, probe_next
@@ -150,8 +150,8 @@ def _closed(closed: ClosedIncident, policy: Policy, verdicts: Sequence[NodeVerdi
     if note is None:
         return None
     # What became of a node is known only after its incident was closed.
-    about_nodes = (verdict_words(verdict) for verdict in verdicts if verdict.incident == note.id)
-    parts = [_result(closed), *_came_back(closed), *about_nodes]
+    about_nodes = [verdict for verdict in verdicts if verdict.incident == note.id]
+    parts = [_result(closed), *_came_back(closed), *verdicts_words(about_nodes)]
     return replace(note, result="; ".join(parts), next="", state="Resolved", resolved_at=timestamp(closed.at))
 
 

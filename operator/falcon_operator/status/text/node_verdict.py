@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from falcon_operator.api.trainingrun import NodeVerdict
 from falcon_operator.base.time_format import clock_time
 
@@ -9,8 +11,14 @@ GOOD_NEWS = frozenset({"AsFast", "UsableAgain", "ReadyAgain", "LiftedByHand"})
 NODE_RETURNS = frozenset({"UsableAgain", "UsedSlow"})
 
 
-def verdict_words(verdict: NodeVerdict) -> str:
-    """Return the verdict as a sentence without its full stop."""
+def verdicts_words(verdicts: Sequence[NodeVerdict]) -> list[str]:
+    """Return the verdicts as sentences, in their order; of each node only the newest says what holds now."""
+    newest = {verdict.node: verdict for verdict in verdicts}
+    return [verdict_words(verdict, holds=newest[verdict.node] is verdict) for verdict in verdicts]
+
+
+def verdict_words(verdict: NodeVerdict, *, holds: bool = True) -> str:
+    """Return the verdict as a sentence without its full stop. ``holds``: no later one is known of this node."""
     node, at = verdict.node, clock_time(verdict.at)
     match verdict.outcome:
         case "UsableAgain":
@@ -20,7 +28,9 @@ def verdict_words(verdict: NodeVerdict) -> str:
                 f": {verdict.detail}" if verdict.detail else ""
             )
     fence = "fenced" if verdict.fenced else "not fenced"
-    return f"{node} {fence}: {_why(verdict)}"
+    if holds:
+        return f"{node} {fence}: {_why(verdict)}"
+    return f"{node} was {fence} at {at} ({_why(verdict).replace('it is ', 'it was ', 1)})"
 
 
 def _why(verdict: NodeVerdict) -> str:

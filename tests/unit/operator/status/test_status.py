@@ -142,6 +142,15 @@ def test_what_was_done_and_what_it_cost() -> None:
         "iteration 233ms at 12:04:50; cost 12 s; node-c fenced: its burn-in took 2.8x the time of its peers'"
     )
     assert (final.state, final.next, final.resolved_at) == ("Resolved", "", "2026-11-20T12:04:50Z")
+    passed = replace(verdict, outcome="AsFast", at=NOON + 345, ratio=1.1, fenced=False)
+    (final,) = diagnoses(Intent(history=[helped], verdicts=[verdict, passed, of_another]), POLICY, None)
+    assert final.result.endswith(
+        "node-c was fenced at 12:04:55 (its burn-in took 2.8x the time of its peers');"
+        " node-c not fenced: its burn-in was as fast as its peers' (1.1x their time)"
+    ), "a node is never fenced and not fenced in one result"
+    away = replace(verdict, outcome="NotReady", ratio=None)
+    (final,) = diagnoses(Intent(history=[helped], verdicts=[away, passed]), POLICY, None)
+    assert "node-c was fenced at 12:04:55 (it was NotReady); node-c not fenced: " in final.result
     useless = replace(helped, outcome="NotHelped", iteration_ns=600_000_000)
     (final,) = diagnoses(Intent(history=[useless]), POLICY, None)
     assert final.result == "did not help: iteration 600ms at 12:04:50, healthy 231ms; cost 12 s"
