@@ -1,6 +1,11 @@
 """A node that a job has left is tested together with a free spare: what slows both takes no node.
 
 Two spares: the job takes one of them, and the other one runs the same test (docs/adr/0171).
+
+What this cannot show: that a slow node is fenced beside a spare that is fast. All nodes share the CPUs of one machine,
+and both are slowed here, so that each test also waits for CPUs: the verdict ``Disturbed`` does not show whether the
+control or the wait excused the node. ``tests/unit/operator/pool/test_burn_ins.py`` and ``test_burn_in_result.py`` show
+both, with one thing changed at a time; ``tests/e2e/slowdowns/test_fail_slow.py`` shows a fence without controls.
 """
 
 from __future__ import annotations
