@@ -14,9 +14,11 @@ from falcon_core.recovery import JobChange, Policy, SlowIncident, StandbyPod
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.warmpool import WarmPoolStatus
+from falcon_operator.base.ports import PodView
 from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.observation import job_observation, pod_starts
 from falcon_operator.intent.placement import last_resort, standby_pods
+from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from falcon_operator.status.groups.group_status import group_words
 from falcon_operator.status.text.common_cause import common_words
 from falcon_operator.status.text.elastic import unused_sizes
@@ -28,6 +30,7 @@ from falcon_operator.status.view import State, View
 replace = msgspec.structs.replace
 START_SECONDS = 20.0  # of a generation, in which imports of all ranks keep a busy node's agent from its CPU
 SILENT_SECONDS = 5.0  # of an agent, after which people hear of it even then
+NEVER_HEARD_SECONDS = 60.0  # of a pod that runs, in which its agent has to be heard first
 ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter
 
 
@@ -242,22 +245,36 @@ def agent_lost(view: View) -> Finding | None:
 
 
 def agents_cut_off(view: View) -> Finding:
-    """Build the finding on whether the gateways' NetworkPolicy seems to keep the job's agents off.
+    """Build the finding on whether a NetworkPolicy seems to keep the job's agents from the gateways.
 
-    No policy can select pods on the host's network by their labels. Whether the network plugin enforces policies at
-    all is not known, so running pods must never have been heard.
+    Whether the network plugin enforces policies at all is not known, so running pods must never have been heard.
     """
     snap = view.snap
-    on_host = snap.job.spec.template.get("spec", {}).get("hostNetwork") is True
-    running = any(pod.phase == "Running" for pod in snap.pods)
     heard = bool(snap.reports.alive or snap.reports.summaries)
-    if on_host and running and not heard and not snap.settings.host_network_admitted:
-        message = (
-            "no agent has reported yet, and spec.template.spec.hostNetwork is true: the gateways' NetworkPolicy admits"
-            " no pods on the host's network; list their nodes' CIDRs in the chart's networkPolicy.hostNetworkJobs"
-        )
-        return Finding("AgentsCutOff", True, "HostNetwork", message)
+    running = [pod for pod in snap.pods if pod.phase == "Running"]
+    if not heard and running:
+        # No policy of the gateways can select pods on the host's network by their labels.
+        on_host = snap.job.spec.template.get("spec", {}).get("hostNetwork") is True
+        if on_host and not snap.settings.host_network_admitted:
+            message = (
+                "no agent has reported yet, and spec.template.spec.hostNetwork is true: the gateways' NetworkPolicy"
+                " admits no pods on the host's network; list their nodes' CIDRs in the chart's"
+                " networkPolicy.hostNetworkJobs"
+            )
+            return Finding("AgentsCutOff", True, "HostNetwork", message)
+        if view.obs.bus_healthy and all(_is_late(pod, snap.now) for pod in running):
+            message = (
+                f"no agent has reported though its pod has run for {NEVER_HEARD_SECONDS:.0f} s, and the gateways are"
+                " heard: a NetworkPolicy that selects the pods for egress has to let them reach port 7443 of the"
+                " gateways, DNS and each other (docs/platform-engineer.md, The gateway);"
+                f" kubectl logs {running[0].name} -c {AGENT_CONTAINER} says what fails"
+            )
+            return Finding("AgentsCutOff", True, "NeverHeard", message)
     return Finding("AgentsCutOff", False, "NotKnown", "no NetworkPolicy is known to keep the agents from the gateways")
+
+
+def _is_late(pod: PodView, now: float) -> bool:
+    return pod.started_unix > 0 and now - pod.started_unix >= NEVER_HEARD_SECONDS
 
 
 def nodes_healthy(view: View) -> Finding:

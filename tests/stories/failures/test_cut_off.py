@@ -34,3 +34,27 @@ async def test_a_job_on_the_hosts_network_learns_why_no_agent_reports(
     assert world.pods
     assert condition(world.status, "AgentsCutOff") == ("True" if on_host and settings is _Guarded else "")
     await run(world, guarded, lambda w: condition(w.status, "AgentsCutOff") != "True")
+
+
+async def test_a_job_whose_namespace_lets_no_agent_out_learns_what_its_pods_have_to_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    with monkeypatch.context() as cut:
+        cut.setattr(world.bus, "reports", lambda _: JobReports(session_healthy_since_seconds=0.0))
+        await run(world, operator, lambda w: w.clock.seconds >= 50)
+        assert condition(world.status, "AgentsCutOff") == "", "a pod may start slowly"
+        await run(world, operator, lambda w: condition(w.status, "AgentsCutOff") == "True", seconds=60)
+    [found] = [each for each in world.status.conditions if each.type == "AgentsCutOff"]
+    assert found.reason == "NeverHeard"
+    assert "port 7443 of the gateways, DNS and each other" in found.message
+    await run(world, operator, lambda w: condition(w.status, "AgentsCutOff") != "True")
+
+
+async def test_no_policy_is_suspected_while_the_operator_itself_hears_no_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    monkeypatch.setattr(world.bus, "reports", lambda _: JobReports(session_healthy_since_seconds=None))
+    await run(world, operator, lambda w: w.clock.seconds >= 90, seconds=120)
+    assert condition(world.status, "AgentsCutOff") == ""
