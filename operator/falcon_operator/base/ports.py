@@ -85,6 +85,7 @@ class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exit_reason: str = ""  # "OOMKilled", "Error", "Completed"
     exit_message: str = ""  # the termination message
+    exited_before: str = ""  # how it ended last, where it was started again since or is about to be: "Error 1"
     ended_unix: float = 0.0  # when it ended last, or began again after an end, by the kubelet; 0: it never ended
 
 

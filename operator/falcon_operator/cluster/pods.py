@@ -241,8 +241,14 @@ def _container_view(container: _ContainerStatus, *, init: bool) -> ContainerView
         exit_code=ended.exit_code if ended else None,
         exit_reason=(ended.reason or "") if ended else "",
         exit_message=(ended.message or "")[-EXIT_MESSAGE_LENGTH:] if ended else "",
+        exited_before=_exited_before(container),
         ended_unix=_ended_unix(container, state),
     )
+
+
+def _exited_before(container: _ContainerStatus) -> str:
+    last = container.last_state.terminated if container.last_state is not None else None
+    return f"{_cut(last.reason) or 'exit'} {last.exit_code}" if last is not None else ""
 
 
 def _ended_unix(container: _ContainerStatus, state: _State) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import msgspec
@@ -15,6 +16,11 @@ Status = dict[str, Any]
 def at(second: int) -> str:
     """Return a time of the day on which all statuses were written."""
     return f"2026-05-04T10:{second // 60:02d}:{second % 60:02d}Z"
+
+
+def at_unix(second: int) -> float:
+    """Return the same time as unix seconds."""
+    return dt.datetime.fromisoformat(at(second)).timestamp()
 
 
 def waiting(name: str, reason: str = "PodInitializing", message: str = "") -> Status:

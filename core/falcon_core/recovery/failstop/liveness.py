@@ -116,12 +116,16 @@ def _witnesses(obs: Observation, silent: dict[int, MemberSeen], stopping: StopIn
 def _node_speaks(member: MemberSeen) -> bool:
     """Check whether the kubelet has reported the end of a silent agent's container, or may still do so.
 
-    A kubelet holds an agent that ends again and again back for up to five minutes: an agent that does not run explains
-    its own silence. A node that dies meanwhile is lost when it is NotReady.
+    A sidecar of the user's that is started again is such an end as well: a mesh's proxy takes the agent's connection
+    with it. A kubelet holds an agent that ends again and again back for up to five minutes: an agent that does not run
+    explains its own silence. A node that dies meanwhile is lost when it is NotReady.
     """
     ended = member.agent_ended_seconds
     return (
-        member.agent_ended or member.silent_seconds < KUBELET_SECONDS or (ended is not None and ended < ALIVE_SECONDS)
+        member.agent_ended
+        or member.end.begins_again
+        or member.silent_seconds < KUBELET_SECONDS
+        or (ended is not None and ended < ALIVE_SECONDS)
     )
 
 

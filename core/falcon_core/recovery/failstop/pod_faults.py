@@ -8,7 +8,7 @@ from __future__ import annotations
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery.failstop.late_starts import late_starts, limit_seconds
-from falcon_core.recovery.failstop.liveness import Liveness
+from falcon_core.recovery.failstop.liveness import Liveness, Lost
 from falcon_core.recovery.model.failure import Fault, StopIncident
 from falcon_core.recovery.model.observation import Look, MemberSeen, PodEnd, StartWait
 from falcon_core.recovery.model.policy import Policy
@@ -22,19 +22,7 @@ def member_faults(look: Look, live: Liveness, stop: StopIncident | None) -> list
 
     ``stop``: the open failure.
     """
-    faults = [
-        Fault(
-            severity=LOST_CONNECTION,
-            cause=Cause.NODE_LOST,
-            text="its agent's lease is lost",
-            replica=lost.replica,
-            pod_name=look.obs.members[lost.replica].pod_name,
-            node=look.obs.members[lost.replica].node,
-            witness=lost.witness,
-            node_not_ready=lost.node_not_ready,
-        )
-        for lost in live.lost
-    ]
+    faults = [_lost_fault(look, lost) for lost in live.lost]
     named = {fault.replica for fault in faults}
     for member in look.obs.members:
         # A lost node explains its pod; a replica that is done may end its pod as it likes.
@@ -47,6 +35,40 @@ def member_faults(look: Look, live: Liveness, stop: StopIncident | None) -> list
     late = late_starts(look, stop)
     faults += [_late_start(member, look) for member in late if member.replica not in named]
     return sorted(faults, key=lambda fault: fault.severity)
+
+
+def container_faults(look: Look, failure: Fault) -> list[Fault]:
+    """Return the ends of containers that explain why ranks lost their peers; else the failure itself.
+
+    Ranks that are restarted in place would lose them again: only a new pod brings the container back.
+    """
+    if not (failure.symptom or failure.consequence):
+        return [failure]
+    found = [
+        _fault(member, look.policy, f"{member.end.text}; then ranks lost their peers", counts=True, end=member.end)
+        for member in look.obs.members
+        if member.pod == "Present" and member.end.container and not member.end.begins_again and not member.done
+    ]
+    return found or [failure]
+
+
+def _lost_fault(look: Look, lost: Lost) -> Fault:
+    """Return the fault of a member whose agent is silent and whose peers have lost it."""
+    member = look.obs.members[lost.replica]
+    # The kubelet has reported it, so the node lives: another container that the pod's connections need has ended.
+    if member.end.container and not lost.node_not_ready:
+        text = f"{member.end.text}; since then its agent is not heard ({lost.witness})"
+        return _fault(member, look.policy, text, counts=True, end=member.end)
+    return Fault(
+        severity=LOST_CONNECTION,
+        cause=Cause.NODE_LOST,
+        text="its agent's lease is lost",
+        replica=lost.replica,
+        pod_name=member.pod_name,
+        node=member.node,
+        witness=lost.witness,
+        node_not_ready=lost.node_not_ready,
+    )
 
 
 def _pod_fault(member: MemberSeen, policy: Policy) -> Fault | None:
@@ -91,7 +113,10 @@ def _launcher_fault(look: Look, member: MemberSeen, *, bus_trouble: str) -> Faul
     ending_seconds = look.policy.pod_times.grace_seconds + OBSTINATE_SECONDS
     obstinate = member.alive is True and member.launcher.unacknowledged_seconds > ending_seconds
     if silent or obstinate:
-        return _fault(member, look.policy, "its launcher did not answer the order to stop", counts=False)
+        said = f" ({member.end.text})" if member.end.container else ""
+        return _fault(
+            member, look.policy, f"its launcher did not answer the order to stop{said}", counts=False, end=member.end
+        )
     return None
 
 

@@ -30,7 +30,7 @@ from falcon_core.recovery.failstop.faults import (
 )
 from falcon_core.recovery.failstop.liveness import assess_liveness
 from falcon_core.recovery.failstop.node_health import explained, leaving
-from falcon_core.recovery.failstop.pod_faults import member_faults
+from falcon_core.recovery.failstop.pod_faults import container_faults, member_faults
 from falcon_core.recovery.model.actions import Command, GiveUp, Recreate, Replace, Restart, restarts
 from falcon_core.recovery.model.events import StopClosed
 from falcon_core.recovery.model.failure import Attempt, Fault, Outage, Repeat, StepTaken, StopIncident
@@ -94,8 +94,9 @@ def _answered(state: RecoveryState, look: Look) -> Step:
     failure = failure or not_finite.due(state, look)
     if failure is None:
         return Step(state)
-    state, waits = _wait(state, look, failure)
-    return Step(state) if waits else _act(replace(state, awaiting=None), look, [failure])
+    failures = container_faults(look, failure)
+    state, waits = _wait(state, look, failures[0])
+    return Step(state) if waits else _act(replace(state, awaiting=None), look, failures)
 
 
 def _members_answered(state: RecoveryState, look: Look, faults: list[Fault]) -> Step:

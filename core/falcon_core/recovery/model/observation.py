@@ -32,7 +32,7 @@ Owner = Literal["Job", "Falcon", "Cluster", ""]
 
 
 class PodEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a pod, as the container that failed first reports it.
+    """The end of a pod, as the container that failed first reports it, or of a container while the pod goes on.
 
     ``owner``: whose doing it is. Job: a container of the user's failed, or the pod exceeded a limit that its own spec
     sets, and so no node is to blame. Cluster: Kubernetes took the pod away for reasons of its own, which no budget
@@ -44,6 +44,7 @@ class PodEnd(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""  # the container that failed first, unless it is the training container
     owner: Owner = ""
     error_class: str = ""  # class of the reason; empty where the table has no rule for it
+    begins_again: bool = False  # the pod goes on, and its kubelet starts the container again
 
 
 class StartWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,7 +356,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: str = ""
     pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
     done: bool = False  # all its ranks ended well by themselves: the end of its pod or its node is no failure
-    end: PodEnd = PodEnd()  # reason why the pod ended, or is being deleted
+    end: PodEnd = PodEnd()  # reason why the pod ended or is deleted; if "Present": what ended in it as trouble began
     started: bool = False  # its main containers have begun
     start: StartWait | None = None  # reason why it has not started on its node; None: it has started, or has no node
     pinned: bool = False  # an awaited pod that may only run on ``node``

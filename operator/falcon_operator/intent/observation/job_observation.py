@@ -34,7 +34,7 @@ from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.wire.launcher.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.launcher.printed import RankOutput
 from falcon_core.wire.reporting.messages import RankSignals, Summary
-from falcon_operator.base.ports import ContainerView, Received
+from falcon_operator.base.ports import ContainerView, PodView, Received
 from falcon_operator.intent.model.claim_limits import allowance
 from falcon_operator.intent.model.intent import claim_prefix
 from falcon_operator.intent.model.node_troubles import node_trouble, who_is_busy
@@ -43,12 +43,15 @@ from falcon_operator.intent.observation import rank_groups
 from falcon_operator.intent.observation.free_nodes import evicting_taint, open_nodes
 from falcon_operator.intent.observation.nan_numbers import numbers_seen
 from falcon_operator.intent.observation.notices import notice
-from falcon_operator.intent.observation.pod_ends import ended_badly, over, pod_end
+from falcon_operator.intent.observation.pod_ends import ended_badly, other_end, over, pod_end
 from falcon_operator.intent.observation.pod_starts import has_started, longest_start_seconds, start_wait, waiting_for
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from falcon_operator.manifests.validation import pool_problems
 
 _NO_END = PodEnd()
+# A container of the pod that ended so long before its agent fell silent, or a rank fails, may be why. Connections
+# through a proxy that is gone are given up within seconds, or after the time-outs of the program that uses them.
+OTHER_CONTAINER_SECONDS = 60.0
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 
 
@@ -172,9 +175,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node=node_name,
         pod=state,
         done=done,
-        end=pod_end(snap.job, pod, launch, snap.judge)
-        if pod is not None and state in ("Ended", "Deleting")
-        else _NO_END,
+        end=_end(snap, member, pod, state),
         started=pod is not None and has_started(snap, pod),
         # While the job runs every pod has started, but for one that is made again while the others train.
         start=start_wait(snap, pod, snap.judge) if pod is not None and (not running or launch is None) else None,
@@ -209,6 +210,21 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
             group=rank_groups.living_group(snap, membership) if running and member.replica == 0 else None,
         ),
     )
+
+
+def _end(snap: Snapshot, member: Member, pod: PodView | None, state: str) -> PodEnd:
+    """Return why the pod has ended or is deleted; of one that goes on, which container ended as trouble began."""
+    if pod is None or state == "Awaited":
+        return _NO_END
+    if state != "Present":
+        return pod_end(snap.job, pod, launch_status(snap, member.pod_uid), snap.judge)
+    gone_since = snap.reports.gone_since_seconds.get(member.pod_uid)
+    silent_seconds = 0.0 if gone_since is None else snap.monotonic - gone_since
+    received = snap.reports.summaries.get(member.pod_uid)
+    ahead = _clock_ahead_seconds(snap, received) if received is not None else 0.0
+    since = snap.now - ahead - silent_seconds - OTHER_CONTAINER_SECONDS
+    # A helper that has done its work ends with 0, and takes no rank along.
+    return other_end(snap.job, pod, snap.judge, since, failed=gone_since is None)
 
 
 def _has_ended(agent: ContainerView) -> bool:

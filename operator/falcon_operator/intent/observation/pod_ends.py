@@ -7,10 +7,14 @@ words are the reason, and their class in the table of errors says whether the po
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from typing import Any, Final
 
+import msgspec
+
 from falcon_core.errors.judge import LIKENESS, Judge
+from falcon_core.errors.last_words import LastWords
 from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import Cause
 from falcon_core.recovery import Owner, PodEnd
@@ -20,6 +24,8 @@ from falcon_operator.api.trainingjob import TrainingJob
 from falcon_operator.base.ports import ContainerView, PodView
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, INSTALL_CONTAINER
 from falcon_operator.manifests.pods import trainer_container
+
+replace = msgspec.structs.replace
 
 _KILLED: Final = 128 + 9  # exit code of a container whose first process got SIGKILL
 _TERMINATED: Final = 128 + 15
@@ -68,6 +74,33 @@ def pod_end(job: TrainingJob, pod: PodView, launch: LaunchStatus | None, judge: 
     if trainer is None or trainer.exit_code is None:
         return PodEnd(text=said, error_class=_name(kind))
     return _of_trainer(job, pod, trainer, launch, said, judge)
+
+
+def other_end(job: TrainingJob, pod: PodView, judge: Judge, since: float, *, failed: bool) -> PodEnd:
+    """Return which container of the user's, apart from the training container, ended while the pod goes on.
+
+    That is the first one since ``since`` (unix seconds by the node's clock); one that failed comes before one that
+    ended with 0, which is left out where ``failed``. An ordinary container is not started again, so that its pod has to
+    be made again.
+    """
+    name = trainer_container(job)
+    begun = max(since, pod.started_unix) if pod.started_unix else math.inf  # init containers end before that
+    ended = [
+        each
+        for each in pod.containers.values()
+        if each.name != name and each.name not in _FALCONS and each.ended_unix >= begun
+        if not (failed and each.exit_code == 0)
+    ]
+    first = min(ended, key=lambda each: (each.exit_code == 0, each.ended_unix), default=None)
+    if first is None:
+        return PodEnd()
+    if first.exit_code is not None and not first.init:
+        end = _of_container(first, None, judge)
+        return replace(end, text=f"container {first.name} of its pod ended: {_how(first)}{_quoted(first, judge)}")
+    how = first.exited_before or (_how(first) if first.exit_code is not None else "")
+    waits = f", {first.waiting_reason}: {_brief(first.waiting_message)}" if first.waiting_reason else ""
+    text = f"sidecar {first.name} of its pod ended ({how or 'exit'}), and its kubelet starts it again{waits}"
+    return PodEnd(text=text, cause=Cause.CONTAINER_FAILED, container=first.name, owner="Job", begins_again=True)
 
 
 def is_taken(pod: PodView) -> bool:
@@ -129,27 +162,39 @@ def _failed_first(job: TrainingJob, pod: PodView, trainer: ContainerView | None)
 
 def _of_container(failed: ContainerView, trainer: ContainerView | None, judge: Judge) -> PodEnd:
     ours = failed.name in _FALCONS
-    words = judge.last_words(failed.exit_message) if failed.exit_message else None
+    words = _words(failed, judge)
     # The kernel's kill is certain evidence; printed words may come from anything before it.
     error_class = "ContainerOutOfMemory" if failed.exit_reason == _OUT_OF_MEMORY else ""
     if not error_class and failed.exit_reason in _NOT_STARTED:
         error_class = _name(said_class(judge, f"{failed.exit_reason}: {failed.exit_message}"))
     if not error_class and words is not None:
         error_class = words.error_class
-    quoted = f": {words.text}" if words is not None and words.text else ""
     which = "Falcon's own container" if ours else "init container" if failed.init else "container"
     after = ""
     # Say what became of the training: its exit is what the owner sees first.
     if not failed.init and trainer is not None and trainer.exit_code is not None:
         after = f"; then the container that trains: {_how(trainer)}"
     return PodEnd(
-        text=f"{which} {failed.name} failed first: {_how(failed)}{quoted}{after}",
+        text=f"{which} {failed.name} failed first: {_how(failed)}{_quoted(failed, judge)}{after}",
         cause=Cause.POD_LOST if ours else Cause.CONTAINER_FAILED,
         container=failed.name,
         # A container that could not even be started may be its node's fault.
         owner="Falcon" if ours else "" if failed.exit_reason in _NOT_STARTED else "Job",
         error_class=error_class,
     )
+
+
+def _words(container: ContainerView, judge: Judge) -> LastWords | None:
+    return judge.last_words(container.exit_message) if container.exit_message else None
+
+
+def _quoted(container: ContainerView, judge: Judge) -> str:
+    words = _words(container, judge)
+    return f": {words.text}" if words is not None and words.text else ""
+
+
+def _brief(message: str) -> str:
+    return clip(clean(message), _MOST_CHARACTERS)
 
 
 def _of_trainer(
@@ -162,7 +207,7 @@ def _of_trainer(
         return PodEnd(text=how, cause=Cause.OUT_OF_MEMORY, owner="Job", error_class="ContainerOutOfMemory")
     kind = None
     if trainer.exit_reason in _NOT_STARTED:
-        message = clip(clean(trainer.exit_message), _MOST_CHARACTERS)
+        message = _brief(trainer.exit_message)
         kind = said_class(judge, f"{trainer.exit_reason}: {message}")
         how = f"{how}: {message}" if message else how
     parts = (how, _from_outside(job, pod, trainer), said)

@@ -13,8 +13,8 @@ from falcon_core.recovery.model.observation import PodEnd
 from falcon_operator.api.common import ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec
 from falcon_operator.base.ports import PodView
-from falcon_operator.intent.observation.pod_ends import ended_badly, pod_end
-from tests.unit.operator.kubelet import disrupted, ended, pod, running, waiting
+from falcon_operator.intent.observation.pod_ends import ended_badly, other_end, pod_end
+from tests.unit.operator.kubelet import Status, at_unix, disrupted, ended, pod, running, waiting
 
 INSTALLED = ended("falcon-install", 0, 2)
 KILLED_AGENT = ended("falcon-agent", 137, 40)
@@ -221,3 +221,61 @@ def test_a_probe_that_may_have_ended_the_container_is_named(code: int, probe: st
     view = pod([ended("trainer", code, 50)], [INSTALLED, KILLED_AGENT])
     assert f"its {probe} may have failed" in end(view, job({probe: {"exec": {"command": ["true"]}}})).text
     assert "Probe" not in end(view).text
+
+
+def restarted(name: str, code: int, reason: str, second: int = 30, back_off: str = "") -> Status:
+    """Return a native sidecar that ended, and runs again or waits."""
+    state = {"waiting": {"reason": back_off}} if back_off else {"running": {"startedAt": f"2026-05-04T10:00:{second}Z"}}
+    last = ended(name, code, second, reason)["state"]
+    return {"name": name, "ready": False, "restartCount": 1, "state": state, "lastState": last}
+
+
+OTHERS = {
+    "a proxy fails": (
+        pod([running("trainer"), ended("proxy", 1, 30, message="bind: address already in use")], phase="Running"),
+        ("proxy", "AddressInUse", False, "container proxy of its pod ended: Error 1: bind: address already in use"),
+    ),
+    "a proxy exceeds its memory": (
+        pod([running("trainer"), ended("proxy", 137, 30, "OOMKilled")], phase="Running"),
+        ("proxy", "ContainerOutOfMemory", False, "container proxy of its pod ended: OOMKilled 137"),
+    ),
+    "the failure counts before a helper's end": (
+        pod([running("trainer"), ended("helper", 0, 29), ended("proxy", 2, 30)], phase="Running"),
+        ("proxy", "", False, "Error 2"),
+    ),
+    "a sidecar that an admission webhook has injected runs again": (
+        pod([running("trainer")], [restarted("injected", 137, "OOMKilled")], phase="Running"),
+        ("injected", "", True, "sidecar injected of its pod ended (OOMKilled 137), and its kubelet starts it again"),
+    ),
+    "a sidecar waits": (
+        pod([running("trainer")], [restarted("logs", 1, "Error", back_off="ImagePullBackOff")], phase="Running"),
+        ("logs", "", True, "ended (Error 1), and its kubelet starts it again, ImagePullBackOff"),
+    ),
+    "init containers end before the others begin": (
+        pod([running("trainer", 50)], [INSTALLED, ended("fetch", 0, 49)], phase="Running"),
+        ("", "", False, ""),
+    ),
+    "an agent that begins again is Falcon's": (
+        pod([running("trainer")], [restarted("falcon-agent", 1, "Error")], phase="Running"),
+        ("", "", False, ""),
+    ),
+    "the container that trains is no other": (pod([ended("trainer", 1, 30)], phase="Running"), ("", "", False, "")),
+    "it ended long before": (pod([running("trainer"), ended("proxy", 1, 4)], phase="Running"), ("", "", False, "")),
+}
+
+
+@pytest.mark.parametrize(("view", "expected"), OTHERS.values(), ids=OTHERS)
+def test_a_container_that_ends_while_the_pod_goes_on_is_named(
+    view: PodView, expected: tuple[str, str, bool, str]
+) -> None:
+    container, error_class, begins_again, text = expected
+    found = other_end(job(), view, shipped_judge(), at_unix(5), failed=False)
+    assert (found.container, found.error_class, found.begins_again) == (container, error_class, begins_again)
+    assert text in found.text
+    assert found.owner == ("Job" if container else "")
+
+
+def test_a_helper_that_has_done_its_work_is_left_out_where_only_failures_count() -> None:
+    view = pod([running("trainer"), ended("proxy", 0, 30)], phase="Running")
+    assert other_end(job(), view, shipped_judge(), at_unix(5), failed=False).container == "proxy"
+    assert other_end(job(), view, shipped_judge(), at_unix(5), failed=True) == PodEnd()
