@@ -32,6 +32,26 @@ PROXY = {
     "securityContext": RESTRICTED,
 }
 POLICY = "owned-pods.example.com"
+LABELLED = [
+    ("has(object.metadata.labels) && 'team' in object.metadata.labels", "a pod needs the label team"),
+]
+# What hardened clusters demand besides: of all containers, and of the pod.
+_INIT = "(!has(object.spec.initContainers) || object.spec.initContainers.all(c, {0}))"
+_ALL = "object.spec.containers.all(c, {0}) && " + _INIT
+_READ_ONLY = "has(c.securityContext.readOnlyRootFilesystem) && c.securityContext.readOnlyRootFilesystem"
+ROOT = "a root file system has to be read-only"
+HARDENED = [
+    (_ALL.format(_READ_ONLY), ROOT),
+    (_ALL.format("c.securityContext.seccompProfile.type != 'Unconfined'"), "a container needs a seccomp profile"),
+    ("!has(object.spec.volumes) || object.spec.volumes.all(v, !has(v.hostPath))", "no paths of the host"),
+    (
+        "has(object.spec.automountServiceAccountToken) && !object.spec.automountServiceAccountToken",
+        "no token of the service account",
+    ),
+    ("has(object.spec.hostUsers) && !object.spec.hostUsers", "a pod needs a user namespace of its own"),
+    ("object.spec.preemptionPolicy == 'Never'", "no pod of this namespace takes the place of others"),
+]
+PROFILE = {"type": "Localhost", "localhostProfile": "training.json"}
 
 
 @pytest.fixture
@@ -49,7 +69,7 @@ def strict(api: ApiServer, installation: Installation) -> Iterator[Installation]
     for kind, name, spec in (("ResourceQuota", "team", {"hard": quota}), ("LimitRange", "rules", {"limits": limits})):
         meta = {"name": name, "namespace": space}
         installation.apply({"apiVersion": "v1", "kind": kind, "metadata": meta, "spec": spec})
-    for manifest in _label_policy(space):
+    for manifest in _policy(space, *LABELLED):
         installation.apply(manifest)
     with controllers(api, "resourcequota-controller"):
         for words in (
@@ -64,11 +84,10 @@ def strict(api: ApiServer, installation: Installation) -> Iterator[Installation]
     api.run("kubectl", "delete", kinds, POLICY, "--wait=false")
 
 
-def _label_policy(namespace: str) -> list[dict[str, Any]]:
-    """Return an admission policy that demands a label of each pod of a namespace."""
+def _policy(namespace: str, *checks: tuple[str, str]) -> list[dict[str, Any]]:
+    """Return an admission policy about the pods of a namespace: expressions, and what is said where one is false."""
     rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
     only = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    check = {"expression": "has(object.metadata.labels) && 'team' in object.metadata.labels"}
     common = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": POLICY}}
     return [
         {
@@ -76,7 +95,7 @@ def _label_policy(namespace: str) -> list[dict[str, Any]]:
             "kind": "ValidatingAdmissionPolicy",
             "spec": {
                 "matchConstraints": {"resourceRules": rules, "namespaceSelector": only},
-                "validations": [{**check, "message": "a pod needs the label team"}],
+                "validations": [{"expression": expression, "message": message} for expression, message in checks],
             },
         },
         {
@@ -141,6 +160,67 @@ async def test_a_job_keeps_all_rules_of_its_namespace(strict: Installation, play
         lambda job: job["status"]["state"] == "Running" and job["status"]["counters"].get("restarts"), seconds=60
     )
     assert len({pod["metadata"]["name"] for pod in strict.get("pods")} - first) == 1
+
+
+async def test_a_job_keeps_the_rules_of_a_hardened_namespace(strict: Installation, played: Played) -> None:
+    """User namespaces, read-only roots, own seccomp profiles, shared processes, no token, a class that never preempts.
+
+    Falcon's containers keep what is demanded of every container, and leave the pod's own settings as they are.
+    """
+    meta = {"name": f"patient-{strict.namespace}"}
+    patient = {"metadata": meta, "value": 10, "preemptionPolicy": "Never"}
+    strict.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **patient})
+    for manifest in _policy(strict.namespace, *LABELLED, *HARDENED):
+        strict.apply(manifest)
+    until(lambda: ROOT in _refusal(strict.api, strict.namespace, ROOT))
+    job = _job(strict.namespace)
+    pod = job["spec"]["template"]["spec"]
+    pod |= {
+        "hostUsers": False,
+        "shareProcessNamespace": True,
+        "automountServiceAccountToken": False,
+        "priorityClassName": meta["name"],
+        "securityContext": {"seccompProfile": PROFILE},
+    }
+    for container in (*pod["containers"], *pod["initContainers"]):
+        container["securityContext"] = {**RESTRICTED, "readOnlyRootFilesystem": True, "seccompProfile": PROFILE}
+    strict.apply(job)
+    await played.until(lambda job: job.get("status", {}).get("state") == "Running")
+    for made in strict.get("pods"):
+        spec = made["spec"]
+        assert (spec["hostUsers"], spec["shareProcessNamespace"], spec["preemptionPolicy"]) == (False, True, "Never")
+        profiles = {each["name"]: each["securityContext"]["seccompProfile"]["type"] for each in spec["initContainers"]}
+        assert profiles == {
+            "falcon-install": "RuntimeDefault",
+            "falcon-agent": "RuntimeDefault",
+            "mesh-proxy": "Localhost",
+        }
+
+
+@pytest.mark.parametrize(("scope", "counts"), [("NotTerminating", True), ("Terminating", False)])
+async def test_a_quota_with_a_scope_is_met_where_it_is_about_the_jobs_pods(
+    api: ApiServer, installation: Installation, scope: str, counts: bool
+) -> None:
+    """Without a limit for the agent's CPU, the first quota would refuse the pod. No training pod has a deadline."""
+    meta = {"name": "scoped", "namespace": installation.namespace}
+    quota = {"hard": {"limits.cpu": "32"}, "scopes": [scope]}
+    installation.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": quota})
+    job = _job(installation.namespace, replicas=1)
+    trainer = job["spec"]["template"]["spec"]["containers"][0]
+    trainer["resources"] = {
+        "limits": LIMITED,
+        "requests": {**LIMITED, "cpu": "1"},
+    }  # in a Guaranteed pod all have limits
+    add_node(installation, "w1", {})
+    with controllers(api, "resourcequota-controller"):
+        until(lambda: installation.get("resourcequotas")[0].get("status", {}).get("hard"))
+        async with connected(api.kubeconfig, installation.namespace) as (kube, http):
+            played = Played(installation.namespace, kube, http, "gpt2", schedules=True)
+            installation.apply(job)
+            await played.until(lambda job: job.get("status", {}).get("state") == "Running")
+    [pod] = installation.get("pods")
+    agent = next(each for each in pod["spec"]["initContainers"] if each["name"] == "falcon-agent")
+    assert ("cpu" in agent["resources"]["limits"]) is counts
 
 
 async def test_a_job_that_cannot_keep_a_rule_says_which_and_what_to_set(strict: Installation, played: Played) -> None:
