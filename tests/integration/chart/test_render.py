@@ -310,6 +310,7 @@ def test_watched_namespaces_narrow_the_rights() -> None:
     [
         ("secretPolicy", "secrets"),
         ("objectPolicy", "objects"),
+        ("objectPolicy", "pods"),
         ("nodePolicy", "nodes"),
         ("tolerationPolicy", "tolerations"),
     ],

@@ -240,6 +240,35 @@ def test_it_changes_and_deletes_only_what_belongs_to_a_job_or_a_pool(cluster: Ap
     assert refusal(cluster, kind, verb, dict(owner)) == ""
 
 
+def test_it_creates_pods_of_jobs_and_of_its_pools_alone(cluster: ApiServer) -> None:
+    says = "may create only pods of a TrainingJob"
+    job, pool = ({"kind": kind, "name": "gpt2"} for kind in ("TrainingJob", "WarmPool"))
+
+    def create(namespace: str, owner: dict[str, object] | None, **labels: str) -> str:
+        """Return why the operator may not create a pod; "" if it may."""
+        references = [{"apiVersion": "falcon.dev/v1alpha1", "uid": "u", "controller": True, **owner}] if owner else []
+        metadata = {"name": "made", "namespace": namespace, "labels": labels, "ownerReferences": references}
+        made = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, **SPECS["Pod"]})
+        done = cluster.run("kubectl", "create", "-f", "-", "--dry-run=server", "--as", OPERATOR, stdin=made)
+        return done.stderr if done.returncode else ""
+
+    until(lambda: says in create("team", None))  # the policy takes effect a moment after its installation
+    named = {"falcon.dev/job": "gpt2"}
+    assert create("team", dict(job), **named) == ""
+    assert create(NAMESPACE, dict(pool)) == ""
+    for refused in (
+        create("team", dict(job)),
+        create("team", {**job, "name": "another"}, **named),
+        create("team", {**job, "controller": False}, **named),
+        create("team", {**job, "apiVersion": "example.com/v1"}, **named),
+        create("team", dict(pool), **named),
+        create(NAMESPACE, None, **named),
+    ):
+        assert says in refused
+    made = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "made"}, **SPECS["Pod"]})
+    cluster.ok("kubectl", "-n", "team", "create", "-f", "-", "--dry-run=server", stdin=made)  # others as before
+
+
 @pytest.mark.parametrize(
     ("namespace", "component", "allowed"),
     [(NAMESPACE, "etcd", True), (NAMESPACE, "gateway", False), ("team", "etcd", False)],
