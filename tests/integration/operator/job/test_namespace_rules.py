@@ -197,6 +197,23 @@ async def test_a_job_keeps_the_rules_of_a_hardened_namespace(strict: Installatio
         }
 
 
+async def test_a_pod_with_resources_of_its_own_keeps_a_minimum_for_each_container(
+    strict: Installation, played: Played
+) -> None:
+    """Falcon's containers share what such a pod has; the namespace's minimum is then the API server's to give them."""
+    change = json.dumps({"spec": {"limits": [{"type": "Container", "min": {"cpu": "50m", "memory": "128Mi"}}]}})
+    strict.api.ok("kubectl", "-n", strict.namespace, "patch", "limitrange", "rules", "--type=merge", "-p", change)
+    whole = {"cpu": "5", "memory": "4Gi"}
+    job = _job(strict.namespace)
+    job["spec"]["template"]["spec"]["resources"] = {"limits": whole, "requests": whole}
+    strict.apply(job)
+    await played.until(lambda job: job.get("status", {}).get("state") == "Running")
+    for pod in strict.get("pods"):
+        assert pod["spec"]["resources"]["requests"] == whole
+        requests = {each["name"]: each["resources"]["requests"]["cpu"] for each in pod["spec"]["initContainers"]}
+        assert (requests["falcon-install"], requests["falcon-agent"]) == ("50m", "50m")
+
+
 @pytest.mark.parametrize(("scope", "counts"), [("NotTerminating", True), ("Terminating", False)])
 async def test_a_quota_with_a_scope_is_met_where_it_is_about_the_jobs_pods(
     api: ApiServer, installation: Installation, scope: str, counts: bool
