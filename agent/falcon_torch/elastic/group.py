@@ -22,7 +22,6 @@ group, and begins in the step in which the others are.
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 from typing import Any, Iterator, List, Tuple
@@ -33,17 +32,25 @@ from falcon_torch.elastic import data_parallel
 from falcon_torch.elastic.attendance import Attendance, NewGroup, RefusedError
 from falcon_torch.elastic.dealing import NO_STEP, Progress, Resumption, begin, even, resume
 from falcon_torch.elastic.gradients import Gradients, check_exchangeable
-from falcon_torch.elastic.member_state import collect, load
+from falcon_torch.elastic.member_state import collect, load, send
 from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup, take
 from falcon_torch.elastic.roster import ENDED, STATE_LOST
-from falcon_torch.store.state import raw
 
 MEETING_KEY = "falcon-elastic-meeting"  # in the store at MASTER_ADDR: the port of the meeting
 STATE_LOST_EXIT = 76  # exit code of a newcomer that no process can give the state
 ENDED_EXIT = 77  # exit code of a newcomer to a training that is over: the failure that it replaces is not mended
-PIECE_BYTES = 32 << 20  # of a state that is broadcast
 MOST_ATTEMPTS = 8  # new groups one after the other in which not one call succeeds
 _log = logging.getLogger("falcon_torch")
+
+
+def end_refused(error: RefusedError) -> None:
+    """End a newcomer for which nothing is left to do. Raises SystemExit with its exit code."""
+    if error.why == ENDED:
+        _log.warning("the training is over: nothing is left to do for this process")
+        raise SystemExit(ENDED_EXIT) from None
+    if error.why == STATE_LOST:
+        _log.error("no process is left that has the training's state")
+        raise SystemExit(STATE_LOST_EXIT) from None
 
 
 class Group:
@@ -178,12 +185,7 @@ class Group:
         try:
             self._meet(None)
         except RefusedError as error:
-            if error.why == ENDED:
-                _log.warning("the training is over: nothing is left to do for this process")
-                raise SystemExit(ENDED_EXIT) from None
-            if error.why == STATE_LOST:
-                _log.error("no process is left that has the training's state")
-                raise SystemExit(STATE_LOST_EXIT) from None
+            end_refused(error)
             raise
 
     def _begin_fixed(self, group: FixedProcessGroup) -> None:
@@ -252,23 +254,9 @@ class Group:
         return values
 
     def _take_state(self, plan: Resumption, new: NewGroup) -> None:
-        """Give the newcomers the state of a member, or get it. It goes in pieces: not all members have its memory."""
-        is_source, is_newcomer = new.position == plan.source, new.position in plan.newcomers
-        content = io.BytesIO()
-        if is_source:
-            torch.save(collect(self._parts), content)
-        size = torch.tensor([content.tell()])
-        self._group.broadcast(size, plan.source)
-        content.seek(0)
-        for first in range(0, int(size.item()), PIECE_BYTES):
-            # A tensor of its own for each call: one that is given up may still write into it.
-            piece = torch.zeros(min(PIECE_BYTES, int(size.item()) - first), dtype=torch.uint8)
-            if is_source:
-                content.readinto(raw(piece))
-            self._group.broadcast(piece, plan.source)
-            if is_newcomer:
-                content.write(raw(piece))
-        if is_newcomer:
-            content.seek(0)
-            # Any process that reaches the meeting can be the source: it must not get its code to run here.
-            load(self._parts, torch.load(content, weights_only=True))
+        """Give the newcomers the state of a member, or get it."""
+        takes = new.position in plan.newcomers
+        state = collect(self._parts) if new.position == plan.source else None
+        state = send(self._group, plan.source, new.position, state, takes=takes)
+        if takes:
+            load(self._parts, state)

@@ -7,8 +7,10 @@ tensor, so the caller makes another one for the next attempt.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from datetime import timedelta
 from typing import Any, Callable, List
 
@@ -21,6 +23,7 @@ RECONFIGURE_SECONDS = 30.0  # that the members of a new group take to connect; o
 TIMEOUT_SECONDS = 1800.0  # of a collective call
 UUIDS = 1 << 20  # numbers of groups that are free for others
 ALONE_UUIDS = 1 << 40  # of groups of one process
+BROKEN_KEY = "falcon-elastic-broken"  # in the store, with a group's number: a member has seen it break
 ALONE_KEY = "falcon-elastic-alone"  # in the store: how many such groups there have been
 
 
@@ -61,6 +64,14 @@ class FixedProcessGroup:
         if self.size > 1:
             dist.broadcast(values, source)
 
+    def gather(self, output: torch.Tensor, values: torch.Tensor) -> None:
+        """Fill ``output`` [size * n] with the values [n] of all members."""
+        dist.all_gather_into_tensor(output, values)
+
+    def reduce(self, output: torch.Tensor, values: torch.Tensor) -> None:
+        """Fill ``output`` [n] with this member's part of the sum of all values [size * n]."""
+        dist.reduce_scatter_tensor(output, values)
+
 
 class ProcessGroup:
     """The default group of this process, without members until the first ``change``."""
@@ -93,10 +104,33 @@ class ProcessGroup:
         self._group: Any = dist.group.WORLD
         self._wake = threading.Event()
         self._is_over: Callable[[], bool] = lambda: False
+        self._look_seconds: float | None = None
+        self._began = 0.0  # the present call [monotonic seconds]
 
-    def listen(self, is_over: Callable[[], bool]) -> None:
-        """Give calls up once ``is_over()``; ``wake`` says that it may have changed."""
-        self._is_over = is_over
+    @property
+    def size(self) -> int:
+        """Return the number of members."""
+        return int(dist.get_world_size())
+
+    def listen(self, is_over: Callable[[], bool], look_seconds: float | None = None) -> None:
+        """Give calls up once ``is_over()``; ``wake`` says that it may have changed, or it is asked after some time."""
+        self._is_over, self._look_seconds = is_over, look_seconds
+
+    def waited_seconds(self) -> float:
+        """Return how long the present call has lasted."""
+        return time.monotonic() - self._began
+
+    def announce_break(self, number: int) -> None:
+        """Let members that see no error know that a group of this number is broken."""
+        with contextlib.suppress(RuntimeError):  # the store is lost: so is the job
+            self.store.set(f"{BROKEN_KEY}-{number}", "")
+
+    def is_announced(self, number: int) -> bool:
+        """Check whether a member has announced that the group of this number is broken."""
+        try:
+            return bool(self.store.check([f"{BROKEN_KEY}-{number}"]))
+        except RuntimeError:
+            return True
 
     def wake(self) -> None:
         """Let a call that waits look again."""
@@ -131,8 +165,27 @@ class ProcessGroup:
         """Replace the values by those of a member. Raises BrokenError."""
         self._run(dist.broadcast, values, source)
 
+    def gather(self, output: torch.Tensor, values: torch.Tensor) -> None:
+        """Fill ``output`` [size * n] with the values [n] of all members. Raises BrokenError."""
+        self._run(dist.all_gather_into_tensor, output, values)
+
+    def reduce(self, output: torch.Tensor, values: torch.Tensor) -> None:
+        """Fill ``output`` [n] with this member's part of the sum of all values [size * n]. Raises BrokenError."""
+        # Gloo's own reduce-scatter cannot be watched: its work has no future. This one sends as much.
+        parts = torch.empty_like(values)
+        self._run(dist.all_to_all_single, parts, values)
+        torch.sum(parts.view(self.size, -1), 0, out=output)
+
+    def shift(self, output: torch.Tensor, values: torch.Tensor) -> None:
+        """Give the values to the next member, and fill ``output`` with its predecessor's. Raises BrokenError."""
+        size, index = self.size, int(dist.get_rank())
+        given, got = [0] * size, [0] * size
+        given[(index + 1) % size], got[(index - 1) % size] = values.numel(), output.numel()
+        self._run(dist.all_to_all_single, output, values, got, given)
+
     def _run(self, call: Any, *arguments: Any) -> None:
         self._wake.clear()
+        self._began = time.monotonic()
         try:
             work = call(*arguments, async_op=True)
             # The future wakes this thread when the call ends, the meeting when it never will. What PyTorch says of
@@ -147,7 +200,7 @@ class ProcessGroup:
             while not ended.is_set():
                 if self._is_over():
                     raise BrokenError("the group is to be renewed")
-                self._wake.wait()
+                self._wake.wait(self._look_seconds)
                 self._wake.clear()
             work.wait()
         except RuntimeError as error:
