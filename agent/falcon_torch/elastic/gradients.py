@@ -13,7 +13,12 @@ SEGMENT_BYTES = 32 << 20
 
 
 def check_exchangeable(model: torch.nn.Module) -> None:
-    """Raise ValueError for a model that has tensors on another device than the CPU, or sparse gradients."""
+    """Raise ValueError for a model on another device than the CPU, or with sharded parameters or sparse gradients."""
+    for name, parameter in model.named_parameters():
+        # ``DTensor`` itself is not in every PyTorch, and takes seconds to import.
+        if any(each.__name__ == "DTensor" for each in type(parameter).__mro__):
+            remedy = "pass a function that builds it to falcon_torch.elastic.sharding.ShardedGroup"
+            raise ValueError(f"the model's parameter {name} is sharded (fully_shard): {remedy}")
     if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers())):
         raise ValueError("groups that change in living processes exchange gradients on CPUs only")
     for name, module in model.named_modules():
