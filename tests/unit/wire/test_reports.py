@@ -29,6 +29,7 @@ from falcon_core.wire.reporting.messages import (
 from falcon_core.wire.reporting.microbatches import MAX_HINDRANCE, MicroShare
 from falcon_core.wire.reporting.reports import decode_summary, encode_summary
 from falcon_core.wire.reporting.samples import StackPlace, StackSamples
+from falcon_core.wire.reporting.stretches import FirstStretch
 from falcon_core.wire.saves.directory import DirectoryReport, LaunchDirectory, report_of
 
 HELD = LaunchStandby(ready=1, wanted=2, why="too little memory is free")
@@ -97,6 +98,14 @@ def test_a_healthy_rank_costs_at_most_64_bytes_with_its_process() -> None:
 def test_the_share_of_the_longest_stretch_arrives_to_a_permille() -> None:
     arrived = sent(pod([rank(0, longest_share=0.0314), rank(1), rank(2, longest_share=1.0)], []))
     assert [each.longest_share for each in arrived.ranks] == [0.031, None, 1.0]
+
+
+def test_stretches_of_new_and_slow_ranks_arrive() -> None:
+    new = rank(0, longest_share=0.5, first_stretch=FirstStretch(place=3, share=0.0314, call=4.25))
+    slow = rank(1, longest_growth=1.5, healthy_cpu_fraction=0.93)
+    arrived = sent(pod([new, slow], [])).ranks
+    assert (arrived[0].first_stretch, arrived[0].longest_growth) == (new.first_stretch, None)
+    assert (arrived[1].first_stretch, arrived[1].longest_growth, arrived[1].healthy_cpu_fraction) == (None, 1.5, 0.93)
 
 
 def test_the_last_words_of_a_process_pass_and_are_bounded() -> None:
@@ -223,7 +232,7 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
         [],
         "new",
     ]
-    newer[6] = [[*newer[6][0], -1, "new"]]
+    newer[6] = [[*newer[6][0], -1, None, -1, -1, "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
 

@@ -21,6 +21,7 @@ from falcon_core.wire.reporting.anomalies import Anomaly, OutputMetric
 from falcon_core.wire.reporting.groups import GroupReport
 from falcon_core.wire.reporting.microbatches import MicroShare
 from falcon_core.wire.reporting.samples import StackSamples
+from falcon_core.wire.reporting.stretches import FirstStretch
 from falcon_core.wire.reporting.verification import RankResults
 from falcon_core.wire.saves.checkpoint import Held, Loaded
 from falcon_core.wire.saves.directory import DirectoryReport
@@ -181,9 +182,12 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     healthy_noise: float | None = None  # standard deviation of the healthy iteration time's logarithm
     healthy_compute_ns: Int64 | None = None
     longest_share: float | None = None  # of the healthy computation: in the longest stretch between two calls
+    first_stretch: FirstStretch | None = None  # likewise
+    longest_growth: float | None = None  # while slow: of that longest stretch, now ÷ when healthy
     onset: Onset | None = None
     hang_deadline_ns: Int64 | None = None  # learned: no call for this long is a hang
     cpu_fraction: float | None = None  # CPU seconds a second over the last counter window
+    healthy_cpu_fraction: float | None = None  # while slow: the same before; None where a device may compute
     run_delay_fraction: float | None = None  # seconds a second, summed over threads, spent runnable without a core
     healthy_run_delay_fraction: float | None = None  # the same while the rank was healthy
     collecting_fraction: float | None = None  # seconds a second that Python's garbage collector took; in the detail

@@ -58,6 +58,7 @@ from falcon_core.wire.reporting.messages import (
 )
 from falcon_core.wire.reporting.microbatches import MAX_HINDRANCE, MAX_MICRO_NS, MicroShare, PerRank, Share
 from falcon_core.wire.reporting.samples import StackSamples
+from falcon_core.wire.reporting.stretches import FirstStretch
 from falcon_core.wire.reporting.verification import RankResults
 from falcon_core.wire.saves.checkpoint import MAX_HELD, Held, Loaded
 from falcon_core.wire.saves.directory import DirectoryReport
@@ -71,6 +72,7 @@ _WORK: Final[tuple[Work, ...]] = ("Fixed", "InBytes", "Hidden")
 _SIGHTS: Final[tuple[Sight, ...]] = get_args(Sight)
 _US: Final = 1_000
 _MS: Final = 1_000_000
+_MILLION: Final = 1_000_000
 _UNTIMED: Final = -2  # µs of a micro-batch, where neither the script nor its calls time it
 
 
@@ -118,9 +120,12 @@ class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _NewRank(_Rank, array_like=True, frozen=True, gc=False):
-    """A rank that has known its healthy level for a short time: others do not take bytes for it."""
+    """A rank that has known its healthy level for a short time, or is slow: others do not take bytes for it."""
 
     longest_permille: Known = -1
+    first_stretch: tuple[Count, Count, Count] | None = None  # FirstStretch's fields, shares in millionths
+    longest_growth_permille: Known = -1
+    healthy_cpu_permille: Known = -1
 
 
 class _Throttle(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -314,9 +319,16 @@ def _brief(rank: RankSignals, unix_ns: int, with_detail: bool, stacks: Mapping[t
         detail=_detail(rank, stacks.get(tuple(rank.stack), -1)) if with_detail else None,
         size_class=-1 if rank.size_class is None else rank.size_class,
     )
-    if rank.longest_share is None:
-        return cast(_NewRank, brief)  # an array without its last field, which has a default
-    return _NewRank(**msgspec.structs.asdict(brief), longest_permille=permille(rank.longest_share))
+    if rank.longest_share is None and rank.longest_growth is None and rank.healthy_cpu_fraction is None:
+        return cast(_NewRank, brief)  # an array without its last fields, which have defaults
+    first = rank.first_stretch
+    return _NewRank(
+        **msgspec.structs.asdict(brief),
+        longest_permille=permille(rank.longest_share),
+        first_stretch=None if first is None else _sent_stretch(first),
+        longest_growth_permille=permille(rank.longest_growth),
+        healthy_cpu_permille=permille(rank.healthy_cpu_fraction),
+    )
 
 
 def _detail(rank: RankSignals, stack: int) -> _Detail:
@@ -379,9 +391,12 @@ def _signals(
         healthy_noise=fraction(sent.healthy_noise_permille),
         healthy_compute_ns=of_units(sent.healthy_compute_us, _US),
         longest_share=fraction(sent.longest_permille),
+        first_stretch=None if sent.first_stretch is None else _first_stretch(*sent.first_stretch),
+        longest_growth=fraction(sent.longest_growth_permille),
         onset=None if sent.onset is None else _onset(*sent.onset),
         hang_deadline_ns=of_units(sent.hang_deadline_tenths, 100 * _MS),
         cpu_fraction=fraction(sent.cpu_permille),
+        healthy_cpu_fraction=fraction(sent.healthy_cpu_permille),
         run_delay_fraction=fraction(sent.run_delay_permille),
         healthy_run_delay_fraction=fraction(sent.healthy_run_delay_permille),
         lost_records=detail.lost_records,
@@ -404,6 +419,14 @@ def _signals(
         sight=_SIGHTS[troubles.sight] if troubles.sight < len(_SIGHTS) else "Full",
         micro=micro,
     )
+
+
+def _sent_stretch(first: FirstStretch) -> tuple[int, int, int]:
+    return first.place, round(_MILLION * first.share), round(_MILLION * first.call)
+
+
+def _first_stretch(place: int, share: int, call: int) -> FirstStretch:
+    return FirstStretch(place=place, share=share / _MILLION, call=call / _MILLION)
 
 
 def _onset(iteration: int, unix_ns: int, reported_iteration: int, before_ns: int, after_ns: int) -> Onset:
