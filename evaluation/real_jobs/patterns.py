@@ -147,7 +147,7 @@ _SLOW_ROUNDS: Final = tuple(
     for factor in (1.3, 1.5)
 )
 
-_OVERLAPPED: Final[tuple[Kind, ...]] = ("overlapped DDP", "overlapped FSDP")
+_OVERLAPPED: Final[tuple[Kind, ...]] = ("overlapped DDP", "overlapped FSDP", "shallow FSDP")
 
 _HEALTHY_OVERLAPPED: Final = tuple(
     Pattern(
@@ -169,6 +169,19 @@ _SLOW_OVERLAPPED: Final = tuple(
     for calls, suffix in _CALLS
     for onset, when in ((does.ONSET, ""), (0, " from the first iteration"))
     for factor in (1.3, 1.5, 2.0)
+)
+
+_LIGHTER: Final = tuple(
+    Pattern(
+        name=f"straggler {factor} × while all work becomes lighter{suffix}",
+        kind="much communication",
+        calls=calls,
+        iterations=700,
+        effects=(does.everybody(does.ONSET, 0.9),),
+        faults=(does.straggler(factor),),
+    )
+    for calls, suffix in _CALLS
+    for factor in (1.5, 2.0)
 )
 
 _FAULTS: Final = (
@@ -269,6 +282,7 @@ PATTERNS: Final = {
         *_HEALTHY_ROUNDS,
         *_HEALTHY_OVERLAPPED,
         *_SLOW_OVERLAPPED,
+        *_LIGHTER,
         *_RHYTHMS,
         *_STRAGGLERS,
         *_PULSES,

@@ -36,6 +36,8 @@ Kind = Literal[
     "rounds of 80 steps",
     "overlapped DDP",
     "overlapped FSDP",
+    "shallow FSDP",
+    "much communication",
 ]
 
 
@@ -154,8 +156,10 @@ def job_of(kind: Kind, world: int, calls: Calls, level: Level) -> Job:
             tensor = 4 if small else 8
             fields = {"parallelism": Degrees(tensor=tensor, data=world // tensor), "microbatches": 1}
             fields |= {"forward_seconds": 0.12, "backward_seconds": 0.24}
-        case "overlapped DDP" | "overlapped FSDP":  # played by ``worlds.overlapped``
+        case "overlapped DDP" | "overlapped FSDP" | "shallow FSDP":  # played by ``worlds.overlapped``
             fields = flat
+        case "much communication":  # all of it while no rank computes
+            fields = {**flat, "buckets": 6, "reduce_seconds": 0.75}
     return Job(
         name=kind,
         procs_per_node=PROCESSES[world],

@@ -150,5 +150,5 @@ def _sharded(iteration: _Iteration, layers: int) -> None:
         iteration.wait(there)
 
 
-LAYERS: Final = {"overlapped DDP": 0, "overlapped FSDP": 24}
+LAYERS: Final = {"overlapped DDP": 0, "overlapped FSDP": 24, "shallow FSDP": 8}
 """The layers that are sharded, by the kind of job; 0: none."""

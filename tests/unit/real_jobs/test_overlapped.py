@@ -40,8 +40,30 @@ def test_a_slow_rank_is_named_alone_and_with_its_own_factor(
     assert incident.slowdown == pytest.approx(factor, rel=0.1)
 
 
+@pytest.mark.parametrize("onset", [0, ONSET])
+@pytest.mark.parametrize("factor", [1.3, 2.0])
+def test_a_slow_rank_of_few_layers_is_named_with_its_own_factor(
+    monkeypatch: pytest.MonkeyPatch, factor: float, onset: int
+) -> None:
+    outcome = _played(monkeypatch, "shallow FSDP", "Blocking", faults=(does.straggler(factor, onset),))
+    [incident] = [incident for incident in outcome.incidents if incident.nodes]
+    assert incident.slowdown == pytest.approx(factor, rel=0.1)
+
+
+def test_lighter_work_of_all_ranks_takes_nothing_from_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = _played(
+        monkeypatch,
+        "much communication",
+        "Blocking",
+        effects=(does.everybody(ONSET, 0.9),),
+        faults=(does.straggler(2.0, ONSET),),
+    )
+    [incident] = [incident for incident in outcome.incidents if incident.nodes]
+    assert incident.slowdown == pytest.approx(2.0, rel=0.1)
+
+
 @pytest.mark.parametrize("calls", CALLS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "shallow FSDP"])
 def test_a_rank_that_is_slower_by_nature_is_not_named(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, calls: Calls
 ) -> None:

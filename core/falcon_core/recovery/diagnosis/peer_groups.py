@@ -79,4 +79,18 @@ def _held_against(rank: int, level_ns: float, peers_ns: int, shown: float) -> Ou
 def shown_shares(group: Group) -> Floats:
     """Return ``hidden_compute.shown_share`` of the healthy computation of a group's ranks: [n]."""
     share = [np.nan if rank.sent.longest_share is None else rank.sent.longest_share for rank in group]
-    return hidden_compute.shown_share(group.healthy_compute_ns, np.array(share, dtype=np.float64))
+    return hidden_compute.shown_share(
+        group.healthy_compute_ns, np.array(share, dtype=np.float64), lambda: _first_stretches(group)
+    )
+
+
+def _first_stretches(group: Group) -> hidden_compute.FirstStretches | None:
+    """Return the first stretches of a group's ranks; None where not all are known."""
+    known = [sent.first_stretch for sent in group.sent if sent.first_stretch is not None]
+    if not known or len(known) < len(group):
+        return None
+    return hidden_compute.FirstStretches(
+        places=np.array([first.place for first in known], dtype=np.int64),
+        shares=np.array([first.share for first in known], dtype=np.float64),
+        calls=np.array([first.call for first in known], dtype=np.float64),
+    )

@@ -21,7 +21,7 @@ from falcon_core.recovery.model.slowdown import NAMED_RANKS, Culprit, Peers, Slo
 from falcon_core.signals.changepoint.median_rule import ANY_ITERATION, Outlier, outliers_among, same_iterations
 from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.signals.job.culprits import least_excess_ns, median_of_others
-from falcon_core.signals.job.hidden_compute import growth
+from falcon_core.signals.job.hidden_compute import Growth, growth
 from falcon_core.stats.medians import Floats, median
 from falcon_core.stats.order import are_in, median_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
@@ -252,7 +252,7 @@ class _Peers(msgspec.Struct, frozen=True):
 
     cpu: CpuEvidence
     wait_ns: int | None
-    growth: float | None  # their newest computation ÷ their healthy computation
+    growth: Growth | None  # of their typical computation, since the healthy level
     compute_ns: float  # their newest computation, without what calls hide
 
     @classmethod
@@ -262,7 +262,11 @@ class _Peers(msgspec.Struct, frozen=True):
         if not known:
             return cls(cpu, wait_ns, None, 0.0)
         newest = known.compute_times.medians(policy.consecutive)
-        return cls(cpu, wait_ns, median_of(newest / known.healthy_compute_ns), median_of(newest))
+        longest = known.longest_growth[~np.isnan(known.longest_growth)]
+        growth = Growth(
+            median_of(newest / known.healthy_compute_ns), median_of(longest) if 2 * len(longest) > len(known) else None
+        )
+        return cls(cpu, wait_ns, growth, median_of(newest))
 
 
 def _culprit(
@@ -336,7 +340,11 @@ def _growth(plain: float, culprit: RankSeen, peers: _Peers, gained: float, polic
     if not before_ns or not sent.iteration_ns or peers.growth is None:
         return plain
     iteration = median(sent.iteration_ns[-policy.consecutive :]) / before_ns
-    return growth(plain, peers.growth / gained, iteration, policy.verify / 2)
+    # Late data make one stretch longer, which then says nothing of the computation as a whole.
+    is_stalled = sent.stall_share is not None and sent.stall_share >= JUDGEMENT.stall_share
+    own = Growth(plain, None if is_stalled else sent.longest_growth)
+    typical = Growth(peers.growth.compute / gained, peers.growth.longest)
+    return growth(own, typical, iteration, (sent.healthy_compute_ns or 0) / before_ns, policy.verify / 2)
 
 
 def _excess(culprit: RankSeen, compute_ns: int, reference_ns: int) -> float | None:

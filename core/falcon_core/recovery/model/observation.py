@@ -290,6 +290,11 @@ class Ranks(list[RankSeen]):
 
     @_column
     def compute_times(self) -> Table:
+    @_column
+    def longest_growth(self) -> Floats:
+        """Return the growth of the longest stretches of computation since the onset; NaN: not known."""
+        return self._floats([math.nan if (known := sent.longest_growth) is None else known for sent in self.sent])
+
         """Return the computation of the iterations, ns."""
         return Table([sent.compute_ns for sent in self.sent])
 

@@ -19,11 +19,13 @@ import numpy as np
 
 from falcon_core.signals.calls.stream import Calls, Floats, Ints, Trait
 from falcon_core.signals.iterations.segmenter import Iteration
+from falcon_core.wire.reporting.stretches import FirstStretch
 from falcon_core.wire.ring import RecordArray
 
 _LEARN_CYCLES = 8  # healthy cycles whose median is the first baseline
 _ONE_GAP = 0.75  # of the healthy computation: in a gap of a larger share, late data and a slow device look alike
 _STEP = 0.02  # by this share the baseline then follows each healthy cycle
+_STRETCH = 0.2  # of the longest stretch between two calls: a shorter one is too short to be compared
 
 
 class Attributed(NamedTuple):
@@ -142,6 +144,13 @@ class Excess(msgspec.Struct, frozen=True):
             return None
         return float(np.clip(((self.outside_ns / total - share) / (1.0 - share)).max(), 0.0, 1.0))
 
+    @property
+    def longest_growth(self) -> float | None:
+        """Return the time now ÷ when healthy of the stretch between two calls that was the longest when healthy."""
+        longest = int(self.healthy_outside_ns.argmax())
+        healthy = float(self.healthy_outside_ns[longest])
+        return max(0.0, 1.0 + float(self.outside_ns[longest]) / healthy) if healthy > 0.0 else None
+
 
 def sum_by_comm(inside_ns: Floats, comms: Ints) -> dict[int, tuple[float, ...]]:
     """Sum times by communicator, in its first call of the cycle and in the rest; both arrays by position."""
@@ -191,6 +200,18 @@ class WaitBaseline:
         outside = self._baseline[1]
         whole = float(outside.sum())
         return float(outside.max()) / whole if whole > 0.0 else None
+
+    @property
+    def first_stretch(self) -> FirstStretch | None:
+        """Return the first stretch between two calls that is not far shorter than the longest; None if not known."""
+        if self._baseline is None:
+            return None
+        inside, outside = self._baseline
+        whole = float(outside.sum())
+        if whole <= 0.0:
+            return None
+        place = int((outside >= _STRETCH * outside.max()).argmax())
+        return FirstStretch(place=place, share=float(outside[place]) / whole, call=float(inside[place]) / whole)
 
     def learn(self, times: Floats | None) -> None:
         """Learn the times of an uninterrupted iteration as healthy."""

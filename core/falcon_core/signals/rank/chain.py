@@ -338,12 +338,10 @@ class RankChain:
         return list(self._sampled or self._recent)[-self._detection.consecutive_iterations :]
 
     @property
-    def _longest_share(self) -> float | None:
-        """Return what ``WaitBaseline.longest_share`` does, as long as the operator compares levels that are new."""
+    def _is_new(self) -> bool:
+        """Return whether the healthy level is known, and is one of those that the operator compares as they are new."""
         reference = self._healthy_compute.reference
-        if reference is None or reference.samples > _COMPARED_SAMPLES:
-            return None
-        return self._measurer.waits.longest_share
+        return reference is not None and reference.samples <= _COMPARED_SAMPLES
 
     def _hang_deadline_ns(self) -> int | None:
         times = [measured.iteration.duration_ns for measured in self._recent]
@@ -429,6 +427,14 @@ class RankChain:
         stalls = [share for each in excesses if (share := each.stall_share) is not None]
         return statistics.median(stalls) if stalls else None
 
+    def _longest_growth(self) -> float | None:
+        """Return the median of ``Excess.longest_growth`` over the newest iterations; None where it is not known."""
+        if self._pulses is not None:
+            return None
+        excesses = [each.excess for each in self._newest_window() if each.excess is not None]
+        growths = [growth for each in excesses if (growth := each.longest_growth) is not None]
+        return statistics.median(growths) if growths else None
+
     def lasting_excess(self) -> dict[int, tuple[float, ...]]:
         """Return each communicator's excess as in ``track``, but the least over the newest windows of C iterations.
 
@@ -463,7 +469,9 @@ class RankChain:
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=self._healthy_compute.level_ns,
-            longest_share=self._longest_share,
+            longest_share=self._measurer.waits.longest_share if self._is_new else None,
+            first_stretch=self._measurer.waits.first_stretch if self._is_new else None,
+            longest_growth=None if slowdown is None else self._longest_growth(),
             onset=None if slowdown is None else onset_of(slowdown, unix_offset_ns),
             hang_deadline_ns=self._hang_deadline_ns(),
             work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),
