@@ -24,13 +24,13 @@ from collections.abc import Collection
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery import standby_interference
 from falcon_core.recovery.cost import loss
 from falcon_core.recovery.diagnosis import (
     intermittent,
     job_change,
     slow_from_start,
     slow_without_onset,
-    standby_interference,
 )
 from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, with_newest_figures
 from falcon_core.recovery.diagnosis.shared_growth import Common

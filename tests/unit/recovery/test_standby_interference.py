@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from falcon_core.recovery import mitigation_ladder
-from falcon_core.recovery.diagnosis.standby_interference import MOST_SECONDS
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.recovery.standby_interference import MOST_SECONDS
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS
 from tests.unit.recovery.seen import POLICY, STRAGGLER, seen
 
