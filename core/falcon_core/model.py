@@ -30,6 +30,7 @@ class Cause(enum.StrEnum):
     CPU_THROTTLING = "CpuThrottling"  # the container's own quota: its throttling counter grew
     GARBAGE_COLLECTION = "GarbageCollection"  # Python's collector stopped the process for most of what it lost
     LATE_DATA = "LateData"  # one gap between two calls grew, and no other: the rank waits there, most likely for input
+    UNSEEN_WAIT = "UnseenWait"  # ranks neither run nor sit in a call that is seen
     CPU_CONTENTION = "CpuContention"  # runnable but waiting for a core, without throttling of its own
     PROCESS_KILLED = "ProcessKilled"  # a signal from outside (SIGKILL and no OOM)
     OUT_OF_MEMORY = "OutOfMemory"

@@ -31,6 +31,7 @@ from falcon_core.recovery.diagnosis import (
     job_change,
     slow_from_start,
     slow_without_onset,
+    unseen_waits,
 )
 from falcon_core.recovery.diagnosis.culprit_timing import computes_as_before, with_newest_figures
 from falcon_core.recovery.diagnosis.shared_growth import Common
@@ -58,7 +59,9 @@ def step(state: RecoveryState, look: Look) -> Step:
     # A node that is being replaced is replaced all the same.
     if disturbed and (state.leader is None or state.leader.phase != "Mitigating"):
         return Step(state)
-    # Do this first: after a change of the job itself, all that follows compares with the job's new level.
+    # Before all else: a rank that waits where no call is seen looks as if it computed.
+    look = unseen_waits.taken_out(look)
+    # After a change of the job itself, all that follows compares with the job's new level.
     state, seen, shared = job_change.held_against(state, look)
     look = replace(look, obs=seen)
     # The healthy level comes before the suspicions: these are measured against it.

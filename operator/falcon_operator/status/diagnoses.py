@@ -278,6 +278,11 @@ def _evidence(culprit: Culprit) -> str:
     if culprit.peers.hidden:
         basis = "the iteration time" if culprit.healthy_compute_ns else "the longest stretch between two calls"
         text += f"; calls cover a part of the computation, so the factor is that of {basis}"
+    if culprit.peers.unseen_ns:
+        text += (
+            f"; {culprit.peers.unseen_ns / 1e9:.2f} s of the others' wait lie outside the calls that Falcon sees: it"
+            " is a wait of unknown cause, in which they do not run"
+        )
     return text + (_sampled(culprit.samples) if culprit.samples is not None else "")
 
 

@@ -20,8 +20,9 @@ of a change that goes back is remembered: a change of the same size, within ``ve
 cache at each epoch, an upload after each checkpoint), and is not reported again.
 
 Where the ranks' own counters show that something outside of the job slows all of them (a quota on each container, other
-programs on each node), and their bytes show no additional work, that is the cause (``JobChange.outside``). It sets the
-level as well: no node differs from the others, so a repair of one would bring nothing.
+programs on each node), and their bytes show no additional work, that is the cause (``JobChange.outside``). So is a wait
+outside of known calls that all ranks have in common, as their CPU times show (``unseen_waits``). It sets the level as
+well: no node differs from the others, so a repair of one would bring nothing.
 
 In a job whose sizes all recur, longer sequences make other calls. The agents then learn the healthy level again, and
 there is no slowdown. Such a change is reported when it has lasted for ``SETTLED_ITERATIONS``.
@@ -36,6 +37,8 @@ import msgspec
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
+from falcon_core.model import Cause
+from falcon_core.recovery.diagnosis import unseen_waits
 from falcon_core.recovery.diagnosis.shared_growth import Common, common, stage, stages
 from falcon_core.recovery.diagnosis.stragglers import compared_ranks
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
@@ -44,6 +47,7 @@ from falcon_core.recovery.model.slowdown import CommonCause, JobChange, OtherWor
 from falcon_core.recovery.model.state import RecoveryState, with_leader
 from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS, Level, same_work
 from falcon_core.signals.job.cause import explain_all
+from falcon_core.signals.job.unseen_waits import Waiting
 from falcon_core.stats.medians import Floats, median
 from falcon_core.stats.order import median_of, medians_of
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals
@@ -75,6 +79,10 @@ def found(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common |
         _is_alike(shared, more, look.policy) and _explains(shared, more, level_ns / slow.times.healthy_ns, look.policy)
     ):
         return None
+    waits = unseen_waits.find(look.obs, look.policy)
+    # What CPU times contradict is no change of the job, and no rank is named by it: it stays an incident.
+    if waits.finding == "Contradict" or unseen_waits.may_still_show(waits, look.obs.now - slow.onset.at):
+        return None
     after_ns = round(level_ns)
     growth = _typical(shared)
     if before is not None:
@@ -95,7 +103,7 @@ def found(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common |
         growth=[round(value, 4) for value in growth.tolist()],
         load=round(load, 4),
         recurring=any(same_size(size, known, look.policy) for known in state.levels.phases),
-        outside=_outside(look, more),
+        outside=_outside(look, more) or _unseen_wait(look, waits),
     )
 
 
@@ -107,6 +115,15 @@ def _outside(look: Look, more: Floats) -> CommonCause | None:
     if finding is None or finding.culprit is None or finding.healthy is None:
         return None
     return CommonCause(cause=finding.cause, counter=round(finding.culprit, 4), healthy=round(finding.healthy, 4))
+
+
+def _unseen_wait(look: Look, waits: Waiting) -> CommonCause | None:
+    """Return the wait outside of known calls that all ranks have in common; None where they compute."""
+    if waits.finding != "Wait":
+        return None
+    ranks = look.obs.reports
+    now, healthy = (median_of(cpu) for cpu in (ranks.cpu, ranks.healthy_cpu))
+    return CommonCause(cause=Cause.UNSEEN_WAIT, counter=round(now, 4), healthy=round(healthy, 4))
 
 
 def _most_windows(policy: Policy) -> int:

@@ -254,19 +254,21 @@ class _Peers(msgspec.Struct, frozen=True):
     wait_ns: int | None
     growth: Growth | None  # of their typical computation, since the healthy level
     compute_ns: float  # their newest computation, without what calls hide
+    unseen_ns: int  # of their wait: outside of known calls
 
     @classmethod
     def of(cls, ranks: Ranks, policy: Policy) -> _Peers:
         known = ranks.take((ranks.healthy_compute_ns > 0) & (ranks.compute_times.lengths > 0))
         cpu, wait_ns = _typical_cpu(ranks), _wait_ns(ranks, policy)
+        unseen_ns = int(median([rank.unseen_wait_ns for rank in ranks])) if ranks else 0
         if not known:
-            return cls(cpu, wait_ns, None, 0.0)
+            return cls(cpu, wait_ns, None, 0.0, unseen_ns)
         newest = known.compute_times.medians(policy.consecutive)
         longest = known.longest_growth[~np.isnan(known.longest_growth)]
         growth = Growth(
             median_of(newest / known.healthy_compute_ns), median_of(longest) if 2 * len(longest) > len(known) else None
         )
-        return cls(cpu, wait_ns, growth, median_of(newest))
+        return cls(cpu, wait_ns, growth, median_of(newest), unseen_ns)
 
 
 def _culprit(
@@ -316,6 +318,7 @@ def _culprit(
             compute_ns=_peers_now_ns(worst.rank, others[:NAMED_RANKS], look),
             hidden=slowdown < plain
             or (never_well and 0 < peers.compute_ns * (1 + look.policy.verify) < worst.peers_ns),
+            unseen_ns=peers.unseen_ns,
         ),
         cause=cause.cause if reported is None else Cause.HARDWARE,
         node_reports="" if reported is None else reported.text,
@@ -423,7 +426,9 @@ def gained_since(named: Culprit, look: Look) -> float:
     or lost, as much: further ranks that become slow or well meanwhile change nothing.
     """
     numbers, levels = look.obs.compute_levels
-    known = dict(zip(numbers.tolist(), levels.tolist(), strict=True)) if named.peers.compute_ns else {}
+    # Where peers wait outside of known calls, what they compute is known only as long as counters show their waits.
+    compares = named.peers.compute_ns and not named.peers.unseen_ns
+    known = dict(zip(numbers.tolist(), levels.tolist(), strict=True)) if compares else {}
     gained: list[float] = sorted(
         known[rank] / then for rank, then in named.peers.compute_ns.items() if rank in known and then > 0
     )

@@ -87,6 +87,7 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     quiet_seconds: float = 0.0  # the same when its newest report was made: certainly no call for so long
     stalled: bool = False  # its report is fresh, and no call returned for longer than the learned deadline
     blocked_seconds: float | None = None  # time for which a thread has been in uninterruptible sleep
+    unseen_wait_ns: int = 0  # of an iteration, outside known calls (``diagnosis.unseen_waits``)
 
     @property
     def tracked(self) -> bool:
@@ -234,6 +235,22 @@ class Ranks(list[RankSeen]):
         return self._floats([math.nan if (known := sent.run_delay_fraction) is None else known for sent in self.sent])
 
     @_column
+    def healthy_run_delay(self) -> Floats:
+        """Return the waits for a core while the ranks were healthy [s/s]; NaN: not known."""
+        known = [sent.healthy_run_delay_fraction for sent in self.sent]
+        return self._floats([math.nan if delay is None else delay for delay in known])
+
+    @_column
+    def cpu(self) -> Floats:
+        """Return the CPU time [s/s]; NaN: not known."""
+        return self._floats([math.nan if (known := sent.cpu_fraction) is None else known for sent in self.sent])
+
+    @_column
+    def healthy_cpu(self) -> Floats:
+        """Return the CPU time while the ranks were healthy [s/s]; NaN: not known, or a device may compute."""
+        return self._floats([math.nan if (known := sent.healthy_cpu_fraction) is None else known for sent in self.sent])
+
+    @_column
     def collecting(self) -> Floats:
         """Return the times that Python's garbage collector took [s/s]; NaN: not known."""
         return self._floats([math.nan if (known := sent.collecting_fraction) is None else known for sent in self.sent])
@@ -274,6 +291,11 @@ class Ranks(list[RankSeen]):
         return self._floats([sent.healthy_compute_ns or 0 for sent in self.sent])
 
     @_column
+    def longest_growth(self) -> Floats:
+        """Return the growth of the longest stretches of computation since the onset; NaN: not known."""
+        return self._floats([math.nan if (known := sent.longest_growth) is None else known for sent in self.sent])
+
+    @_column
     def has_onset(self) -> Flags:
         """Return who reports an onset."""
         return self._flags([sent.onset is not None for sent in self.sent])
@@ -290,11 +312,6 @@ class Ranks(list[RankSeen]):
 
     @_column
     def compute_times(self) -> Table:
-    @_column
-    def longest_growth(self) -> Floats:
-        """Return the growth of the longest stretches of computation since the onset; NaN: not known."""
-        return self._floats([math.nan if (known := sent.longest_growth) is None else known for sent in self.sent])
-
         """Return the computation of the iterations, ns."""
         return Table([sent.compute_ns for sent in self.sent])
 

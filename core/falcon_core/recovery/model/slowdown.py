@@ -28,6 +28,7 @@ class Peers(Stored, frozen=True, kw_only=True):
     wait_ns: int | None = None  # typical wait
     compute_ns: dict[int, int] = {}  # computation by rank, of a few of them
     hidden: bool = False  # calls hide a part of their computation: it shrank while they waited
+    unseen_ns: int = 0  # of their typical wait: outside the calls that are seen (``diagnosis.unseen_waits``)
 
 
 class Culprit(Stored, frozen=True, kw_only=True, tag_field="kind", tag="Rank"):

@@ -23,6 +23,10 @@ _NEXT = {
         "Falcon repairs nothing, since no node differs from the others; find what else runs on all of these nodes, or"
         " reserve cores for this job (resources.requests.cpu)"
     ),
+    Cause.UNSEEN_WAIT: (
+        "Falcon repairs nothing, since no rank differs from the others; look at what all ranks wait for between their"
+        " calls: data, a lock on a file, a service outside of the job"
+    ),
 }
 
 
@@ -50,6 +54,12 @@ def common_words(outside: CommonCause) -> str:
         shown = (
             f"CPU throttling of all containers: their own quotas stop them in {percent(outside.counter)} of periods"
             f" ({percent(outside.healthy)} before)"
+        )
+    elif outside.cause is Cause.UNSEEN_WAIT:
+        return (
+            "a wait of unknown cause: all ranks take longer between the calls that Falcon sees, and do not run"
+            f" meanwhile (CPU time of a rank: {outside.counter:.2f} s a second, {outside.healthy:.2f} s before); no"
+            " rank or node differs from the others"
         )
     else:
         shown = (

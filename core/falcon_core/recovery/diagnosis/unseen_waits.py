@@ -1,0 +1,79 @@
+"""Take waits outside of known calls out of the ranks' computation, so that the rank they wait for stands out.
+
+``signals.job.unseen_waits`` finds them by CPU time and stack samples. What a waiting rank computes longer than it did
+becomes a wait: all else then judges the ranks as if the shim had seen the call. A rank that ran is left as it is.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from falcon_core.recovery.model.observation import Look, Observation, RankSeen
+from falcon_core.recovery.model.policy import Policy
+from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, waiting
+from falcon_core.stats.medians import Floats
+
+COUNTED_SECONDS = 15.0  # after an onset: three of the launcher's readings, until CPU times are those of slow iterations
+SAMPLED_SECONDS = 45.0  # after an onset, in which stack samples arrive
+replace = msgspec.structs.replace
+
+
+def taken_out(look: Look) -> Look:
+    """Return the look without waits outside known calls; the same look where none are found."""
+    obs = look.obs
+    # At nearly every look of a healthy job this is all.
+    if not obs.running or not obs.reports.has_onset.any():
+        return look
+    found = find(obs, look.policy)
+    if found.finding != "Wait" or found.waits.all():
+        return look
+    ranks = [_without_wait(rank) if waits else rank for rank, waits in zip(obs.ranks, found.waits, strict=True)]
+    return replace(look, obs=replace(obs, ranks=ranks))
+
+
+def find(obs: Observation, policy: Policy) -> Waiting:
+    """Find the ranks that wait outside known calls: flags in the order of the ranks."""
+    ranks = obs.reports
+    nothing = Waiting(finding="Unknown", waits=np.zeros(len(ranks), dtype=np.bool_))
+    # In a job with devices no rank says it: then no column is read.
+    if len(ranks) < 2 or ranks[0].sent.healthy_cpu_fraction is None:
+        return nothing
+    if not (ranks.fresh & (ranks.compute_times.lengths >= policy.consecutive)).all():
+        return nothing
+    healthy_cpu = ranks.healthy_cpu
+    if np.isnan(healthy_cpu).any():
+        return nothing
+    iteration_ns, healthy_ns = ranks.iteration_times.medians(policy.consecutive), ranks.healthy_iteration_ns
+    compute_ns = ranks.compute_times.medians(policy.consecutive)
+    ran = RanWhile(
+        compute_ns=compute_ns,
+        healthy_compute_ns=_known(ranks.healthy_compute_ns),
+        ran_ns=(ranks.cpu + np.nan_to_num(ranks.run_delay)) * iteration_ns,
+        healthy_ran_ns=(healthy_cpu + np.nan_to_num(ranks.healthy_run_delay)) * _known(healthy_ns),
+    )
+    return waiting(ran, [sent.samples for sent in ranks.sent], policy.verify)
+
+
+def _known(times_ns: Floats) -> Floats:
+    return np.where(times_ns > 0, times_ns, np.nan)
+
+
+def _without_wait(rank: RankSeen) -> RankSeen:
+    """Return the rank with what it computed longer than it did as a wait."""
+    sent = rank.sent
+    healthy_ns = sent.healthy_compute_ns or 0
+    moved = [max(0, compute_ns - healthy_ns) for compute_ns in sent.compute_ns]
+    computes = [compute_ns - wait_ns for compute_ns, wait_ns in zip(sent.compute_ns, moved, strict=True)]
+    waits = sent.wait_ns
+    if len(waits) == len(moved):
+        waits = [known + wait_ns for known, wait_ns in zip(waits, moved, strict=True)]
+    newest = sorted(moved)[len(moved) // 2] if moved else 0
+    return replace(rank, sent=replace(sent, compute_ns=computes, wait_ns=waits), unseen_wait_ns=newest)
+
+
+def may_still_show(found: Waiting, seconds: float) -> bool:
+    """Check whether counters or samples may show more than they do. ``seconds``: since the onset."""
+    if found.finding == "Unknown":
+        return False
+    return seconds < (SAMPLED_SECONDS if found.finding == "Wait" else COUNTED_SECONDS)

@@ -1,0 +1,87 @@
+"""Who waits outside known calls, by CPU time and by stack samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, standing_elsewhere, waiting
+from falcon_core.wire.reporting.samples import StackPlace, StackSamples
+
+GROWTH = 0.1
+
+
+def ranks(compute_ms: list[float], ran_ms: list[float], healthy_ran_ms: float = 105.0) -> RanWhile:
+    """Return ranks that computed 100 ms when they were healthy."""
+    count = len(compute_ms)
+    return RanWhile(
+        compute_ns=np.array(compute_ms) * 1e6,
+        healthy_compute_ns=np.full(count, 100e6),
+        ran_ns=np.array(ran_ms) * 1e6,
+        healthy_ran_ns=np.full(count, healthy_ran_ms * 1e6),
+    )
+
+
+def samples(**places: int) -> StackSamples:
+    return StackSamples(taken=12, places=[StackPlace([place], count) for place, count in places.items()])
+
+
+def found(seen: RanWhile, stacks: list[StackSamples | None] | None = None) -> Waiting:
+    return waiting(seen, stacks or [None] * len(seen.compute_ns), GROWTH)
+
+
+def test_ranks_that_did_not_run_wait_for_the_rank_that_did() -> None:
+    seen = found(ranks([300, 300, 300, 300], [110, 305, 108, 120]))
+    assert (seen.finding, seen.waits.tolist()) == ("Wait", [True, False, True, True])
+
+
+def test_of_two_ranks_the_one_that_ran_is_waited_for() -> None:
+    seen = found(ranks([300, 300], [300, 110]))
+    assert (seen.finding, seen.waits.tolist()) == ("Wait", [False, True])
+
+
+def test_where_all_ranks_ran_the_job_computes_longer() -> None:
+    assert found(ranks([300, 300, 300], [300, 310, 290])).finding == "Run"
+
+
+def test_most_ranks_that_ran_wait_for_none() -> None:
+    """Check a rank that sleeps, while its peers wait for it in a loop that never sleeps."""
+    seen = found(ranks([300, 300, 300], [300, 310, 110]))
+    assert (seen.finding, seen.waits.any()) == ("Contradict", False)
+
+
+def test_a_rank_that_waits_for_its_data_alone_is_no_peer_of_a_slow_rank() -> None:
+    """Check late data of one rank, and another that computes longer: the other ranks wait in known calls."""
+    seen = found(ranks([100, 300, 300, 100, 100], [105, 310, 110, 105, 105]))
+    assert not seen.waits.any()
+
+
+@pytest.mark.parametrize("healthy_ran_ms", [60.0, float("nan")])
+def test_nothing_is_known_where_a_device_may_compute(healthy_ran_ms: float) -> None:
+    seen = found(ranks([300, 300, 300], [60, 300, 60], healthy_ran_ms))
+    assert (seen.finding, seen.waits.any()) == ("Unknown", False)
+
+
+def test_a_rank_that_sleeps_stands_elsewhere_than_those_that_wait_for_it() -> None:
+    stacks: list[StackSamples | None] = [samples(wait=11, work=1), samples(save=12), samples(wait=12)]
+    seen = found(ranks([300, 300, 300], [105, 105, 105]), stacks)
+    assert (seen.finding, seen.waits.tolist()) == ("Wait", [True, False, True])
+
+
+def test_ranks_that_all_stand_at_one_place_wait_for_an_unknown_cause() -> None:
+    seen = found(ranks([300, 300, 300], [105, 105, 105]), [samples(read=12)] * 3)
+    assert (seen.finding, seen.waits.tolist()) == ("Wait", [True] * 3)
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [
+        [samples(wait=12), samples(save=12)],  # which of two waits for the other cannot be seen
+        [samples(wait=12), samples(save=12), None],
+        [samples(wait=12), samples(save=6, wait=6), samples(wait=12)],
+        [samples(wait=12), samples(save=12), samples(wait=12), samples(load=12)],
+        [samples(wait=3, work=9), samples(save=12), samples(wait=12)],
+    ],
+)
+def test_samples_that_do_not_part_the_ranks_show_none(stacks: list[StackSamples | None]) -> None:
+    assert not standing_elsewhere(stacks).any()
