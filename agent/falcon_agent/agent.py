@@ -71,7 +71,7 @@ class Agent:
         run_dir = Path(config.run_dir)
         self._run_dir = RunDir(run_dir)
         warm_up()
-        self._tracker = Tracker(run_dir, self._run_dir.load_memory())
+        self._tracker = Tracker(run_dir, self._run_dir.load_memory(), cpu_only=config.cpu_only)
         self._ends = Ends(self._run_dir, self._judge)
         self._metrics: tuple[OutputMetric, ...] = SHIPPED
         self._output = Output(

@@ -29,7 +29,7 @@ from falcon_core.wire.launcher.launch import MICROBATCH_REPORT, RINGS_DIR, Launc
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.reporting.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.reporting.verification import RankResults
-from falcon_core.wire.ring import Kind, RingFormatError, RingHeader
+from falcon_core.wire.ring import DeviceTimes, Kind, RingFormatError, RingHeader
 
 MOST_RINGS = 64  # ranks of a pod that are followed
 _MOST_REFUSED, _MOST_REMEMBERED = 16, 1024  # rings that are logged as refused, and that are not opened again
@@ -99,8 +99,19 @@ class Followed(msgspec.Struct):
 class Tracker:
     """A reader of every ring of the newest generation."""
 
-    def __init__(self, run_dir: Path, memory: bytes = b"", monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Begin with an earlier agent's ``memory``. ``monotonic_ns`` is the clock of the rings' times."""
+    def __init__(
+        self,
+        run_dir: Path,
+        memory: bytes = b"",
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        cpu_only: bool = False,
+    ) -> None:
+        """Begin with an earlier agent's ``memory``. ``monotonic_ns`` is the clock of the rings' times.
+
+        ``cpu_only``: the pod has no device that may compute.
+        """
+        self._cpu_only = cpu_only
         self._monotonic_ns = monotonic_ns
         self._run_dir = run_dir
         self._rings_dir = run_dir / RINGS_DIR
@@ -183,6 +194,7 @@ class Tracker:
                 cpu_fraction=rates.cpu,
                 run_delay_fraction=rates.run_delay,
                 healthy_run_delay_fraction=rates.healthy_run_delay,
+                healthy_cpu_fraction=rates.healthy_cpu if self._is_judged_by_cpu(tracked) else None,
                 collecting_fraction=rates.collecting,
                 healthy_collecting_fraction=rates.healthy_collecting,
                 lost_records=tracked.reader.lost_records,
@@ -194,6 +206,13 @@ class Tracker:
 
         reports = self._of_each(report).values()
         return sorted((each for each in reports if each is not None), key=lambda each: each.rank)
+
+    def _is_judged_by_cpu(self, tracked: Followed) -> bool:
+        """Check whether a rank's CPU time shows whether it computes: it is slow, and no device may compute for it."""
+        if not self._cpu_only or tracked.enqueues or tracked.chain.slowdown is None:
+            return False
+        status = tracked.reader.status()
+        return status is None or status.device_times == DeviceTimes.NOT_ASKED
 
     def trains(self, generation: int, ranks: int) -> bool:
         """Check whether that many ranks of the generation have each done ``SETTLED_ITERATIONS``."""

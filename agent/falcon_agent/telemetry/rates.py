@@ -23,6 +23,7 @@ class RankRates(msgspec.Struct, frozen=True):
     cpu: float | None = None
     run_delay: float | None = None
     healthy_run_delay: float | None = None
+    healthy_cpu: float | None = None
     collecting: float | None = None  # Python's garbage collector
     healthy_collecting: float | None = None
 
@@ -77,6 +78,7 @@ class Pressure:
             self._ranks.rate(local_rank, "cpu_ns"),
             self._ranks.rate(local_rank, "run_delay_ns"),
             self._ranks.healthy_rate(local_rank, "run_delay_ns"),
+            self._ranks.healthy_rate(local_rank, "cpu_ns"),
             self._collections.rate(local_rank, "collected_ns"),
             self._collections.healthy_rate(local_rank, "collected_ns"),
         )

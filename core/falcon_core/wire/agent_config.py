@@ -40,6 +40,7 @@ class AgentConfig(
     copies_dir: str = COPIES_DIR
     copies_bytes: Count = 0  # likewise, for copies of another pod's checkpoints
     reads_gpus: bool = False  # the container sees the node's GPUs, and the pod has all of them
+    cpu_only: bool = False  # the pod asks for no device, so that its ranks compute on their own threads
     copies_interface: str = ""  # over which copies are sent; "": the pod's own address
 
     @property

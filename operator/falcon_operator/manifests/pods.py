@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from falcon_core.recovery import Member, Replacement, StandbyPod
 from falcon_core.wire.agent_config import AgentConfig
@@ -69,6 +71,24 @@ def has_a_gpu_for_each_rank(job: TrainingJob) -> bool:
     return str(limits.get(GPU, "")) == str(job.spec.procs_per_replica)
 
 
+def is_cpu_only(job: TrainingJob) -> bool:
+    """Check whether the job's pods can have no device: they ask for none, and reach none of the node's themselves."""
+    spec = job.spec.template["spec"]
+    if spec.get("resourceClaims") or spec.get("runtimeClassName"):
+        return False
+    mounted = [str((volume.get("hostPath") or {}).get("path", "")) for volume in spec.get("volumes") or []]
+    if any(path.startswith("/dev") for path in mounted):
+        return False
+    return not any(_may_have_device(container) for container in spec["containers"])
+
+
+def _may_have_device(container: Mapping[str, Any]) -> bool:
+    """Check whether a container asks for an extended resource, which may be a device, or for all rights on its node."""
+    resources = container.get("resources") or {}
+    names = [name for kind in ("limits", "requests") for name in resources.get(kind) or {}]
+    return any("/" in name for name in names) or bool((container.get("securityContext") or {}).get("privileged"))
+
+
 def checkpoint_bytes(job: TrainingJob) -> int:
     """Return the memory that each pod has for checkpoints; 0 where the job asks for none."""
     return amount(job.spec.checkpoint.memory)
@@ -117,6 +137,7 @@ def agent_config(job: TrainingJob, settings: PodSettings) -> AgentConfig:
         checkpoint_bytes=checkpoint_bytes(job),
         copies_bytes=copies_bytes(job),
         reads_gpus=settings.gpu_series and has_a_gpu_for_each_rank(job),
+        cpu_only=is_cpu_only(job),
         copies_interface=job.spec.checkpoint.interface or "",
     )
 
