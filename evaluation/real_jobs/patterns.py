@@ -184,6 +184,21 @@ _LIGHTER: Final = tuple(
     for factor in (1.5, 2.0)
 )
 
+_UNSEEN: Final = (
+    *(Pattern(name=f"constant, {kind}", kind=kind) for kind in ("store barrier", "file lock")),
+    Pattern(name="everybody sleeps", kind="store barrier, slept", effects=(does.everybody(does.ONSET, 2.5),)),
+    Pattern(name="everybody computes longer", kind="store barrier", effects=(does.everybody(does.ONSET, 2.5),)),
+    *(
+        Pattern(name=f"straggler {factor} ×, {kind}", kind=kind, iterations=700, faults=(does.straggler(factor),))
+        for kind, factor in (
+            ("store barrier", 2.0),
+            ("store barrier, slept", 8.0),
+            ("file lock", 12.0),
+            ("file lock, slept", 12.0),
+        )
+    ),
+)
+
 _FAULTS: Final = (
     *_SLOW_ROUNDS,
     Pattern(name="slow node, rounds of 50 steps", kind="rounds of 50 steps", faults=(does.slow_node(1.5),)),
@@ -283,6 +298,7 @@ PATTERNS: Final = {
         *_HEALTHY_OVERLAPPED,
         *_SLOW_OVERLAPPED,
         *_LIGHTER,
+        *_UNSEEN,
         *_RHYTHMS,
         *_STRAGGLERS,
         *_PULSES,

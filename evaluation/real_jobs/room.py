@@ -10,12 +10,15 @@ import time
 import zlib
 from collections.abc import Callable
 
+import numpy as np
+
 from evaluation.real_jobs.chain import RankAgent
 from evaluation.real_jobs.outcome import Case, Code, Facts, Incident, Order, Outcome, Pod, Said, Seen, Taken
 from evaluation.real_jobs.patterns import PATTERNS
 from evaluation.real_jobs.scene import SAMPLE_EVERY, entropy, scene_of
 from evaluation.real_jobs.worlds.overlapped import LAYERS, OverlappedWorld
 from evaluation.real_jobs.worlds.rounds import ROUND_STEPS, RoundsWorld, Steps
+from evaluation.real_jobs.worlds.unseen import SHARED, UnseenWorld
 from evaluation.real_jobs.worlds.world import START_UNIX_NS, World
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.reporting.messages import RankSignals
@@ -40,11 +43,14 @@ class Room:
         drawn = entropy(pattern, case.world, case.level, case.seed)
         steps = ROUND_STEPS.get(pattern.kind)
         layers = LAYERS.get(pattern.kind)
-        self.world: World | RoundsWorld | OverlappedWorld
+        shared = SHARED.get(pattern.kind)
+        self.world: World | RoundsWorld | OverlappedWorld | UnseenWorld
         if steps is not None:
             self.world = RoundsWorld(self.scene, drawn, steps)
         elif layers is not None:
             self.world = OverlappedWorld(self.scene, drawn, layers)
+        elif shared is not None:
+            self.world = UnseenWorld(self.scene, drawn, shared)
         else:
             self.world = World(self.scene, drawn)
         degrees = self.scene.job.parallelism
@@ -111,6 +117,10 @@ class Room:
             self._feed([writer.records(block, begins, first, last) for writer in self.world.writers])
             self.made += last - first
             self.world.now_ns = int(ends[last - 1])
+            if isinstance(self.world, UnseenWorld):
+                stood = np.array(self.world.stood(self.made))
+                for rank, agent in enumerate(self.agents):
+                    agent.count(START_UNIX_NS + self.world.now_ns, self.world.unix_offset_ns(rank), stood[:, rank])
             if self._look():
                 return
 

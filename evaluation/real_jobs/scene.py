@@ -38,6 +38,10 @@ Kind = Literal[
     "overlapped FSDP",
     "shallow FSDP",
     "much communication",
+    "store barrier",
+    "store barrier, slept",
+    "file lock",
+    "file lock, slept",
 ]
 
 
@@ -157,6 +161,8 @@ def job_of(kind: Kind, world: int, calls: Calls, level: Level) -> Job:
             fields = {"parallelism": Degrees(tensor=tensor, data=world // tensor), "microbatches": 1}
             fields |= {"forward_seconds": 0.12, "backward_seconds": 0.24}
         case "overlapped DDP" | "overlapped FSDP" | "shallow FSDP":  # played by ``worlds.overlapped``
+            fields = flat
+        case "store barrier" | "store barrier, slept" | "file lock" | "file lock, slept":  # played by ``worlds.unseen``
             fields = flat
         case "much communication":  # all of it while no rank computes
             fields = {**flat, "buckets": 6, "reduce_seconds": 0.75}
