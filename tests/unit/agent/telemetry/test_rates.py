@@ -61,6 +61,7 @@ def test_rates_over_the_window_and_while_healthy() -> None:
     rank = node.pressure.rank(0)
     assert (rank.cpu, rank.run_delay) == (pytest.approx(0.5), pytest.approx(0.4))
     assert rank.healthy_run_delay == pytest.approx(0.01)
+    assert rank.healthy_cpu == pytest.approx(0.5)
 
 
 def test_the_time_before_the_onset_does_not_dilute_the_window() -> None:

@@ -84,3 +84,28 @@ def test_an_agent_sees_gpus_only_where_the_platform_wants_it_and_each_rank_has_o
     expected = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
     assert seen == (expected if reads else {})
     assert "nvidia.com/gpu" not in str(agent["resources"]), "it takes none from the trainer"
+
+
+_PRIVILEGED = {"securityContext": {"privileged": True}}
+
+
+@pytest.mark.parametrize(
+    ("container", "spec", "is_cpu_only"),
+    [
+        ({"resources": {"limits": {"cpu": 4, "memory": "8Gi"}}}, {}, True),
+        ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, {}, False),
+        ({"resources": {"requests": {"amd.com/gpu": 1}}}, {}, False),
+        (_PRIVILEGED, {}, False),
+        ({}, {"runtimeClassName": "nvidia"}, False),
+        ({}, {"resourceClaims": [{"name": "gpu"}]}, False),
+        ({}, {"volumes": [{"name": "dev", "hostPath": {"path": "/dev/nvidia0"}}]}, False),
+        ({}, {"volumes": [{"name": "data", "hostPath": {"path": "/data"}}]}, True),
+    ],
+)
+def test_cpu_time_is_judged_only_where_no_device_can_compute(
+    container: dict[str, Any], spec: dict[str, Any], is_cpu_only: bool, tmp_path: Path
+) -> None:
+    pod = job().spec.template["spec"]
+    containers = [{**pod["containers"][0], **container}]
+    config = received({"template": {"spec": {**pod, **spec, "containers": containers}}}, tmp_path)
+    assert config.cpu_only == is_cpu_only
