@@ -10,10 +10,11 @@ on. If the work is handed over (``node_fault.is_handed_over``), only its excess 
 nodes counts: most of it has to stay with the node. Spells with quiet times between them excuse no other node, however
 many nodes have them.
 
-**The bound**, for nodes that flap, any number of them, alone or in turn with quiet times between them that are longer
-than a hand-over. Take any stretch of time in which one of them was quiet for no more than a window altogether. Each
-second lost on it still counts at least half at the end, so the node is acted on before its loss in such a stretch
-reaches twice the price (ski-rental without pieces: once the price).
+**The bound**, for nodes that flap, up to ``MOST_RELIEVED`` of them, alone or in turn with quiet times between them that
+are longer than a hand-over. Take any stretch of time in which one of them was quiet for no more than a window
+altogether. Each second lost on it still counts at least half at the end, so the node is acted on before its loss in
+such a stretch reaches twice the price (ski-rental without pieces: once the price). What the newest spell loses until
+its rank is named comes on top.
 
 **Micro-batches that move** make a spell cheap, and cost something themselves. Both count for a node that was slow too
 often for chance (``spell_share``). Then the bound is exceeded by at most the newest spell's moves.
@@ -37,7 +38,7 @@ from falcon_core.recovery.strategies.replace_node import PREPARE_DEADLINE_SECOND
 
 HOLD_SECONDS = 60.0
 LEAST_TIMES = 2  # that a node was slow before
-MOST_RELIEVED = 16  # nodes; those that have lost most
+MOST_RELIEVED = 48  # nodes; those that have lost most. Fewer of a job are disturbed within a window
 replace = msgspec.structs.replace
 
 

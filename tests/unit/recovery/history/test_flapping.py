@@ -81,7 +81,7 @@ def test_within_a_window_it_is_the_same_incident_and_of_another_node_it_never_is
 def test_the_memory_is_bounded() -> None:
     """Check that short spells on other nodes do not push out the node that is slow again and again."""
     state = relieved(8.0, 8.0, node="bad")
-    for number in range(50):
+    for number in range(2 * flapping.MOST_RELIEVED):
         state = relieved(1.0, node=f"node-{number}", state=state)
     assert len(state.habits.relieved) == flapping.MOST_RELIEVED
     assert again(state, 0.0, "bad").loss.seconds == pytest.approx(17.0)
@@ -210,18 +210,18 @@ def test_nodes_whose_spells_are_short_because_micro_batches_move_are_acted_on_be
         assert slow.node_fault.too_often or len(cost[node]) < 4
 
 
-@pytest.mark.parametrize("flapping_nodes", [2, 3, 8])
+@pytest.mark.parametrize("flapping_nodes", [2, 3, 8, 17, flapping.MOST_RELIEVED])
 def test_all_nodes_of_a_job_that_flap_in_turn_cost_at_most_three_spells_each(flapping_nodes: int) -> None:
     state, now, acted = RecoveryState(incidents=1), NOW, set[str]()
-    for number in range(288):
+    for number in range(4 * flapping_nodes):
         node = f"node-{number % flapping_nodes}"
         slow = located(loss=Loss(seconds=8.0), onset_at=now, culprit=replace(named(located()), node=node))
-        slow = flapping.resume(state, slow, named(slow), now, POLICY, nodes=8, handed_over=False)
+        slow = flapping.resume(state, slow, named(slow), now, POLICY, nodes=1000, handed_over=False)
         if slow.loss.seconds >= 13.0:
             acted.add(node)
         if len(acted) == flapping_nodes:
             break
-        state, now = flapping.remember(state, slow, now, POLICY), now + 300.0
+        state, now = flapping.remember(state, slow, now, POLICY), now + WINDOW / 2 / flapping_nodes
     assert number < 3 * flapping_nodes
 
 
