@@ -205,8 +205,8 @@ def wait_or_drop(
 def learn(measured_seconds: Sequence[float], guess_seconds: float) -> float:
     """Return the overhead after these measurements, the newest last: the lower median of the newest few.
 
-    A single event, as a restart that took half an hour, does not change the price: two measurements have to be as
-    high. A lower one is believed at once.
+    A single event, as a restart that took half an hour, does not raise the price above the guess and the other
+    measurements. A first measurement below the guess is believed at once, a later one when half of them are as low.
     """
     newest = list(measured_seconds[-LEARNED_FROM:])
     known = newest if len(newest) >= LEAST_MEASURED else [guess_seconds, *newest]

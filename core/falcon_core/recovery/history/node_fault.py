@@ -41,7 +41,8 @@ that moves, so that less than ``LEAST_ITERATIONS`` prove nothing there.
 A job whose calls are constant is judged by rule 7 as well, once its slowness has passed from node to node so many times
 without a break: each began where its predecessor ended (``_handed_over``), and so did the present one. Slowdowns that
 merely passed say nothing, however many there are: most slow nodes are well again within hours. Were onsets independent
-and 54 s or more apart in the mean, three would follow each other so closely by chance in less than 5 % of the cases.
+and 5.4 times ``handover_seconds`` apart in the mean (54 s in a job of short iterations), three would follow each other
+so closely by chance in less than 5 % of the cases.
 A slowness that lasts for a day is its node's there, since what is learned is forgotten by then.
 
 A machine that was as fast as its peers in the test is not at fault by rules 5 and 7, unless its slowness stays. A test

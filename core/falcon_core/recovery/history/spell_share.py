@@ -3,7 +3,8 @@
 Disturbances that no node causes strike each of N nodes alike. Of n spells, a certain node then has m or more with the
 chance P(binomial(n, 1/N) ≥ m), and any of the nodes with N times that chance at most. A node of which this is
 ``CHANCE`` or less was slow too often for that: it flaps. Three spells are enough if no other node was slow, from five
-nodes on (N · N⁻³ ≤ ``CHANCE``).
+nodes on (N · N⁻³ ≤ ``CHANCE``), and two from 21 nodes on. Each spell is another trial: about one random disturbance
+of twenty meets a node that stands out.
 
 Nodes that flap in turn hide each other. So k nodes, ``MOST_IN_TURN`` at most, stand out where all of the spells are of
 these, and chance does not explain that: any k nodes have all n spells with the chance C(N, k) · (k/N)ⁿ at most. In a
@@ -29,7 +30,7 @@ from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.stats.binomial import chance_of_at_least
 
-CHANCE = 0.05  # with which random disturbances make a node stand out
+CHANCE = 0.05  # with which so many random disturbances make any node stand out, counted once
 MOST_IN_TURN = 3  # nodes that flap, of which each stands out though the others' spells lie between its own
 MOST_NODES = 16  # that are known; those that were slow last
 FORGOTTEN_SHARE = 0.01  # of what a spell cost: less is forgotten

@@ -36,6 +36,8 @@ def known(**times: int) -> RecoveryState:
         ({"a": 2, "b": 1, "c": 1, "d": 1}, 8, False),
         ({"a": 9, "b": 1, "c": 1, "d": 1}, 8, True),
         ({"a": 2000, "b": 2000, "c": 2000}, 3, False),
+        ({"a": 1}, 21, True),
+        ({"a": 1}, 20, False),
         ({"a": 4}, 2, False),
         ({"a": 5}, 2, True),
         ({"a": 9}, 1, False),  # a single node has nothing to be compared with
@@ -60,6 +62,18 @@ def test_random_disturbances_rarely_make_a_node_stand_out(nodes: int, leaves: bo
             most = max(state.habits.node_spells, key=lambda known: known.times)
             state = flapping.forget(state, most.node)
     assert found < 2000 * spell_share.CHANCE
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 21, 28, 200])
+def test_about_one_random_disturbance_of_twenty_meets_a_node_that_stands_out(nodes: int) -> None:
+    chance, found, slow = random.Random(nodes), 0, located()
+    for _ in range(40):
+        state = RecoveryState()
+        for number in range(30):
+            node, now = f"node-{chance.randrange(nodes)}", NOW + number
+            found += spell_share.stands_out(state, node, nodes)
+            state = spell_share.counted(state, node, replace(slow, onset_at=now), now, POLICY, seconds=1.0)
+    assert found < 40 * 30 / 15
 
 
 def test_the_memory_is_bounded_and_an_old_spell_is_forgotten() -> None:

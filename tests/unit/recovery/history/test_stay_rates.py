@@ -151,3 +151,18 @@ def test_where_calls_are_constant_a_slowness_of_a_day_is_its_nodes() -> None:
     slow = slow_for(1, 2, began_at, "Fixed")
     assert judged(state, slow, began_at + DAY / 2)[0] is Evidence.WORK_MAY_MOVE
     assert judged(state, slow, began_at + DAY + 1.0)[0] is Evidence.WAS_HEALTHY_HERE
+
+
+@pytest.mark.parametrize("slow_ms", [650, 2000])
+def test_independent_slowdowns_rarely_look_handed_over(slow_ms: int) -> None:
+    """Check onsets that are 5.4 hand-overs apart in the mean, of slowdowns that hardly last: the worst case."""
+    rng, at, state, found = random.Random(1), NOW, RecoveryState(), 0
+    slow = located(slow_ns=slow_ms * 1_000_000)
+    apart = 5.4 * node_fault.handover_seconds(slow, Look(OBS, POLICY))
+    for number in range(1000):
+        at += rng.expovariate(1.0 / apart)
+        look = Look(replace(OBS, now=at), POLICY)
+        found += node_fault.is_handed_over(state, replace(slow, onset_at=at), look)
+        passed = stay(number, 5, at=at + 0.1, began_at=at)
+        state = RecoveryState(habits=Habits(stays=[*state.habits.stays, passed][-node_fault.MOST_STAYS :]))
+    assert 0 < found < 1000 * 0.05
