@@ -2,12 +2,13 @@
 
 Of many healthy ranks, the slowest lies far out by noise alone, and the farther, the more ranks there are: the largest
 of n normal deviations grows as √(2 ln n). Noise that lasts for many iterations keeps it there for a whole report. So
-the distance that is no noise grows with the number of ranks (``noise_distance``), and the number of false names does
-not.
+the distance that is no noise grows with the number of ranks (``noise_share``). Noise multiplies times: distances are
+those of logarithms, whose noise is normal. Then the number of false names does not grow with the number of ranks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
@@ -18,8 +19,9 @@ from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.stats.medians import Floats
 from falcon_core.stats.order import median_of
 
-LEAST_SCATTERED = 16  # ranks whose scatter is measured: of fewer, the slowest hardly lies outside, and little is known
+LEAST_SCATTERED = 16  # ranks whose scatter is measured: of fewer, fixed thresholds decide alone
 _NORMAL = NormalDist()
+_LEAST_GROWTH = 1e-9  # of a computation, as a share: a rank that computes nothing has no logarithm
 Rises = Mapping[int, tuple[float, RankSeen]]
 """By rank: the logarithm of its excess over its peers, and the rank."""
 
@@ -40,15 +42,16 @@ def outstanding(rises: Rises, distances: Sequence[Floats], obs: Observation) -> 
     return sorted(found, key=lambda number: -found[number][0])
 
 
-def noise_distance(distances: Floats) -> float:
-    """Return the distance from the median beyond which noise puts hardly one of these ranks and those to be judged.
+def noise_share(growth: Floats, typical: Floats | float) -> float:
+    """Return the share by which noise raises hardly one of these ranks and those to be judged above what is typical.
 
-    ``distances``: of ranks from their median: [n], slow ones among them too where they are less than half. The typical
-    distance measures the noise, since a few nodes that are slow by less than the rank to be judged would stretch the
-    outer ones. 0 for fewer than ``LEAST_SCATTERED``. Ranks whose noise has a heavier tail than the normal one lie
-    beyond it more often.
+    ``growth``, ``typical``: of ranks, and of the ranks like each of them: [n], slow ones among them too where they are
+    less than half. The typical distance measures the noise, since a few nodes that are slow by less than the rank to be
+    judged would stretch the outer ones. 0 for fewer than ``LEAST_SCATTERED``. Ranks whose noise has a heavier tail than
+    the lognormal one lie beyond it more often.
     """
-    if len(distances) < LEAST_SCATTERED:
+    if len(growth) < LEAST_SCATTERED:
         return 0.0
-    share = 1 - JUDGEMENT.noise_chance / len(distances)
-    return median_of(distances) * _NORMAL.inv_cdf(share) / _NORMAL.inv_cdf(0.75)
+    share = 1 - JUDGEMENT.noise_chance / len(growth)
+    distances = np.abs(np.log(np.maximum(growth, _LEAST_GROWTH) / np.maximum(typical, _LEAST_GROWTH)))
+    return math.expm1(median_of(distances) * _NORMAL.inv_cdf(share) / _NORMAL.inv_cdf(0.75))

@@ -6,7 +6,7 @@ named when the other ranks have recovered. The slowest pod is compared with all 
 that are left. If a pod lies within the scatter, no faster pod lies outside.
 
 Of many ranks, noise that lasts raises some at any time. So a rank is named only if it lies beyond the noise of the
-others as well, whatever the job has gained (``outstanding.noise_distance``).
+others as well, whatever the job has gained (``outstanding.noise_share``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.diagnosis.outstanding import noise_distance
+from falcon_core.recovery.diagnosis.outstanding import noise_share
 from falcon_core.recovery.model.observation import Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import MOST_NODES
@@ -71,18 +71,19 @@ class OwnExcess(msgspec.Struct, frozen=True):
     def _beyond_noise(self, slow: Flags, own: Floats) -> Flags:
         """Return which of the slow ranks noise does not explain: [ranks]. ``own``: [windows, ranks]."""
         others = ~slow
-        distances = [self._distances(window, others) for window in self.growth]
-        noise = np.array([noise_distance(window) for window in distances])
-        return np.asarray(slow & np.all(own >= noise[:, np.newaxis], axis=0))
+        noise = np.array([noise_share(window[others], self._typical(window, others)) for window in self.growth])
+        # The excess is beyond what the others gained, and noise raises that.
+        return np.asarray(slow & np.all(own >= noise[:, np.newaxis] * (self.growth - own), axis=0))
 
     def _scatter(self, growth: Floats, others: Flags) -> float:
         """Return the distance within which most of these ranks' growth lies around that of the ranks like them."""
         if not others.any():
             return 0.0
-        return quantile_of(np.sort(self._distances(growth, others)), JUDGEMENT.apart_share)
+        distances = np.abs(growth[others] - self._typical(growth, others))
+        return quantile_of(np.sort(distances), JUDGEMENT.apart_share)
 
-    def _distances(self, growth: Floats, others: Flags) -> Floats:
-        """Return how far these ranks' growth lies from that of the ranks like them: [others]."""
+    def _typical(self, growth: Floats, others: Flags) -> Floats:
+        """Return the growth that is typical of the ranks like these: [others]."""
         if not others.any():
             return np.empty(0)
         typical = np.zeros(len(growth))
@@ -91,7 +92,7 @@ class OwnExcess(msgspec.Struct, frozen=True):
             alike = rows[others[rows]]
             if len(rows) > 2 and len(alike) > 1:  # as in ``own_excess_ns``
                 typical[alike] = median_of_others(growth[alike])
-        return np.asarray(np.abs(growth - typical)[others])
+        return typical[others]
 
 
 def measured(groups: Sequence[list[RankSeen]], windows: int, policy: Policy) -> OwnExcess:

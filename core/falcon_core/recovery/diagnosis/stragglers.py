@@ -10,7 +10,7 @@ import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
-from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, noise_distance
+from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, noise_share
 from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.workload_check import Straggler, grown, waited_for
@@ -187,7 +187,7 @@ def _noise(group: Ranks, slow_ranks: Collection[int], policy: Policy) -> float:
     if len(known) < LEAST_SCATTERED:
         return 0.0
     growth = known.compute_times.medians(policy.consecutive) / known.healthy_compute_ns
-    return noise_distance(np.abs(growth / median_of(growth) - 1))
+    return noise_share(growth, median_of(growth))
 
 
 def _by_own_excess(
