@@ -13,7 +13,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.wire.reporting.messages import RankSignals
 
 NEWEST: Final = 2  # iterations that stand out: a spike is one
-DEVIATIONS: Final = 5.0  # of the healthy noise: of normal noise, two in a row are that far out once in 10¹³
+DEVIATIONS: Final = 5.0  # of the healthy noise: independent normal noise is so far out twice in a row once in 10¹³
 
 
 def long_ns(rank: RankSignals, verify: float) -> float | None:
