@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from falcon_core.planning.errors import InvalidInputError
 from falcon_core.planning.restart_price import UNDECLARED_AT_MOST_SECONDS, RestartPrice, redo_seconds, restart_price
@@ -58,6 +60,27 @@ def test_a_configured_price_is_raised_by_what_is_known_and_never_lowered() -> No
     assert price(configured=900.0, trained=1e4, interval=600.0, measured=12.0) == RestartPrice(seconds=900.0)
     assert price(configured=5.0, trained=1e4, unsaved=70.0) == RestartPrice(seconds=75.0, redo_seconds=70.0)
     assert price(configured=900.0, trained=1e4, interval=1800.0, unsaved=0.0) == RestartPrice(seconds=900.0)
+
+
+SECONDS = st.none() | st.floats(1.0, 1e5)
+
+
+@given(
+    known=st.fixed_dictionaries(dict.fromkeys(("configured", "measured", "trained", "interval", "unsaved"), SECONDS)),
+    which=st.sampled_from(["configured", "measured", "interval", "unsaved"]),
+    more=st.floats(0.0, 1e5),
+)
+def test_a_price_never_falls_as_what_it_depends_on_rises_and_is_bounded(
+    known: dict[str, float | None], which: str, more: float
+) -> None:
+    """Check all but the time trained: the price falls where a first declared interval is over."""
+    now, trained = price(**known), known["trained"] or 0.0
+    if (before := known[which]) is not None:
+        assert price(**{**known, which: before + more}).seconds >= now.seconds
+    standstill = max(13.0, known["measured"] or 0.0, known["configured"] or 0.0)
+    assert (known["configured"] or 0.0) <= now.seconds <= standstill + trained
+    if known["unsaved"] is None and known["interval"] is None:
+        assert now.seconds <= standstill + UNDECLARED_AT_MOST_SECONDS
 
 
 @pytest.mark.parametrize(("trained", "interval"), [(-1.0, None), (1.0, 0.0), (float("nan"), None), (1.0, float("nan"))])
