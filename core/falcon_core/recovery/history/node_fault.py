@@ -24,7 +24,9 @@ says that the node is slow (``Evidence``; the first rule that applies decides):
 Of rule 7: at least ``LEAST_STAYS`` stays elsewhere have to be known. Each later stay is another trial, so the rate is
 what counts: how many healthy nodes a day are found to be at fault by work that moves. With 24 stays a day it is below
 5 %. With 300 it is below 10 % on the day on which they are learned, and below 3 % on the next one. This holds for
-lengths that are exponential, and for Pareto's with an index of 1.5 or 1 (``test_stay_rates``). Why (``stay_factor``):
+lengths that are exponential, and for Pareto's with an index of 1.5 or 1 (``test_stay_rates``). It does not hold where
+lengths are of two kinds: if one stay of twenty is 200 times as long as the others, and 24 are known a day, it is 40 %
+on the first day and 20 % on the next. Why (``stay_factor``):
 
 - The next stay is the longest of n + 1 with a chance of 1/(n+1), whatever the lengths are. So a day's stays make few
   trials: their number grows as the logarithm of n.

@@ -92,6 +92,25 @@ def test_a_fixed_factor_of_three_finds_far_more_healthy_nodes(monkeypatch: pytes
     assert rates("Pareto 1", 300, 5)[0] > 0.80
 
 
+def test_rare_stays_that_are_far_longer_than_the_others_find_more_healthy_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Check what the rule cannot do: lengths of two kinds show no tail."""
+
+    def draw(rng: random.Random) -> float:
+        return (200.0 if rng.random() < 0.05 else 1.0) * rng.uniform(0.8, 1.2)
+
+    def chance(units: float) -> float:
+        return sum(
+            share * min(1.0, max(0.0, (1.2 - units / scale) / 0.4)) for share, scale in ((0.95, 1.0), (0.05, 200.0))
+        )
+
+    monkeypatch.setitem(LENGTHS, "two kinds", (draw, chance))
+    learning, later = rates("two kinds", 24, 40)
+    assert 0.3 < learning < 0.5
+    assert 0.1 < later < 0.3
+
+
 # -- a slow node -----------------------------------------------------------------------------------------------------
 
 
