@@ -68,3 +68,26 @@ def test_a_tail_that_nobody_has_seen_is_not_longer_than_what_was_published() -> 
 def test_a_duration_that_cannot_be_is_refused(bad: float) -> None:
     with pytest.raises(InvalidInputError):
         survival([1.0], [bad])
+
+
+SECONDS = st.floats(0.0, 1e5)
+
+
+@settings(max_examples=40)
+@given(ended=st.lists(SECONDS, max_size=20), cut=st.lists(SECONDS, max_size=20), age=st.floats(0.0, 2e5))
+def test_the_rest_is_at_most_what_was_seen_and_the_longest_tail(
+    ended: list[float], cut: list[float], age: float
+) -> None:
+    longest = max([*ended, *cut], default=0.0)
+    assert 0.0 <= expected_rest_seconds(age, ended, cut) <= max(0.0, longest - age) + MOST_TAIL_SECONDS + 1e-6
+
+
+@settings(max_examples=40)
+@given(
+    ended=st.lists(SECONDS, max_size=20), cut=st.lists(SECONDS, min_size=1, max_size=10), age=SECONDS, longer=SECONDS
+)
+def test_a_slowdown_that_was_cut_short_later_never_makes_the_rest_shorter(
+    ended: list[float], cut: list[float], age: float, longer: float
+) -> None:
+    after = expected_rest_seconds(age, ended, [cut[0] + longer, *cut[1:]])
+    assert after >= expected_rest_seconds(age, ended, cut) - 1e-6
