@@ -13,8 +13,9 @@ for the spare (ski-rental with that price, thus at most twice the best choice in
 for as long as an own excess takes to prove: a preparation needs more than the shortest evidence that names a rank.
 
 **Waiting.** The first node's pod may be ready while another is not. Waiting costs the first node's excess and saves a
-restart. So the first node waits until it has lost, since its own preparation began, as much as that restart costs. That
-is again at most twice the best choice. It never waits for a pod that was given no node.
+restart. So the first node waits until it has lost, since its own preparation began, as much as that restart costs. What
+is lost from the preparation on, with another restart, is again at most twice what the best choice costs. It never waits
+for a pod that was given no node.
 """
 
 from __future__ import annotations

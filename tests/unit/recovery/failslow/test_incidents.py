@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import Look, machine, mitigation_ladder
@@ -394,3 +396,18 @@ def test_a_node_that_takes_the_lead_stands_before_the_others_in_their_order() ->
     before = RecoveryState(slowdowns=[FIRST, second(), third])
     assert led_by(before, third).slowdowns == [third, FIRST, second()]
     assert incidents.close(before, [FIRST]).state.slowdowns == [third, second()], "the one that has lost most leads"
+
+
+@given(restart=st.floats(1.0, 30.0), first=st.floats(0.0, 60.0), second=st.floats(0.0, 90.0))
+def test_waiting_for_a_further_pod_costs_at_most_twice_the_best(restart: float, first: float, second: float) -> None:
+    """Check a loss of 1 s a second from the preparation on; the pods are ready after so many seconds."""
+    acted = replace(PAID, overhead_seconds=restart + 5.0, spare_seconds=5.0)
+    step, waited = 0.1, first
+
+    def waits(seconds: float) -> bool:
+        return incidents.may_wait(located(loss=Loss(seconds=50.0 + seconds), applied=[acted]))
+
+    while waited < second and waits(waited):
+        waited += step
+    cost = waited if waited >= second else waited + restart
+    assert cost <= 2 * min(first + restart, max(first, second)) + step
