@@ -237,8 +237,7 @@ class Installation:
 
     def connections(self) -> set[str]:
         """Return the connections to etcd and to the gateway, by their clients' addresses."""
-        ports = (*self.etcd.endpoints, self.gateway.agents, self.gateway.operator)
-        return set().union(*(connections_to(port) for port in ports))
+        return connections_to(*self.etcd.endpoints, self.gateway.agents, self.gateway.operator)
 
     def issuers(self) -> set[bytes]:
         """Return the control authorities that have signed what etcd, gateways and operator show."""
@@ -314,9 +313,11 @@ async def test_no_connection_outlives_an_authority_that_may_be_known_to_others(i
                         rested.update(installation.connections())
                     return len(installation.issuers()) == 1 and not installation.authorities.notes
 
-                await until_async(is_replaced)
+                await until_async(is_replaced, every=0.5)  # the parts run in this loop, which must not be kept busy
             await until_async(lambda: former not in installation.authorities.control)
-            await until_async(lambda: not rested & installation.connections())
+            await until_async(lambda: not rested & installation.connections(), every=0.5)
+            await until_async(lambda: thief.hello is None)
+            await asyncio.sleep(3)  # longer than the pause between two tries
             assert thief.hello is None, "the gateway has ended the stream, and refuses another"
             await installation.heard_again()
             assert max(installation.gaps) < LONGEST_GAP_SECONDS, installation.gaps
