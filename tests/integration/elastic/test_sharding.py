@@ -99,16 +99,19 @@ def test_ranks_are_lost_while_a_new_group_divides_the_state(tmp_path: Path) -> N
     assert_as_undisturbed(trained)
 
 
-def test_a_fault_of_the_network_costs_no_rank(tmp_path: Path) -> None:
-    """A rank loses the result of a call in a pass, of the count, and of the last call: the others are a step ahead."""
-    places = [{"gathers": 4}, {"reduces": 6}, {"sums": 1}, {"sums": 2}, {"shifts": 1}]
-    faults = [{"rank": index % 4, "step": 4 + 5 * index, **place} for index, place in enumerate(places)]
+@pytest.mark.parametrize("places", [({"gathers": 4}, {"sums": 1}), ({"reduces": 6}, {"sums": 2}), ({"shifts": 1},)])
+def test_a_fault_of_the_network_costs_no_rank(tmp_path: Path, places: tuple[dict[str, int], ...]) -> None:
+    """A rank loses the result of a call in a pass, of the count, of its copy, and of the last call of a step.
+
+    Where it is the last call the others are a step ahead.
+    """
+    faults = [{"rank": 1 + index, "step": 4 + 8 * index, **place} for index, place in enumerate(places)]
     trained = train(tmp_path, [], faults=faults)
     assert trained.codes == [0] * 4, trained.errors
     assert_as_undisturbed(trained)
     assert trained.sizes() == [4]
     passes = sum(len(rank.of_kind("pass")) for rank in trained.ranks)
-    assert passes < (STEPS + 4) * MICRO_BATCHES, "what all have the copies of is not computed again"
+    assert passes <= (STEPS + 2) * MICRO_BATCHES, "what all have the copies of is not computed again"
 
 
 def test_the_loss_of_a_rank_and_of_its_copy_ends_all(tmp_path: Path) -> None:

@@ -111,8 +111,12 @@ def fork(rank: int, replaces: int, train: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         os.environ.update(RANK=str(rank), REPLACES=str(replaces))
+        # A fork has to make its pool of threads again. Where autograd's threads do that at the same time, one fails.
+        torch.set_num_threads(1)
         try:
             train()
+        except SystemExit as ended:
+            os._exit(int(ended.code or 0))
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
             os._exit(1)

@@ -96,7 +96,7 @@ def count_calls(losses: Losses, group: ShardedGroup, faults: list[dict[str, int]
         losses.lose(broadcast=1)
         broadcast(own, *what)
 
-    ProcessGroup.change, ProcessGroup.broadcast = changed, sent  # type: ignore[method-assign]
+    ProcessGroup.change, ProcessGroup.broadcast = changed, sent
 
 
 def wait_for_fewer(spec: Spec) -> None:
@@ -112,7 +112,7 @@ def wait_for_fewer(spec: Spec) -> None:
 
 def whole(model: torch.nn.Module) -> list[float]:
     """Return all parameters. Its calls are not protected, so it is for the end."""
-    values = [parameter.full_tensor() for parameter in model.parameters()]  # type: ignore[operator]
+    values = [parameter.full_tensor() for parameter in model.parameters()]
     return [number for value in values for number in value.detach().flatten().tolist()]
 
 
