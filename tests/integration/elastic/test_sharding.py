@@ -91,11 +91,11 @@ def test_one_rank_is_enough_to_finish(tmp_path: Path) -> None:
     assert trained.sizes() == [4, 3, 2, 1]
 
 
-def test_ranks_are_lost_while_a_new_group_divides_the_state(tmp_path: Path) -> None:
-    """Rank 3 in the group that leaves rank 1 behind, and rank 0 while it gives its shard to newcomers."""
-    losses = [{"rank": 1, "step": 10, "done": 1}, {"rank": 3, "step": 10, "change": 1}, {"rank": 0, "broadcast": 1}]
-    trained = train(tmp_path, losses, replace=True)
-    assert trained.codes in ([KILLED] * 3 + [0] * 4, [KILLED] * 2 + [0] * 4), trained.errors
+@pytest.mark.parametrize("place", [{"step": 10, "change": 1}, {"broadcast": 1}])
+def test_a_rank_is_lost_while_a_new_group_divides_the_state(tmp_path: Path, place: dict[str, int]) -> None:
+    """While the group that leaves rank 1 behind connects, and while its members get the whole tensors."""
+    trained = train(tmp_path, [{"rank": 1, "step": 10, "done": 1}, {"rank": 3, **place}], replace=True)
+    assert trained.codes == [KILLED] * 2 + [0] * 4, trained.errors
     assert_as_undisturbed(trained)
 
 
@@ -152,9 +152,10 @@ def test_without_the_launcher_the_group_is_that_of_the_environment(tmp_path: Pat
         ("in Group", "is sharded (fully_shard): pass a function that builds it to falcon_torch.elastic.sharding"),
     ],
 )
-def test_what_the_group_would_not_do_is_refused(tmp_path: Path, case: str, says: str) -> None:
+def test_what_the_group_would_not_do_is_refused(case: str, says: str) -> None:
     program = Path(__file__).parent / "programs" / "refused_shards.py"
     environment = {"PYTHONPATH": str(trainings.ROOT / "agent"), "FALCON_ELASTIC": ""}
-    ended = forking.run([str(program), case, str(tmp_path)], [{}, {}], environment, timeout_seconds=100)
-    assert ended.codes == [0, 0], ended.stderr[0]
+    ranks = 4 if case == "resharded to some" else 2
+    ended = forking.run([str(program), case], [{}] * ranks, environment, timeout_seconds=100)
+    assert ended.codes == [0] * ranks, ended.stderr[0]
     assert says in ended.stdout[0]

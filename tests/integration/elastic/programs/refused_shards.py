@@ -25,7 +25,7 @@ def build(mesh: DeviceMesh) -> Any:
     if CASE == "mixed precision":
         more["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     if CASE == "resharded to some":
-        more["reshard_after_forward"] = 1
+        more["reshard_after_forward"] = 2
     if CASE == "two meshes":
         mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("replicas", "shards"))
     fully_shard(model[0], mesh=mesh, **more)
