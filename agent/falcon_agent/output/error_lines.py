@@ -14,6 +14,7 @@ import msgspec
 
 from falcon_core.errors.classify import MOST_LINE_BYTES, Classifier, Finding, precedence
 from falcon_core.errors.last_words import MOST_CHARACTERS, printed_text, words_of
+from falcon_core.errors.records import message_bytes
 from falcon_core.errors.table import ErrorClass, Source
 from falcon_core.errors.tracebacks import Raised, Tracebacks, exception_type
 from falcon_core.text import ELLIPSIS, clip
@@ -88,6 +89,7 @@ class LineJudge:
 
     def read(self, lines: bytes) -> list[FoundError]:
         """Judge whole lines, in their order; a traceback may go on from the lines before."""
+        lines = message_bytes(lines)
         # Most output has no traceback, and one search over all of it is much cheaper than a look at each line.
         if not self._tracebacks.is_open and _MAY_BE_TRACEBACK.search(lines) is None:
             return self._printed(lines)

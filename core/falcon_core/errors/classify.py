@@ -19,6 +19,7 @@ import msgspec
 from falcon_core.errors import patterns
 from falcon_core.errors.conditions import in_one_form, is_absent_fault, is_zero_sample
 from falcon_core.errors.quantities import with_shortfall, without_expected, without_zeros
+from falcon_core.errors.records import one_line
 from falcon_core.errors.table import Benign, Domain, ErrorClass, Rule, Source, Table, xid_pattern
 from falcon_core.model import Severity
 from falcon_core.text import clean
@@ -178,7 +179,7 @@ class Classifier:
         rule excuses it. ``ended``: the line is of a process that has ended. ``quiet``: the kernel wrote it at the level
         notice or below; then only rules count whose drivers write events there.
         """
-        lines = _lines(text)
+        lines = _lines_from(text, source)
         if raised or ended or quiet:
             judged = (
                 self._judge(line, number, source, raised, ended=ended, quiet=quiet) for number, line in enumerate(lines)
@@ -208,12 +209,12 @@ class Classifier:
         excused = b"=False" in text or any(benign.search(text) is not None for benign in self._announced)
         return not excused and (self._base is None or self._base._may_tell_more(line))
 
-    def excuses(self, text: str) -> bool:
+    def excuses(self, text: str, source: Source | None = None) -> bool:
         """Check whether a benign rule speaks of one of the lines."""
         rules = [*self._announced, *self._benign]
-        lines = [_stripped(_bounded(line)) for line in _lines(text)]
+        lines = [_stripped(_bounded(line)) for line in _lines_from(text, source)]
         own = any(rule.search(line) is not None for line in lines for rule in rules)
-        return own or (self._base is not None and self._base.excuses(text))
+        return own or (self._base is not None and self._base.excuses(text, source))
 
     def chunk(self, text: str | bytes, source: Source | None = None, most: int = MOST_FINDINGS) -> list[Finding]:
         """Judge the lines of a piece of output, in order; at most ``most`` findings."""
@@ -322,6 +323,13 @@ def _lines(text: str | bytes) -> list[bytes]:
     return data.replace(b"\r", b"\n").split(b"\n")
 
 
+def _lines_from(text: str | bytes, source: Source | None) -> list[bytes]:
+    """Return the lines of one message. A program's records are read before (``records.message_lines``)."""
+    if source is Source.OUTPUT:
+        return _lines(text)
+    return _lines(one_line(text if isinstance(text, str) else text.decode(errors="surrogateescape")))
+
+
 def _spelt_out(line: bytes) -> bytes:
     """Return the line with the names in it as words: "GPUFallenOffBus=True" is "GPU Fallen Off Bus=True"."""
     return _UNITS.sub(lambda found: found.group().replace(b" ", b""), _NAME_ENDS.sub(b" ", line))
@@ -340,7 +348,7 @@ def plain_text(text: str, source: Source | None) -> str:
     Of a report on a node, numbers that show no fault are left out as well, and a number that is below the expected one
     gets words that say so.
     """
-    lines = [_stripped(line) for line in _lines(text)]
+    lines = [_stripped(line) for line in _lines_from(text, source)]
     if source is Source.CONDITION:
         lines = [with_shortfall(line) or line for line in map(_with_open_numbers, lines)]
     return "\n".join(line.decode(errors="replace") for line in lines)

@@ -11,6 +11,7 @@ import msgspec
 from falcon_core.errors.classify import MOST_MATCHED_CHARACTERS, Classifier, Finding
 from falcon_core.errors.last_words import MOST_CHARACTERS, Candidate, Explanation, LastWords, candidates, sounds_bad
 from falcon_core.errors.likeness.scope import NONE, costly_classes, may_judge, open_rules
+from falcon_core.errors.records import message_lines
 from falcon_core.errors.subjects import peeled, subject_of
 from falcon_core.errors.table import Domain, ErrorClass, JobRule, Source, Table, parse_overrides, shipped
 from falcon_core.errors.tracebacks import exception_type
@@ -80,7 +81,7 @@ class Judge:
         own = self._by_own_rules(output)
         if own:
             return self.words(own)
-        found = candidates(output)
+        found = candidates(message_lines(output))
         by_traceback = any(each.raised for each in found)
         weighed = [
             (self._weight(text, each, by_traceback=by_traceback), -at, text)
@@ -99,7 +100,8 @@ class Judge:
         if self._base is None or not self._table.rules:
             return ""
         own = Classifier(self._table)
-        for line in reversed(output.splitlines()):
+        # A rule may be about a line of a message, or about the record as the logger wrote it.
+        for line in (*reversed(message_lines(output).splitlines()), *reversed(output.splitlines())):
             finding = own.line(line, Source.OUTPUT)
             if finding is not None:
                 text = clip(clean(line.strip()), MOST_CHARACTERS)
@@ -120,7 +122,7 @@ class Judge:
         found = finding.name if finding is not None else NONE
         name = shipped_model().second_opinion(text, source, found, costly_classes())
         # A benign rule is as exact as what it excuses.
-        if name == found or (finding is None and self.classifier.excuses(text)):
+        if name == found or (finding is None and self.classifier.excuses(text, source)):
             return finding
         known = self.get(name)
         if known is None:
