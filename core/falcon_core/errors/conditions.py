@@ -25,7 +25,7 @@ _NAMES_A_FAULT: Final = re.compile(
     rb"|invalid|broken|offline|dead|kill|oom|evict|drop|timeout|stuck|needed|required|maintenance|taint|cordon|unsched)"
 )
 _NAMES_A_CHECK: Final = re.compile(rb"(?i:check|passe[sd]|works?|tests?|status|state|diagnostics?|healthy?)$")
-_FALSE: Final = re.compile(rb"\s*([A-Z]\w{2,80})=False\b")
+_FALSE: Final = re.compile(rb"\s*(?:(?i:node ?condition|condition|node [\w.-]{1,80}):? +){0,2}([A-Z]\w{2,80})=False\b")
 # What should hold ("…Ready", "…Healthy", "…Available"), so that False is a fault.
 _SHOULD_HOLD: Final = re.compile(
     rb"(?:y|th|le|Ok|OK|Up|[Oo]nline|Alive|Present|Connected|Pass(?:ed)?|Succe(?:eded|ss\w*)|Valid|Correct(?:ness)?|Running"

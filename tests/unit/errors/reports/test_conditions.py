@@ -43,6 +43,8 @@ def test_a_condition_is_judged_alike_in_each_form(form: str) -> None:
         ("NetworkUnavailable=False: RouteCreated", ""),
         ("GPUUnhealthy=False: Xid 79 was seen before the reset", ""),
         ("GPUHealthy=False: Xid 79", "GpuLost"),
+        ("NodeCondition KernelDeadlock=False KernelHasNoDeadlock", ""),
+        ("Node gpu-7: GPUFallenOffBus=False NoGpuLost", ""),
         ("Ready=False: KubeletNotReady: container runtime is down", "LostConnection"),
     ],
 )
