@@ -42,6 +42,12 @@ _GOOD: Final = re.compile(
     rb"|bandwidth|rpm|count|devices|running|online|reachable|heartbeat|rate)(?:_(?:total|info|bool|percent|[a-z]bps))?",
     re.IGNORECASE,
 )
+# But what is counted decides: "link_flap_count", "ecc_errors_total".
+_BAD: Final = re.compile(
+    rb"(?:^|_)(?:err(?:or)?s?|fail(?:ures?|ed|s)?|faults?|flaps?|drops?|dropped|xids?|ecc|dbe|sbe|retired|remapp?(?:ed|ing)"
+    rb"|throttl\w*|violations?|replays?|timeouts?|crash(?:es)?|oom|lost|missing|resets?|hangs?|down|downed|leaks?|alarms?)_",
+    re.IGNORECASE,
+)
 
 
 def in_one_form(line: bytes) -> bytes:
@@ -81,4 +87,4 @@ def is_absent_fault(line: bytes) -> bool:
 def is_zero_sample(line: bytes) -> bool:
     """Check whether the line is a sample of value 0 whose metric counts something bad."""
     sample = _ZERO_SAMPLE.fullmatch(line)
-    return sample is not None and _GOOD.fullmatch(sample[1]) is None
+    return sample is not None and (_GOOD.fullmatch(sample[1]) is None or _BAD.search(sample[1]) is not None)

@@ -17,10 +17,11 @@ _BAD: Final = (
     rb"error|err|fail(?:ure|ed)?|fault|ecc|dbe|sbe|xid|replay|uncorrect\w*|correct\w*|retir\w*|remap\w*|timeout|drop"
     rb"|dropped|discard\w*|lost|missing|degraded|downed|down|unhealthy|critical|fatal|inactive|violation|alarm|warning"
     rb"|recovery|leak|symbol|bad|panic|crash\w*|hang|throttl\w*|mismatch\w*|oomkill\w*|evict\w*|overload\w*"
+    rb"|reallocat\w*|pending|flaps?|ce|ue|derr|serr"
 )
 _COUNT: Final = (
     rb"counts?|counters?|totals?|rate|number|sum|events?|packets?|frames?|bits?|pages?|rows?|symbols?|messages?"
-    rb"|state|status|detected|found|seen|reported|logged"
+    rb"|state|status|detected|found|seen|reported|logged|occurred|sectors?"
 )
 _NONE: Final = rb"(?:false|none|no|n/a|null|nil)[\"']?(?=\s*(?:$|[,;|)}\]]))"  # not the "no" of "error: no space left"
 # A counter's name, maybe with words joined to it, and its value. "error GPU 0" and "error 0x0" are none: behind a
@@ -46,22 +47,27 @@ _WORKING: Final = (
 )
 _WANTED: Final = rb"\bexpect(?:ed|s|ing)?\b"
 _OF: Final = _NUMBER + rb" ?(?:of|out of|/) ?" + _NUMBER
+_MODEL: Final = rb"(?: [A-Z]{1,4}\d{2,4}[A-Z]?\b)?"  # a device's, whose digits are no number: "7 of 8 C500 visible"
+# A counter in the form of perfquery (infiniband-diags): "SymbolErrorCounter:.....0".
+_ZERO_COUNTER: Final = re.compile(rb"\b\w{3,60}(?:Counter|Errors|Discards)[:. =]{1,40}0\b(?![\w.:/%-])")
+# Flags of a device of which none is set (NVMe Base Specification 2.1, "Critical Warning" of the SMART log).
+_NO_FLAG: Final = re.compile(rb"[\"']?\bcritical[ _]warning[\"']? ?[:=]? ?[\"']?0x0+\b[\"']?", re.IGNORECASE)
 # Of each pattern: whether its first number is the expected number.
 _PAIRS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), expected_first)
     for pattern, expected_first in (
         (_WANTED + rb"[^\d\n]{0,24}?" + _NUMBER + rb"[^\d\n]{0,40}?\b" + _SEEN + rb"[^\d\n]{0,16}" + _NUMBER, True),
         (_NUMBER + rb"[^\d\n]{0,40}?\b" + _EXPECTED + rb"[^\d\n]{0,24}?" + _NUMBER, False),
-        (_OF + rb"[^\d\n]{0,30}?\b" + _WORKING, False),
-        (rb"\b" + _WORKING + rb"[^\d\n]{0,16}?" + _OF, False),
+        (_OF + _MODEL + rb"[^\d\n]{0,30}?\b" + _WORKING, False),
+        (rb"\b(?:lists|shows|sees|enumerates|" + _WORKING + rb")[^\d\n]{0,16}?" + _OF, False),
     )
 )
 _UNIT: Final = re.compile(rb"[kmgt]?i?b(?:it)?(?:/s(?:ec)?|ps)?|[kmg]?hz|[gm]t/s|[cfwvs]|rpm|ms")
 
 
 def without_zeros(line: bytes) -> bytes:
-    """Return the line without the counters in it that are 0, so that their names prove no fault."""
-    return _ZERO.sub(b"", line)
+    """Return the line without the counters and flags in it that are 0, so that their names prove no fault."""
+    return _NO_FLAG.sub(b"", _ZERO_COUNTER.sub(b"", _ZERO.sub(b"", line)))
 
 
 def without_expected(line: bytes) -> bytes:
@@ -69,6 +75,11 @@ def without_expected(line: bytes) -> bytes:
     for pattern, _ in _PAIRS:
         line = pattern.sub(lambda pair: b"" if _equal(pair) else pair[0], line)
     return line
+
+
+def is_as_expected(line: bytes) -> bool:
+    """Check whether the line compares numbers with expected ones, and none is below its expected number."""
+    return without_expected(line) != line and not with_shortfall(line)
 
 
 def with_shortfall(line: bytes) -> bytes:

@@ -32,6 +32,8 @@ MOST_RULES: Final = 1000
 RULE_FILES: Final = (
     "python",
     "reports",
+    "devices",
+    "vendors",
     "nvidia",
     "accelerators",
     "jax",

@@ -66,6 +66,8 @@ def test_what_should_hold_is_no_absent_fault(name: bytes) -> None:
         (b'dcgm_xid_errors{gpu="3"} 1', False),
         (b'node_ready{node="a"} 0', False),
         (b'up{job="dcgm"} 0', False),
+        (b'link_flap_count{port="eth4"} 0', True),
+        (b'gpu_count{node="a"} 0', False),
     ],
 )
 def test_a_sample_of_0_counts_no_fault_where_its_metric_counts_something_bad(line: bytes, is_zero: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.errors.quantities import FEWER, LESS, with_shortfall, without_zeros
+from falcon_core.errors.judge import shipped_judge
+from falcon_core.errors.quantities import FEWER, LESS, is_as_expected, with_shortfall, without_zeros
 from falcon_core.errors.table import Source
 from tests.unit.errors.lines import class_of
 
@@ -103,3 +104,27 @@ def test_a_number_that_is_as_expected_is_no_fault_and_excuses_no_other(line: str
 )
 def test_a_fault_that_is_false_or_none_is_none(line: str, name: str) -> None:
     assert named(line) == name
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("nvme7: critical_warning: 0x00, available_spare 100%", ""),
+        ("nvme7: critical_warning: 0x04, available_spare 100%", "DiskError"),
+        ("perfquery mlx5_2 port 1: SymbolErrorCounter:.........0 LinkDownedCounter:.....0", ""),
+        ("mx-smi: 6 of 8 C500 visible", "GpuLost"),
+        ("mx-smi: 8 of 8 C500 visible", ""),
+        ("hl-smi lists 7 of 8 accelerators", "GpuLost"),
+        ("dashboard shows 5 of 8 GPUs busy", ""),
+    ],
+)
+def test_flags_counters_and_models_are_read_as_their_programs_print_them(line: str, name: str) -> None:
+    assert named(line) == name
+
+
+def test_a_report_whose_numbers_are_as_expected_is_not_judged_by_likeness() -> None:
+    line = "GPU 2 PCIe link width x16, expected x16"
+    assert is_as_expected(line.encode())
+    assert not is_as_expected(b"GPU 2 PCIe link width x8, expected x16")
+    assert not is_as_expected(b"GPU 2 PCIe link width x16")
+    assert shipped_judge().report(line) is None
