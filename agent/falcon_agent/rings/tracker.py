@@ -425,11 +425,11 @@ def _with_comms(signals: RankSignals, tracked: Followed, *, asked: bool, silent:
     if counters is not None:
         counts = collective_counts(counters, enqueues=tracked.enqueues)
         told_pairs, more_pairs = pairs(counters, enqueues=tracked.enqueues)
-    sends = tracked.comms.sends(signals.period_calls) if excess_ns or asked else []
+    sends = tracked.comms.sends(tracked.chain.traffic_calls) if excess_ns or asked else []
     comms, more = tracked.comms.comms(
         counts=counts,
         excess_ns=excess_ns,
-        period_calls=signals.period_calls,
+        period_calls=tracked.chain.traffic_calls,
         paired={pair.comm for pair in told_pairs} | {sent.comm for sent in sends},
         asked=asked,
         healthy_ns=chain.healthy_calls() if asked else {},

@@ -26,7 +26,8 @@ class Cycle:
         self.cursor = start  # index of the next call to compare
         self.varies = period.cycle is not None  # single calls differ from cycle to cycle
         self.varying = period.varying  # the sizes that are ignored
-        self._by_gaps = period.by_gaps
+        self.certain = period.certain
+        self.by_gaps = period.by_gaps
         self._waits = False  # the call at the cursor differs; those that follow will show whether the cycle goes on
         self._strays: list[int] = []  # positions of the longest gap in the newest cycles
 
@@ -44,6 +45,13 @@ class Cycle:
         tokens = self.tokens_of(log.view(first, first + self.calls))
         return self.varying == period.varying and np.array_equal(np.sort(tokens), np.sort(self.tokens))
 
+    def reconsider(self, found: Period, *, from_first: bool) -> None:
+        """Take over whether the same period is certain; ``from_first``: all calls since the first one were searched.
+
+        One call that is certain stays so: a longer gap that comes back later is the job's doing, or a fault.
+        """
+        self.certain = found.certain if from_first and self.calls > 1 else self.certain or found.certain
+
     @property
     def decides_at(self) -> int:
         """Return the number of calls, from the first call ever, that the next comparison needs."""
@@ -52,7 +60,7 @@ class Cycle:
     @property
     def is_steady(self) -> bool:
         """Check whether the cursor stands after a cycle's first call, and all calls before are known to fit."""
-        return not self._waits and not self._by_gaps and self.cursor == self.start + 1
+        return not self._waits and not self.by_gaps and self.cursor == self.start + 1
 
     def differing(self, log: CallLog) -> Ints:
         """Find the places after the cursor where the call that came differs from the cycle's call."""
@@ -97,7 +105,7 @@ class Cycle:
 
         Extra calls of the same token shift the phase, and the comparison of tokens does not see it.
         """
-        if not self._by_gaps:
+        if not self.by_gaps:
             return False
         lag = self.calls
         starts = log.view(self.start - lag, self.start + 1).starts_ns

@@ -18,12 +18,12 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). These rules decide w
   communicate, each long enough for an iteration, with one call of the optimizer after them, look the same. Their cycle
   is followed, and ``segmenter`` reports the calls of an iteration as undetermined. If gradients are summed up after at
   most MOST_MICRO_BATCHES of them, that call is a part of the iteration.)
-- *One token only.* Equal tokens show nothing; the gaps between them may: several equal gradient buckets come in a burst
-  after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the long
-  long gaps make up a good part of the time; otherwise each call is an iteration. Lags at which gaps recur only because
-  many gaps in a row are alike (layers) come before the first lag at which they do not, and do not count.
-- *Micro-batches only.* The last stage of a pipeline without other calls receives and sends, over and over. The time
-  from micro-batch to micro-batch is treated likewise: it is longer where an iteration begins.
+- *Alike calls, alike cycles.* Equal tokens show nothing; the gaps between them may: several equal gradient buckets
+  come in a burst after one long computation, and layers or passes of a micro-batch come before one longer gap. The same
+  holds for cycles of several calls, and for micro-batches of a pipeline's last stage. ``gap_choice`` says which of them
+  are an iteration, and where the shorter cycle is followed but not certain.
+- *Between other calls.* Runs of equal calls of one length, each before the same other calls, are iterations and logged
+  losses, or one iteration each: the latter where a run lasts so short that it delays nothing, or its gaps show layers.
 - *Sizes that vary.* Where no run is long enough because of sizes that depend on the data, these are ignored
   (``variable_sizes``).
 - *Other sizes.* A run that came at least twice before in other sizes, about as long, was broken each time: layers of an
@@ -35,12 +35,20 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from numpy.fft import irfft, rfft
 
 from falcon_core.signals.calls.stream import LOG_CALLS, Calls, Flags, Floats, Ints, Trait
+from falcon_core.signals.iterations.gap_choice import (
+    SHORT_NS,
+    Choice,
+    is_rare,
+    of_cycles,
+    of_equal_calls,
+    of_micro_batches,
+)
+from falcon_core.signals.iterations.gap_rhythm import HALVES_RATIO, LONG_GAPS_TIME, are_long, longest_gap_phase
 from falcon_core.signals.iterations.inexact_period import noisy_lag, repeats_from, usual_cycle
 from falcon_core.signals.iterations.variable_sizes import LEAST_CYCLES, NEWEST, Varying, irregular, steady_kinds
-from falcon_core.stats.order import are_among, median_of, tenths_of
+from falcon_core.stats.order import are_among, median_of
 
 PLAUSIBLE_ITERATION_NS = 20_000_000
 REPETITIONS = 3
@@ -58,16 +66,6 @@ _FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long 
 _EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
 _MOST_AT_ONCE = 16_384  # calls that are compared: larger results would be new memory each time
 _LOOKS = 8  # at a cycle that may consist of shorter ones
-_GAP_RECURRENCE = 0.5  # autocorrelation of gaps below which they have no period
-_CHANCE_DEVIATIONS = 3.5  # of the autocorrelation of noise, 1/√n
-_GAP_BEST_SHARE = 0.9  # the smallest lag whose autocorrelation reaches this share of the best one
-_GAP_PART_SHARE = 0.75  # the same for a third of that lag or less: a disturbance that comes back every so many cycles
-_HALVES_RATIO = 4.0  # of the halves' mean squares, between and within: more is no chance
-_FEW_GAPS = 48
-_UNEVEN_GAPS = 2.5  # ratio of the 90th to the 10th percentile
-_LONG_GAP = 1.5  # a gap that stands out, against the shortest
-_LONG_GAPS_TIME = 0.3  # share of the cycle's time in gaps that stand out
-_LONG_MICRO_BATCHES_TIME = 0.03  # the same for micro-batches: few make an iteration by themselves
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -78,6 +76,7 @@ class Period(msgspec.Struct, frozen=True):
     by_gaps: bool = False  # one token only: the phase is in the gaps
     cycle: Ints | None = None  # the tokens that are usual from ``first`` on: [calls]; None where all cycles are alike
     varying: Varying | None = None  # the sizes that are ignored
+    certain: bool = True  # False: a longer cycle is as likely, and this is followed since it delays nothing
 
 
 def find_period(calls: Calls, *, noisy: bool = True) -> Period | None:
@@ -138,24 +137,34 @@ def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
     first = count - run - lag
     if lag == 1:
         found = _one_token(calls, first)
-        return None if found is not None and found.calls == 1 and _are_in_layers(calls, first) else found
-    if not _is_evident(calls.cut(first, count), lag, calls.cut(0, first)) or _is_fragment(calls, lag, run):
+        return found if found is None or found.calls > 1 else _between_extras(calls, first, found)
+    if _is_fragment(calls, lag, run) or _came_in_other_sizes(calls, lag, run):
         return None
-    if _came_in_other_sizes(calls, lag, run):
+    choice = _among_cycles(calls, lag, first)
+    if choice.units > 1 and _is_evident(calls.cut(first, count), lag * choice.units):
+        return _by_gaps(calls, lag * choice.units, first, choice.certain)
+    if not _is_evident(calls.cut(first, count), lag, calls.cut(0, first)):
         return None
-    by_time = _of_micro_batches(calls, lag, first) if _like_a_micro_batch(calls, lag) else None
-    return by_time or _iterations_and_extras(calls, lag, first) or Period(lag, first)
+    certain = choice.certain and choice.units == 1
+    return _iterations_and_extras(calls, lag, first) or Period(lag, first, certain=certain)
 
 
-def _of_micro_batches(calls: Calls, lag: int, first: int) -> Period | None:
-    """Find the iterations of a run of micro-batches of ``lag`` calls, by the time from one to the next."""
+def _among_cycles(calls: Calls, lag: int, first: int) -> Choice:
+    """Choose how many cycles of ``lag`` calls, which recur from ``first`` on, are an iteration: by their times."""
     starts = calls.starts_ns[first:]
     whole = starts[: (len(starts) - 1) // lag * lag + 1 : lag]
-    count = gap_period(np.maximum(whole[1:] - whole[:-1], 1), least_time=_LONG_MICRO_BATCHES_TIME)
-    if count is None or count == 1:
-        return None
+    gaps = np.maximum(whole[1:] - whole[:-1], 1)
+    run = calls.cut(first, len(calls))
+    if _like_a_micro_batch(run, lag):
+        return of_micro_batches(gaps, reduces=bool(run.cut(len(run) - lag, len(run)).has(Trait.REDUCING).any()))
+    return of_cycles(gaps, plausible=_plausible(run, lag))
+
+
+def _by_gaps(calls: Calls, lag: int, first: int, certain: bool) -> Period:
+    """Return the period of ``lag`` calls, alike from ``first`` on: it begins after the longest gap."""
+    starts = calls.starts_ns[first:]
     gaps = np.maximum(starts[1:] - starts[:-1], 1)
-    return Period(lag * count, first + 1 + longest_gap_phase(gaps, lag * count), by_gaps=True)
+    return Period(lag, first + 1 + longest_gap_phase(gaps, lag), by_gaps=True, certain=certain)
 
 
 def _noisy(calls: Calls) -> Period | None:
@@ -269,12 +278,13 @@ def _came_in_other_sizes(calls: Calls, lag: int, run: int) -> bool:
 def _iterations_and_extras(calls: Calls, lag: int, first: int) -> Period | None:
     """Find the shorter cycle that a cycle of ``lag`` calls, which recurs from ``first`` on, mostly consists of."""
     run = calls.cut(first, len(calls))
+    cycle_ns = median_of(run.starts_ns[lag:] - run.starts_ns[:-lag])
     for part in sorted(_parts(run.tokens, lag)):
-        if part == 1 and _are_layers(run, lag):
+        if part == 1 and (cycle_ns <= SHORT_NS or _are_layers(run, lag)):
             continue
         begin = _iterations_begin(run, lag, part)
         if begin is not None:
-            return Period(part, first + begin)
+            return Period(part, first + begin, certain=part > 1 or is_rare(lag, cycle_ns))
     return None
 
 
@@ -296,19 +306,25 @@ def _are_layers(run: Calls, lag: int) -> bool:
     logs = np.log(gaps)
     between, within = count * float(logs.mean(axis=0).var()), float(logs.var(axis=0, ddof=1).mean())
     medians: Floats = np.median(gaps, axis=0)
-    return between > _HALVES_RATIO * within and _are_long(medians, _LONG_GAPS_TIME)
+    return between > HALVES_RATIO * within and are_long(medians, LONG_GAPS_TIME)
 
 
-def _are_in_layers(calls: Calls, first: int) -> bool:
-    """Check whether equal calls, as come from ``first`` on, came before in runs of one length that were layers."""
+def _between_extras(calls: Calls, first: int, found: Period) -> Period | None:
+    """Return what equal calls from ``first`` on are, if they came before in runs of one length, between other calls.
+
+    None where they are layers, or where the runs are so short that they may as well be one iteration each.
+    """
     begins, ends = _runs(calls.tokens[: first + 1], 1)
     if not len(ends):
-        return False
+        return found
     ends = ends[ends - begins >= _FRAGMENT_SHARE * (ends - begins).max()][-REPETITIONS - 1 :]
     apart = np.diff(ends)
     if len(apart) < REPETITIONS or (apart != apart[0]).any():
-        return False
-    return _are_layers(calls.cut(0, int(ends[-1])), int(apart[0]))
+        return found
+    lag, cycle_ns = int(apart[0]), median_of(np.diff(calls.starts_ns[ends - 1]))
+    if cycle_ns <= SHORT_NS or _are_layers(calls.cut(0, int(ends[-1])), lag):
+        return None
+    return msgspec.structs.replace(found, certain=is_rare(lag, cycle_ns))
 
 
 def _parts(tokens: Ints, lag: int) -> set[int]:
@@ -378,113 +394,11 @@ def _one_token(calls: Calls, first: int) -> Period | None:
     """Find the period within the newest run, of one token alone, from its gaps."""
     run = calls.cut(first, len(calls))
     gaps = np.maximum(run.starts_ns[1:] - run.starts_ns[:-1], 1)
-    lag = gap_period(gaps)
-    if lag is None:
+    choice = of_equal_calls(gaps, plausible=_plausible(run, 1))
+    if choice is None:
         return None
+    lag, certain = choice
     least = EVIDENCE_CALLS_ONE_TOKEN if lag == 1 else EVIDENCE_CALLS
     if not _is_evident(run, lag, least_calls=least) or _is_fragment(calls, 1, len(run) - 1):
         return None
-    return Period(1, first) if lag == 1 else Period(lag, first + 1 + longest_gap_phase(gaps, lag), by_gaps=True)
-
-
-def gap_period(gaps_ns: Ints, least_time: float = _LONG_GAPS_TIME) -> int | None:
-    """Find the lag at which gaps between equal calls recur: 1 where none stands out, None if there are too few.
-
-    ``least_time``: the least share of the time in gaps that stand out.
-    """
-    count = gaps_ns.shape[0]
-    if count < EVIDENCE_CALLS_ONE_TOKEN - 1:
-        return None
-    # By logarithms: a factor between gaps counts, not their difference in time.
-    logs = np.log(gaps_ns.astype(np.float64))
-    low, high = tenths_of(logs)
-    if count < _FEW_GAPS and high - low > np.log(_UNEVEN_GAPS):
-        plain = None  # more than one kind of gap, and too few to see their order
-    else:
-        plain = 1
-    # Find the lag by autocorrelation. By FFT it takes one pass for all lags; a loop over lags would be quadratic.
-    logs -= logs.mean()
-    power = float(logs @ logs)
-    longest = count // REPETITIONS
-    if power <= 0 or longest < 2:
-        return plain
-    # Padded to twice the length: otherwise the end of the series would correlate with its beginning.
-    size = 1 << (2 * count - 1).bit_length()
-    spectrum = rfft(logs, size)
-    covariance = irfft(spectrum * spectrum.conj(), size)[: longest + 1]
-    lags = np.arange(longest + 1)
-    recurrence = covariance * count / ((count - lags) * power)
-    # Random gaps correlate by chance, the more so the fewer pairs a lag has.
-    by_chance = _CHANCE_DEVIATIONS / np.sqrt(count - lags)
-    recurrence[recurrence < np.maximum(by_chance, _GAP_RECURRENCE)] = 0.0
-    # Where neighbouring gaps are alike, those a few places apart are, too.
-    recurrence[1 : 1 + _first(recurrence[1:] == 0.0)] = 0.0
-    best = float(recurrence[2:].max())
-    if best == 0.0:
-        return plain
-    lag = _nearly_best(recurrence, best)
-    if lag is None:
-        return None
-    # The lag found may be a multiple of the true one.
-    parts = [part for part in range(2, lag // REPETITIONS + 1) if lag % part == 0]
-    half = lag // 2
-    if lag % 2 == 0 and half > 1 and not _halves_differ(logs, lag):
-        parts.append(half)
-    lag = next((part for part in parts if recurrence[part] >= _GAP_PART_SHARE * best), lag)
-    return lag if _computes_in_long_gaps(gaps_ns, lag, least_time) else plain
-
-
-def _nearly_best(recurrence: Floats, best: float) -> int | None:
-    """Return the first lag that recurs nearly as well as the ``best``, since multiples of the period recur as well.
-
-    None where gaps recur better and better up to the longest lag that can be seen yet: [lags].
-    """
-    near = recurrence >= _GAP_BEST_SHARE * best
-    lag = 2 + int(near[2:].argmax())
-    # Where neighbouring gaps are alike, so are the lags around the period: the best of these lags is the period.
-    alike = _first(~near[lag:])
-    lag += int(recurrence[lag : lag + alike].argmax())
-    return None if alike > 1 and lag == len(recurrence) - 1 else lag
-
-
-def _first(flags: Flags) -> int:
-    """Return the index of the first that is set, or the number of flags where none is."""
-    return int(flags.argmax()) if flags.any() else flags.shape[0]
-
-
-def _halves_differ(logs: Floats, lag: int) -> bool:
-    """Check whether the halves of the cycle differ by more than they scatter: logarithms of gaps, [n].
-
-    Noise alone makes twice the true cycle recur better than the cycle in some streams. The halves' differences have a
-    mean of 0 at each place then, and the mean squares differ by chance alone (Fisher's ratio of variances).
-    """
-    whole = logs.shape[0] // lag * lag
-    halves = logs[:whole].reshape(-1, 2, lag // 2)
-    differences = halves[:, 0] - halves[:, 1]
-    count = differences.shape[0]
-    between = count * float((differences.mean(axis=0) ** 2).sum())
-    within = float(differences.var(axis=0, ddof=1).sum())
-    return bool(between > _HALVES_RATIO * within)
-
-
-def _phases(gaps_ns: Ints, lag: int) -> Floats:
-    """Return the median gap at each position of the cycle: [n] → [lag]."""
-    whole = gaps_ns.shape[0] // lag * lag
-    medians: Floats = np.median(gaps_ns[:whole].reshape(-1, lag), axis=0)
-    return medians
-
-
-def _computes_in_long_gaps(gaps_ns: Ints, lag: int, least_time: float) -> bool:
-    """Check that some gaps stand out, and take enough of the time to be computation and not a stall."""
-    return _are_long(_phases(gaps_ns, lag), least_time)
-
-
-def _are_long(phases: Floats, least_time: float) -> bool:
-    """Check that the gaps that stand out among these, ns, take that share of the time or more."""
-    long = phases > _LONG_GAP * phases.min()
-    return bool(phases[long].sum() >= least_time * phases.sum())
-
-
-def longest_gap_phase(gaps_ns: Ints, lag: int) -> int:
-    """Return the position (0 … lag − 1) of the cycle's longest gap."""
-    return int(np.argmax(_phases(gaps_ns, lag)))
+    return Period(1, first, certain=certain) if lag == 1 else _by_gaps(calls, lag, first, certain)

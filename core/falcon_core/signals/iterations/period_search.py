@@ -28,7 +28,7 @@ _LEAST_CALLS = 8  # between two searches
 _GROWTH = 0.02  # the log grows by this share between two searches
 _DISTANCES = 8  # remembered, in cycles, from one interruption to the next
 _FIRST_REVIEW = 16  # cycles
-_APART_CALLS = 6  # between two places' first searches that let single calls differ
+_APART_CALLS = 6  # between two places' reviews, and their first searches that let single calls differ
 
 
 class PeriodSearch:
@@ -57,11 +57,19 @@ class PeriodSearch:
     def review(self, log: CallLog, known: Cycle) -> Period | None:
         """Look for another number of calls than in the ``known`` cycle now.
 
-        Where sizes are ignored, a longer one: within an iteration they may all be equal.
+        Where sizes are ignored, a longer one: within an iteration they may all be equal. What gaps show counts only
+        where it has been so from the first call on: later it is the job's doing, or a fault.
         """
         found = self._find(log)
-        if found is None or found.calls == known.calls:
+        if found is None:
             return None
+        by_later_gaps = found.by_gaps and (log.base > 0 or (known.calls == 1 and known.certain))
+        if found.calls == known.calls:
+            known.reconsider(found, from_first=log.base == 0)
+        if found.calls == known.calls or (found.calls > known.calls and by_later_gaps):
+            return None
+        if known.by_gaps and (found.calls == 1 or not found.certain):
+            return None  # gaps that once showed the iteration are evidence still, and these are less
         return None if known.varying is not None and found.calls < known.calls else found
 
     def _find(self, log: CallLog) -> Period | None:
@@ -74,13 +82,14 @@ class PeriodSearch:
 class CycleHistory:
     """The cycles since the period was found: how many, and which of them were interrupted."""
 
-    def __init__(self, place: int = 0) -> None:
-        self._apart = place % PLACES  # cycles
+    def __init__(self, place: int = 0, lag: int = _APART_CALLS, held: int = 0) -> None:
+        """Begin before the first of the ``held`` cycles, of ``lag`` calls each, in which the period was found."""
+        self._apart = place % PLACES * max(1, _APART_CALLS // lag)  # cycles
         self._cycles = 0
         self._interruptions = 0
         self._interrupted_at = 0  # cycle
         self._distances: deque[int] = deque(maxlen=_DISTANCES)
-        self._review_at = _FIRST_REVIEW + self._apart  # cycles
+        self._review_at = max(_FIRST_REVIEW, 3 * held // 2) + self._apart  # cycles
 
     @property
     def until_review(self) -> int:
@@ -99,16 +108,17 @@ class CycleHistory:
         if self._interruptions & (self._interruptions - 1) == 0 and self._interruptions > 1:
             self._review_at = self._cycles + max(REPETITIONS, EVIDENCE_CALLS // lag + 1) + self._apart
 
-    def is_review_due(self) -> bool:
+    def is_review_due(self, *, certain: bool) -> bool:
         """Check whether the period is to be reviewed now; then the next review is due at twice as many cycles.
 
+        It is due at half as many again while the period is not ``certain``.
         A review waits for a while after extra calls, because the run up to the newest call would include them.
         """
         late = self._cycles - self._review_at
         settled = self._interruptions == 0 or self._cycles - self._interrupted_at >= REPETITIONS
         if late < 0 or (not settled and late < 2 * REPETITIONS):
             return False
-        self._review_at = 2 * self._cycles
+        self._review_at = 2 * self._cycles if certain else 3 * self._cycles // 2
         return True
 
     @property

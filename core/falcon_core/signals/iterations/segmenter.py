@@ -91,9 +91,17 @@ class IterationTracker:
         return None if self._cycle is None or self._lost else self._cycle.calls
 
     @property
+    def traffic_calls(self) -> int | None:
+        """Return the number of calls in the cycle whose traffic is an iteration's; None where it may be a part of it.
+
+        Equal calls count before they are certain to be iterations: most of them are.
+        """
+        return None if self._history.may_be_micro_batches else self.cycle_calls
+
+    @property
     def period_calls(self) -> int | None:
         """Return the number of calls in an iteration; None while undetermined."""
-        return None if self._history.may_be_micro_batches else self.cycle_calls
+        return self.traffic_calls if self._cycle is not None and self._cycle.certain else None
 
     @property
     def varying(self) -> Varying | None:
@@ -233,7 +241,7 @@ class IterationTracker:
             tokens = np.roll(period.cycle, -((begins - first) % lag))
         self._cycle = Cycle(period, tokens, begins)
         self._interruption = None
-        self._history = CycleHistory(self._place)
+        self._history = CycleHistory(self._place, lag, (log.end - begins) // lag)
         self.period_changes += 1
         # Iterations that were cut by the earlier period are none, so they must not be judged.
         done.clear()
@@ -246,7 +254,9 @@ class IterationTracker:
             if self._anchor is not None and self._reached(self._anchor, cycle):
                 continue
             self._complete(cycle, done, cycle.start + cycle.calls, interrupted=False)
-            if self._history.is_review_due() and self._take(self._search.review(self._log, cycle), done):
+            if self._history.is_review_due(certain=cycle.certain) and self._take(
+                self._search.review(self._log, cycle), done
+            ):
                 return True
             if cycle.follow_longest_gap(self._log):
                 return True
@@ -278,7 +288,7 @@ class IterationTracker:
         cycle.cursor = next_start
         self._history.interrupted(cycle.calls)
         # Where each iteration has become longer by some calls, no cycle comes whole after which a review could fall.
-        if self._history.is_review_due():
+        if self._history.is_review_due(certain=cycle.certain):
             self._take(self._search.review(self._log, cycle), done)
         return True
 

@@ -357,6 +357,11 @@ class RankChain:
         """Return the number of calls in the cycle that is followed; None while no cycle is followed."""
         return self._tracker.cycle_calls
 
+    @property
+    def traffic_calls(self) -> int | None:
+        """Return the number of calls in the cycle whose traffic is reported; None where it may be a micro-batch."""
+        return self._tracker.traffic_calls
+
     def memory(self) -> RankMemory:
         """Return the state that the next agent needs."""
         anchor = self._tracker.position

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falcon_core.signals.calls.stream import Calls
-from falcon_core.signals.iterations.period import MOST_MICRO_BATCHES, find_period, gap_period
+from falcon_core.signals.iterations.gap_rhythm import gap_period
+from falcon_core.signals.iterations.period import MOST_MICRO_BATCHES, find_period
 from falcon_core.signals.iterations.segmenter import IterationTracker
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script, ddp, fsdp, pipeline
