@@ -209,6 +209,15 @@ def scales(factors: tuple[float, ...], every: int) -> Effect:
     return effect
 
 
+def hidden_lengths(spread: float) -> Effect:
+    """Give each rank packed sequences of another length in each iteration, in calls of one size."""
+
+    def effect(scene: Scene) -> None:
+        scene.compute *= np.exp(spread * scene.rng.standard_normal(scene.compute.shape))
+
+    return effect
+
+
 def hot_expert(factor: float, grows: int, stays: int) -> Effect:
     """Send more and more tokens to an expert, for some hundred iterations; then another expert is the hot one."""
 

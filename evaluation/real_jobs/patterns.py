@@ -65,6 +65,8 @@ _HEALTHY: Final = (
     Pattern(name="curriculum, NCCL", kind="3D", calls="Enqueued", effects=(does.steps_of_length((500, 1.3)),)),
 )
 
+_CALLS: Final[tuple[tuple[Calls, str], ...]] = (("Blocking", ""), ("Enqueued", ", NCCL"))
+
 _RHYTHMS: Final = (
     Pattern(
         name="rank 0 saves in one iteration of 100",
@@ -74,9 +76,14 @@ _RHYTHMS: Final = (
     Pattern(name="evaluation each 200", kind="data parallel", effects=(does.evaluations(200, 20.0),)),
     Pattern(name="heavy-tailed data loading", kind="data parallel", effects=(does.heavy_tails(0.05),)),
     Pattern(name="growing garbage collection", kind="data parallel", effects=(does.growing_collections(60, 1.0),)),
-    Pattern(name="sawtooth of 30 % each 400", kind="data parallel", effects=(does.sawtooth(0.3, 400),)),
-    Pattern(
-        name="images of several scales", kind="data parallel", effects=(does.scales((0.7, 0.85, 1.0, 1.15, 1.3), 10),)
+    *(
+        Pattern(name=f"{name}{suffix}", kind="data parallel", calls=calls, iterations=iterations, effects=(effect,))
+        for calls, suffix in _CALLS
+        for name, iterations, effect in (
+            ("sawtooth of 30 % each 400", 2400, does.sawtooth(0.3, 400)),
+            ("images of several scales", 2400, does.scales((0.7, 0.85, 1.0, 1.15, 1.3), 10)),
+            ("packing with hidden lengths", 1500, does.hidden_lengths(0.2)),
+        )
     ),
 )
 
@@ -89,8 +96,6 @@ _KINDS: Final[tuple[Kind, ...]] = (
     "3D",
     "variable pipeline",
 )
-
-_CALLS: Final[tuple[tuple[Calls, str], ...]] = (("Blocking", ""), ("Enqueued", ", NCCL"))
 
 _CALLS_IN_PASSES: Final[tuple[Kind, ...]] = ("3D", "packed sequences", "padded experts")
 
@@ -236,6 +241,16 @@ _FAULTS: Final = (
         name="two, one after the other", kind="data parallel", faults=(does.straggler(1.5), does.straggler(1.5, 560))
     ),
     Pattern(name="two, one after the other, 3D", kind="3D", faults=(does.straggler(1.6), does.straggler(1.6, 700))),
+    *(
+        Pattern(
+            name=f"straggler 1.4 ×, packing with hidden lengths{suffix}",
+            kind="data parallel",
+            calls=calls,
+            effects=(does.hidden_lengths(0.2),),
+            faults=(does.straggler(1.4),),
+        )
+        for calls, suffix in _CALLS
+    ),
     Pattern(name="slow link", kind="data parallel", faults=(does.slow_link(4.0),)),
     Pattern(name="slow link, 3D", kind="3D, four replicas", faults=(does.slow_link(5.0),)),
     Pattern(
