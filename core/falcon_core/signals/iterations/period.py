@@ -138,12 +138,17 @@ def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
     if lag == 1:
         found = _one_token(calls, first)
         return found if found is None or found.calls > 1 else _between_extras(calls, first, found)
+    newest = calls.cut(first, count)
+    is_evident = _is_evident(newest, lag, calls.cut(0, first))
+    # The usual case, before any costly look: too few calls for a cycle of this length, or for several of them.
+    if not is_evident and (len(newest) < EVIDENCE_CALLS or newest.starts_ns[-1] - newest.starts_ns[0] < EVIDENCE_NS):
+        return None
     if _is_fragment(calls, lag, run) or _came_in_other_sizes(calls, lag, run):
         return None
     choice = _among_cycles(calls, lag, first)
-    if choice.units > 1 and _is_evident(calls.cut(first, count), lag * choice.units):
+    if choice.units > 1 and _is_evident(newest, lag * choice.units):
         return _by_gaps(calls, lag * choice.units, first, choice.certain)
-    if not _is_evident(calls.cut(first, count), lag, calls.cut(0, first)):
+    if not is_evident:
         return None
     certain = choice.certain and choice.units == 1
     return _iterations_and_extras(calls, lag, first) or Period(lag, first, certain=certain)
