@@ -66,7 +66,8 @@ async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() ->
     pass_time(world, 600)
     await run(world, operator, lambda w: w.exclusions == [], seconds=30)
     assert slow.taints == {}
-    assert world.status.diagnoses[0].result.startswith(result), "the failure is reported once"
+    assert f"{slow.name} fenced: " in result
+    assert world.status.diagnoses[0].result.count(" was fenced at ") == 1, "the failure is reported once, and is over"
     assert f"{slow.name} can be used again" in world.status.diagnoses[0].result
     assert ("NodeReturned", True) in [(reason, slow.name in note) for reason, note in world.events]
     world.kill_node(world.node_of(0).name)
