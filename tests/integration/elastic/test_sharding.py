@@ -27,6 +27,11 @@ IN_THE_EXCHANGE = [{"sums": 0}, {"shifts": 0}, {"sums": 1}]  # the batch is coun
 AFTER = [{"after": 1}, {"gathers": 0}, {"after": 1}]
 
 
+def slow(values: Any) -> Any:
+    """Return the values of a test's parameter that ``make test-slow`` tries: four ranks import and train for each."""
+    return pytest.param(values, marks=pytest.mark.slow)
+
+
 def train(folder: Path, losses: list[dict[str, int]], *, ranks: int = RANKS, **more: Any) -> Trained:
     logs = folder / f"logs of {ranks}"
     logs.mkdir()
@@ -56,7 +61,7 @@ def applied(trained: Trained, step: int, micro_batches: int) -> list[int]:
     return living + [number for rank in lost for of, number in rank.of_kind("pass") if of == step]
 
 
-@pytest.mark.parametrize("places", [BEFORE, IN_PASSES, IN_THE_EXCHANGE, AFTER])
+@pytest.mark.parametrize("places", [slow(BEFORE), slow(IN_PASSES), IN_THE_EXCHANGE, slow(AFTER)])
 def test_ranks_that_are_killed_before_in_and_after_the_exchange_are_replaced(
     tmp_path: Path, places: list[dict[str, int]]
 ) -> None:
@@ -78,6 +83,7 @@ def test_three_go_on_and_a_newcomer_makes_the_group_whole_again(tmp_path: Path) 
     assert 0 < again <= MICRO_BATCHES, "the broken step alone is computed again, and none for the newcomer"
 
 
+@pytest.mark.slow  # fewer ranks are shown by the tests before
 def test_one_rank_is_enough_to_finish(tmp_path: Path) -> None:
     """Ranks have unequal numbers of micro-batches, and keep parameters from the forward to the backward pass."""
     losses = [
@@ -91,7 +97,7 @@ def test_one_rank_is_enough_to_finish(tmp_path: Path) -> None:
     assert trained.sizes() == [4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("place", [{"step": 10, "change": 1}, {"broadcast": 1}])
+@pytest.mark.parametrize("place", [slow({"step": 10, "change": 1}), {"broadcast": 1}])
 def test_a_rank_is_lost_while_a_new_group_divides_the_state(tmp_path: Path, place: dict[str, int]) -> None:
     """While the group that leaves rank 1 behind connects, and while its members get the whole tensors."""
     trained = train(tmp_path, [{"rank": 1, "step": 10, "done": 1}, {"rank": 3, **place}], replace=True)
@@ -99,7 +105,9 @@ def test_a_rank_is_lost_while_a_new_group_divides_the_state(tmp_path: Path, plac
     assert_as_undisturbed(trained)
 
 
-@pytest.mark.parametrize("places", [({"gathers": 4}, {"sums": 1}), ({"reduces": 6}, {"sums": 2}), ({"shifts": 1},)])
+@pytest.mark.parametrize(
+    "places", [slow(({"gathers": 4}, {"sums": 1})), slow(({"reduces": 6}, {"sums": 2})), ({"shifts": 1},)]
+)
 def test_a_fault_of_the_network_costs_no_rank(tmp_path: Path, places: tuple[dict[str, int], ...]) -> None:
     """A rank loses the result of a call in a pass, of the count, of its copy, and of the last call of a step.
 
