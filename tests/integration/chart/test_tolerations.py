@@ -107,7 +107,10 @@ def test_where_an_administrator_allows_it(cluster: ApiServer) -> None:
 
 
 def test_the_operator_and_those_who_could_take_the_taint_away(cluster: ApiServer) -> None:
-    assert refusal(cluster, pod("team", SPARE), OPERATOR) == ""
+    of_a_job = pod("team", SPARE)
+    owner = {"apiVersion": "falcon.dev/v1alpha1", "kind": "TrainingJob", "name": "gpt2", "uid": "u", "controller": True}
+    of_a_job["metadata"] |= {"labels": {"falcon.dev/job": "gpt2"}, "ownerReferences": [owner]}
+    assert refusal(cluster, of_a_job, OPERATOR) == ""
     cluster.ok("kubectl", "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod("team", SPARE)))
 
 
