@@ -171,7 +171,9 @@ def test_an_agent_that_dies_alone_is_reported_and_training_is_untouched(stage: S
     check_untouched(stage, before)
 
 
-@pytest.mark.parametrize("lose_data", [False, True], ids=["restarted", "emptied"])
+@pytest.mark.parametrize(
+    "lose_data", [pytest.param(False, id="restarted", marks=pytest.mark.long), pytest.param(True, id="emptied")]
+)
 def test_etcd_that_is_restarted_or_emptied_is_never_noticed_by_training(stage: Stage, *, lose_data: bool) -> None:
     """The pod's volume goes with the pod: killing the process restarts etcd, deleting the pod loses its data."""
     before = Before(stage)

@@ -76,6 +76,7 @@ def test_a_rank_that_sleeps_is_found_by_its_stack_and_all_ranks_are_restarted(
     assert job.status()["counters"] == {"restarts": 1, "replacements": 0}
 
 
+@pytest.mark.long  # test_layout_campaign names a slow link, and leaves it
 def test_a_slow_link_is_named_and_no_rank_is_blamed(quiet: None, nodes: None, start: Callable[[Json], Job]) -> None:
     """Some 3 MB of gradients an iteration: at 50 Mbit/s their sum takes longer than the whole healthy iteration."""
     spec = {"detection": {"pauseBudget": "0%"}}  # it is named by its transfers alone

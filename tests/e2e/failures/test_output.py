@@ -13,6 +13,7 @@ MANY = 100_000
 CAUGHT_ITERATIONS = 300
 
 
+@pytest.mark.long  # integration/agent/test_output shows what is reported, and stories/failures what follows
 def test_a_rank_that_raised_and_stays_alive_is_named_with_its_words_and_restarted(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:

@@ -36,6 +36,7 @@ def _rings(job: Job, pod: int = 0) -> set[str]:
     return set(_in_trainer(job, pod, "ls", "/falcon/run/launch/rings").split())
 
 
+@pytest.mark.long  # integration/agent/test_helpers follows ranks with helpers, shim/launch/test_launcher has the umask
 def test_a_root_trainer_with_helpers_under_a_strict_umask_is_followed(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:

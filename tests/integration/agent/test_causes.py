@@ -160,8 +160,15 @@ def settled(summary: Summary) -> bool:
     return all(rank.healthy_compute_ns and rank.healthy_run_delay_fraction is not None for rank in summary.ranks)
 
 
-@pytest.mark.parametrize("place", ["store", "lock"])
-@pytest.mark.parametrize("fault", ["compute", "sleep"])
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ("store", "sleep"),
+        ("lock", "compute"),
+        pytest.param("store", "compute", marks=pytest.mark.slow),
+        pytest.param("lock", "sleep", marks=pytest.mark.slow),
+    ],
+)
 async def test_the_rank_that_does_not_wait_is_the_culprit(
     make_pod: MakePod, tmp_path: Path, python_dir: Path, place: str, fault: str
 ) -> None:

@@ -50,7 +50,9 @@ def assert_as_undisturbed(trained: Trained, processes: int) -> None:
         assert other == [parameters, buffers], "all ranks have the same state"
 
 
-@pytest.mark.parametrize("places", [BEFORE, IN, AFTER])
+@pytest.mark.parametrize(
+    "places", [pytest.param(BEFORE, marks=pytest.mark.slow), IN, pytest.param(AFTER, marks=pytest.mark.slow)]
+)
 def test_ranks_that_are_killed_before_in_and_after_the_exchange_are_replaced(
     tmp_path: Path, places: list[dict[str, int]]
 ) -> None:
@@ -65,8 +67,8 @@ def test_ranks_that_are_killed_before_in_and_after_the_exchange_are_replaced(
     ("place", "more"),
     [
         ({"done": 3}, {"wrapper": {"static_graph": True}}),
-        ({"sums": 1}, {"wrapper": {"find_unused_parameters": True}}),
-        ({"after": 1}, {"wrapper": {"gradient_as_bucket_view": True}}),
+        pytest.param({"sums": 1}, {"wrapper": {"find_unused_parameters": True}}, marks=pytest.mark.slow),
+        pytest.param({"after": 1}, {"wrapper": {"gradient_as_bucket_view": True}}, marks=pytest.mark.slow),
         ({"done": 1}, {"reducer": "python_reducer"}),
     ],
 )

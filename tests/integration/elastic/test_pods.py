@@ -66,6 +66,7 @@ def wait_until(what: str, holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow  # e2e/failures/test_elastic deletes a pod on the cluster
 def test_the_ranks_of_a_pod_that_is_made_again_join_those_that_have_trained_on(launch: Launch, tmp_path: Path) -> None:
     pods = [launch(pod, "first") for pod in range(PODS)]
     first = [tmp_path / f"first-{pod}" for pod in range(PODS)]

@@ -61,7 +61,8 @@ def applied(trained: Trained, step: int, micro_batches: int) -> list[int]:
     return living + [number for rank in lost for of, number in rank.of_kind("pass") if of == step]
 
 
-@pytest.mark.parametrize("places", [slow(BEFORE), slow(IN_PASSES), IN_THE_EXCHANGE, slow(AFTER)])
+@pytest.mark.slow  # one loss and its replacement are shown by the next test, and one place by each that follows
+@pytest.mark.parametrize("places", [BEFORE, IN_PASSES, IN_THE_EXCHANGE, AFTER])
 def test_ranks_that_are_killed_before_in_and_after_the_exchange_are_replaced(
     tmp_path: Path, places: list[dict[str, int]]
 ) -> None:
@@ -97,7 +98,8 @@ def test_one_rank_is_enough_to_finish(tmp_path: Path) -> None:
     assert trained.sizes() == [4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("place", [slow({"step": 10, "change": 1}), {"broadcast": 1}])
+@pytest.mark.slow  # a loss while a group is made is shown with replicas (test_living)
+@pytest.mark.parametrize("place", [{"step": 10, "change": 1}, {"broadcast": 1}])
 def test_a_rank_is_lost_while_a_new_group_divides_the_state(tmp_path: Path, place: dict[str, int]) -> None:
     """While the group that leaves rank 1 behind connects, and while its members get the whole tensors."""
     trained = train(tmp_path, [{"rank": 1, "step": 10, "done": 1}, {"rank": 3, **place}], replace=True)
@@ -138,6 +140,7 @@ def test_a_saved_state_is_loaded_by_another_number_of_ranks(tmp_path: Path) -> N
     assert_as_undisturbed(loaded, first=13)
 
 
+@pytest.mark.slow  # test_data_parallel shows the way of a group without a launcher
 def test_without_the_launcher_the_group_is_that_of_the_environment(tmp_path: Path) -> None:
     trained = train(tmp_path, [], ranks=2, plain=True, micro_batches=9)
     assert trained.codes == [0, 0], trained.errors

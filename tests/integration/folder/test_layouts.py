@@ -150,7 +150,9 @@ def test_all_that_a_library_does_arrives(name: str, seconds: float) -> None:
         job.settle()
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "orbax" else []) for name in LIBRARIES]
+)
 def test_some_changes_may_be_the_last(name: str) -> None:
     """The others are tried in a test that takes long."""
     lose_at_changes(name, ((0, False), (1, True)), every=41)

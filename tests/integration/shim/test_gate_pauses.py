@@ -35,7 +35,9 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         job.kill()
 
 
-@pytest.mark.parametrize("kind", ["groups", "pipeline", pytest.param("anyone", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["groups", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("pipeline", "anyone"))]
+)
 def test_paused_at_random_a_job_stands_still_and_ends_the_same(kind: str, begin: Begin) -> None:
     job = begin(kind, 3, 240, 0.02)
     outcomes = pause_at_random(job, seed=1, at_most=PAUSES, deadline_seconds=20, gap_seconds=0.05)

@@ -36,7 +36,7 @@ def _results(run_dir: Path) -> list[RankResults]:
     return decode_summary(encode_summary(summary, ()), "p").results
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_rank_whose_result_differs_is_named_and_all_other_results_are_equal(start: Start, ranks: int) -> None:
     for needed in (PYTHON, CORRUPTING):
         if not needed.exists():

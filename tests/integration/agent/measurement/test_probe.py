@@ -140,6 +140,7 @@ def longest(ring: Ring, since: float) -> float:
     return max(after - before for before, after in pairwise(ends))
 
 
+@pytest.mark.slow  # stories/slowdowns/test_probe ends pauses so, shim/test_gate_pauses opens real gates
 async def test_whatever_goes_wrong_training_goes_on(ring: Ring, network: Network) -> None:
     by_hand = Asked(ring, network.addresses)
     await ring.trained(40)

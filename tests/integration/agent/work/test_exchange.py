@@ -21,11 +21,7 @@ from tests.integration.ports import free_port
 from tests.integration.shim.launching import SHIM
 from tests.unit.chain.pods import Operator
 
-pytestmark = [
-    pytest.mark.skipif(bool(why_not()), reason=why_not()),
-    pytest.mark.alone,  # ratios of times
-    pytest.mark.timeout(400),
-]
+pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).parents[3] / "e2e" / "scripts" / "stages.py"
 RANKS = 4
@@ -107,14 +103,27 @@ def _link_bytes(rank: RankSignals) -> tuple[list[int], list[int]]:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
+    for needed in (SHIM / "libfalcon_shim.so", PYTHON):
+        if not needed.is_file():
+            pytest.fail(f"{needed} is missing: run the tests through make test-integration")
     with machines(RANKS) as made:
         yield made
 
 
+def test_each_link_carries_the_bytes_that_the_models_dimensions_give(network: Network, tmp_path: Path) -> None:
+    training = Training(tmp_path / "healthy", network, range(RANKS))
+    try:
+        training.until(HEALTHY_STEPS)
+    finally:
+        training.stop()
+    training.poll()
+    signals = [tracker.signals(1)[0] for tracker in training.trackers]
+    assert [_link_bytes(rank) for rank in signals] == [([DATA_BYTES], [PIPELINE_BYTES])] * RANKS
+
+
+@pytest.mark.slow  # e2e/campaigns/test_layout_campaign leaves a slow link in the same way, on the cluster
+@pytest.mark.alone  # ratios of times
 def test_the_exchange_that_is_decided_by_real_rings_takes_the_slow_link_away(network: Network, tmp_path: Path) -> None:
-    for needed in (SHIM / "libfalcon_shim.so", PYTHON):
-        if not needed.is_file():
-            pytest.fail(f"{needed} is missing: run the tests through make test-integration")
     operator = Operator(RANKS, {"parallelism": {"pipeline": 2}, "mitigation": {"strategies": LADDER}})
     training = Training(tmp_path / "before", network, range(RANKS))
     try:
@@ -132,7 +141,6 @@ def test_the_exchange_that_is_decided_by_real_rings_takes_the_slow_link_away(net
         losses = {step["step"]: step["loss"] for step in training.steps()}
     finally:
         training.stop()
-    assert [_link_bytes(rank) for rank in signals] == [([DATA_BYTES], [PIPELINE_BYTES])] * RANKS
     (note,) = operator.status.diagnoses
     assert note.where.startswith("the link between rank 0 (pod gpt2-0, node node-0), rank 1 (pod gpt2-1, node node-1)")
     places = [int(member.pod_uid.removeprefix("uid-")) for member in operator.intent.membership.members]

@@ -78,6 +78,7 @@ async def settled(
     return await pod.reported(what, holds)
 
 
+@pytest.mark.slow  # e2e/campaigns/test_layout_campaign moves them on the cluster, and judges what the agents report
 async def test_shares_move_and_the_slow_rank_still_shows_its_own_speed(pod: Pod) -> None:
     await settled(pod, "a healthy job", EVEN, 1.0)
     slow_down(pod.folder, 2.0)

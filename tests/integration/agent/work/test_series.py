@@ -70,7 +70,11 @@ async def first_chunk(site: Site, pod: Pod, *wanted: str, **config: Any) -> Chun
 
 
 async def test_series_of_real_ranks_reach_the_service(site: Site, make_pod: MakePod) -> None:
-    chunk = await first_chunk(site, make_pod(2, sys.executable, "-S", "-E", "-c", PROGRAM))
+    """Of an agent that is to read GPUs and finds none, too: it says so and sends what it has."""
+    pod = make_pod(2, sys.executable, "-S", "-E", "-c", PROGRAM)
+    chunk = await first_chunk(site, pod, procs=2, reads_gpus=True)
+    assert not [name for name in chunk.metrics if name.startswith("gpu_")]
+    assert "the state of this node's GPUs is unknown" in pod.log.read_text()
     assert chunk.ranks == (CONTAINER, 0, 1)
     assert chunk.phases[-1] == Phase.START  # its calls are not seen: for ten minutes it may still load
     for rank in (0, 1):
@@ -100,11 +104,3 @@ async def test_series_of_the_ranks_gpus_reach_the_service(
             chunk.values[row, chunk.metrics.index(name), -1, 0] for name in ("gpu_memory", "gpu_temperature")
         )
         assert (used, degrees) == ((rank + 1) << 30, 50 + 30 * rank)
-
-
-async def test_an_agent_that_finds_no_gpus_says_so_and_sends_what_it_has(site: Site, make_pod: MakePod) -> None:
-    pod = make_pod(2, sys.executable, "-S", "-E", "-c", PROGRAM)
-    chunk = await first_chunk(site, pod, procs=2, reads_gpus=True)
-    assert not [name for name in chunk.metrics if name.startswith("gpu_")]
-    assert "loss" in chunk.metrics
-    assert "the state of this node's GPUs is unknown" in pod.log.read_text()

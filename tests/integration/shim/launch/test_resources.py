@@ -62,6 +62,7 @@ def watched(launcher: Launcher, until: Callable[[], bool]) -> list[Anomaly]:
     return []
 
 
+@pytest.mark.slow  # e2e/failures/test_anomalies forecasts a leak on the cluster
 def test_a_process_that_leaks_is_forecast_before_the_kernel_kills_it(
     start: Callable[..., Launcher], cgroup: Path
 ) -> None:

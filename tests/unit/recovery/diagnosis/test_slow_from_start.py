@@ -118,7 +118,7 @@ HEALTHY: dict[str, tuple[Callable[[int], float | Times], dict[str, float]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize(("noise", "common_noise"), NOISES)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nobody_is_named_where_peers_prove_nothing(name: str, noise: float, common_noise: float, seed: int) -> None:

@@ -127,7 +127,7 @@ HEALTHY: dict[str, tuple[Callable[[int], float | Times], dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize(("noise", "common_noise"), NOISES)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nobody_is_named_where_that_proves_nothing(name: str, noise: float, common_noise: float, seed: int) -> None:
