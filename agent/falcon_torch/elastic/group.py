@@ -22,38 +22,20 @@ group, and begins in the step in which the others are.
 
 from __future__ import annotations
 
-import logging
-import os
 from typing import Any, Iterator, List, Tuple
 
 import torch
 
 from falcon_torch.elastic import data_parallel
-from falcon_torch.elastic.attendance import Attendance, NewGroup, RefusedError
+from falcon_torch.elastic.attendance import Attendance, NewGroup
 from falcon_torch.elastic.dealing import NO_STEP, Progress, Resumption, begin, even, resume
 from falcon_torch.elastic.gradients import Gradients, check_exchangeable
+from falcon_torch.elastic.member import Member
 from falcon_torch.elastic.member_state import collect, load, send
-from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup, take
-from falcon_torch.elastic.roster import ENDED, STATE_LOST
-
-MEETING_KEY = "falcon-elastic-meeting"  # in the store at MASTER_ADDR: the port of the meeting
-STATE_LOST_EXIT = 76  # exit code of a newcomer that no process can give the state
-ENDED_EXIT = 77  # exit code of a newcomer to a training that is over: the failure that it replaces is not mended
-MOST_ATTEMPTS = 8  # new groups one after the other in which not one call succeeds
-_log = logging.getLogger("falcon_torch")
+from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup
 
 
-def end_refused(error: RefusedError) -> None:
-    """End a newcomer for which nothing is left to do. Raises SystemExit with its exit code."""
-    if error.why == ENDED:
-        _log.warning("the training is over: nothing is left to do for this process")
-        raise SystemExit(ENDED_EXIT) from None
-    if error.why == STATE_LOST:
-        _log.error("no process is left that has the training's state")
-        raise SystemExit(STATE_LOST_EXIT) from None
-
-
-class Group:
+class Group(Member):
     """This rank's part in the training. All processes make it at the same place of their program.
 
     Args:
@@ -82,7 +64,7 @@ class Group:
             raise ValueError(f"micro_batches={micro_batches}: a step has at least one")
         check_exchangeable(model)
         wrapper = data_parallel.wrapper(model, others)
-        self._group: ProcessGroup | FixedProcessGroup = take(timeout_seconds)
+        super().__init__(NO_STEP, timeout_seconds)
         if wrapper is None:
             self._gradients = Gradients(model)
         else:
@@ -91,38 +73,15 @@ class Group:
             self._gradients = Gradients(model, divisor=self._group.wanted, buffers=buffers)
         self._parts: Tuple[Any, ...] = (model, *others)
         self._total = micro_batches
-        self.step, self._first = NO_STEP, step
-        self._over = False
+        self._first = step
         self._own: List[int] = []
         self._finished: List[int] = []
         self._reduced = 0
         self._inside = False  # ``micro_batches()`` of this step is under way
         self._next: Tuple[List[int], int] | None = None  # own micro-batches and reduced segments when it begins
-        self._done = False
-        self._attempts = 0
-        self.number, self.size, self.index = 0, 1, 0
-        self._attendance: Attendance | None = None
-        if isinstance(self._group, ProcessGroup):
-            self._meet_first(self._group)
-        else:
-            self._begin_fixed(self._group)
+        self._begin()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
-
-    def steps(self, total: int) -> Iterator[int]:
-        """Yield the steps up to ``total``, excluded, each once."""
-        while self.step < total:
-            self._done = False
-            yield self.step
-            if not self._done:
-                raise RuntimeError(f"step {self.step} has not gone through all of its micro_batches()")
-            self.step += 1
-        self._over, self._own, self._finished, self._reduced = True, [], [], 0
-        # A member that has lost the last exchange gets its result from the others: none leaves before all have it.
-        while not self._all_together():
-            pass
-        if self._attendance is not None:
-            self._attendance.end()
 
     def micro_batches(self) -> Iterator[int]:
         """Yield the numbers of this rank's micro-batches in this step; at the end each parameter has its gradient."""
@@ -177,57 +136,38 @@ class Group:
 
     # -- a new group -------------------------------------------------------------------------------------------------
 
-    def _meet_first(self, group: ProcessGroup) -> None:
-        address = os.environ["MASTER_ADDR"]
-        attendance = Attendance(address, int(group.store.get(MEETING_KEY)), group.rank, group.wake)
+    def _listen(self, group: ProcessGroup, attendance: Attendance) -> None:
         group.listen(lambda: attendance.is_over(self.number))
-        self._attendance = attendance
-        try:
-            self._meet(None)
-        except RefusedError as error:
-            end_refused(error)
-            raise
 
     def _begin_fixed(self, group: FixedProcessGroup) -> None:
         self.size, self.index = group.size, group.index
         first = torch.tensor([self._first])
         group.broadcast(first, 0)
         members = [Progress(NO_STEP, first=int(first.item()))] * group.size
-        self._take_over(NewGroup(0, group.index, [], []), begin(members))
+        self._go_on(NewGroup(0, group.index, [], []), begin(members))
+
+    def _end_together(self) -> None:
+        self._own, self._finished, self._reduced = [], [], 0
+        # A member that has lost the last exchange gets its result from the others.
+        while not self._all_together():
+            pass
 
     def _meet_if_wanted(self) -> None:
         if self._attendance is not None and self._attendance.is_over(self.number):
             self._meet(None)
 
-    def _meet(self, error: BrokenError | None) -> None:
-        """Go on in the next group; ``error``: what ended the present one.
+    def _has_state(self) -> bool:
+        return self.step != NO_STEP
 
-        Raises RefusedError where this process has no place in it, and BrokenError where groups fail one after another.
-        """
-        group, attendance = self._group, self._attendance
-        if attendance is None or not isinstance(group, ProcessGroup):
-            raise RuntimeError("this process is in no group that changes")
-        while True:
-            self._attempts += 1
-            if error is not None and self._attempts > MOST_ATTEMPTS:
-                raise error
-            has_state = self.step != NO_STEP
-            new = attendance.arrive(self.number, group.handle(), list(self._progress()), has_state)
-            self.number = new.number
-            try:
-                group.change(new.number, new.handles)
-                self._take_over(new, begin([Progress.read(each) for each in new.progress]))
-            except BrokenError as broken:
-                error = broken
-                continue
-            self.size, self.index = len(new.handles), new.position
-            _log.info("group %d: %d ranks, step %d", new.number, self.size, self.step)
-            return
+    def _facts(self) -> List[Any]:
+        own, finished = tuple(self._own), tuple(self._finished)
+        return list(Progress(self.step, self._over, own, finished, self._reduced, self._first))
 
-    def _progress(self) -> Progress:
-        return Progress(self.step, self._over, tuple(self._own), tuple(self._finished), self._reduced, self._first)
+    def _take_over(self, new: NewGroup) -> None:
+        self._go_on(new, begin([Progress.read(each) for each in new.progress]))
+        self.size, self.index = len(new.handles), new.position
 
-    def _take_over(self, new: NewGroup, members: List[Progress]) -> None:
+    def _go_on(self, new: NewGroup, members: List[Progress]) -> None:
         """Get what this member lacks, and its micro-batches. Nothing of it changes before all of it is there."""
         plan = resume(members, self._total, len(self._gradients))
         # The first group's source has the state before it has given it to any other.

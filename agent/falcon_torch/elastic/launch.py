@@ -26,9 +26,9 @@ import torch.distributed as dist
 
 from falcon_torch.elastic import refusals
 from falcon_torch.elastic.attendance import PROCESS
-from falcon_torch.elastic.group import ENDED_EXIT, MEETING_KEY, STATE_LOST_EXIT
 from falcon_torch.elastic.group_report import GroupReport
 from falcon_torch.elastic.meeting import Meeting
+from falcon_torch.elastic.member import ENDED_EXIT, MEETING_KEY, STATE_LOST_EXIT
 from falcon_torch.elastic.process_group import is_supported
 
 LOOK_SECONDS = 0.05

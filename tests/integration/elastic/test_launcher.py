@@ -15,7 +15,7 @@ from tests.integration.shim.launching import wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "ending.py"
 AGENT = Path(__file__).parents[3] / "agent"
-ENDED_EXIT = 77  # falcon_torch.elastic.group.ENDED_EXIT
+ENDED_EXIT = 77  # falcon_torch.elastic.member.ENDED_EXIT
 TORCH_SECONDS = 150  # an import of PyTorch on a shared core
 # The first pod alone replaces no rank before there is a group. Of this one's first pod nothing runs here.
 SECOND_POD = {"PET_NNODES": "2", "PET_NODE_RANK": "1"}

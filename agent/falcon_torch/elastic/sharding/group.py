@@ -30,11 +30,11 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple, TypeVar
 
 import torch
 
-from falcon_torch.elastic.attendance import Attendance, NewGroup, RefusedError
+from falcon_torch.elastic.attendance import Attendance, NewGroup
 from falcon_torch.elastic.dealing import even
-from falcon_torch.elastic.group import ENDED_EXIT, MEETING_KEY, MOST_ATTEMPTS, STATE_LOST_EXIT, end_refused
+from falcon_torch.elastic.member import ENDED_EXIT, STATE_LOST_EXIT, Member
 from falcon_torch.elastic.member_state import send
-from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup, take
+from falcon_torch.elastic.process_group import BrokenError, FixedProcessGroup, ProcessGroup
 from falcon_torch.elastic.sharding.collectives import Collectives
 from falcon_torch.elastic.sharding.shards import Entry, Layout, Record, Records, copy_to_next, gather
 from falcon_torch.elastic.sharding.training import Build, Training
@@ -47,7 +47,7 @@ _SEEDS = (1 << 63) - 1
 _log = logging.getLogger("falcon_torch")
 
 
-class ShardedGroup:
+class ShardedGroup(Member):
     """This rank's part in the training. All processes make it at the same place of their program.
 
     Args:
@@ -85,24 +85,16 @@ class ShardedGroup:
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm={clip_norm}: a norm is above 0; leave it out to clip nothing")
         self._build, self._total, self._clip_norm = build, micro_batches, clip_norm
-        self._group: ProcessGroup | FixedProcessGroup = take(timeout_seconds)
-        self.step, self._first = NO_STEP, state["step"] if state else step
+        super().__init__(NO_STEP, timeout_seconds)
+        self._first = state["step"] if state else step
         self._loaded = state
         self._seed = torch.initial_seed() & _SEEDS
-        self.number, self.size, self.index = 0, 1, 0
         self.computed: List[int] = []
-        self._over = False
-        self._done = False  # this step is applied, and the script goes on behind ``micro_batches()``
-        self._attempts = 0
         self._records: Records = {}
         self._version = Version(NO_STEP, 0, 0)  # with which this group goes on
         self._training: Training
         self._calls: Collectives
-        self._attendance: Attendance | None = None
-        if isinstance(self._group, ProcessGroup):
-            self._meet_first(self._group)
-        else:
-            self._begin_fixed(self._group)
+        self._begin()
 
     @property
     def model(self) -> torch.nn.Module:
@@ -120,20 +112,6 @@ class ShardedGroup:
         return self._training.others
 
     # -- the loop ----------------------------------------------------------------------------------------------------
-
-    def steps(self, total: int) -> Iterator[int]:
-        """Yield the steps up to ``total``, excluded, each once."""
-        while self.step < total:
-            self._done = False
-            yield self.step
-            if not self._done:
-                raise RuntimeError(f"step {self.step} has not gone through all of its micro_batches()")
-            self.step += 1
-        self._over = True
-        # A member that has lost the last call of the last step needs the others to know that the step is over.
-        self._unbroken(lambda: self._group.sum(torch.zeros(1)))
-        if self._attendance is not None:
-            self._attendance.end()
 
     def micro_batches(self) -> Iterator[int]:
         """Yield the numbers of this rank's micro-batches; at the end the optimizer's step is made, and safe.
@@ -228,10 +206,6 @@ class ShardedGroup:
         if self._version in self._records:
             self._records[self._version] = self._records[self._version]._replace(small=self._training.small())
 
-    def _progress(self) -> Progress:
-        held = tuple(Held(version, tuple(record.shards)) for version, record in self._records.items())
-        return Progress(self.step, self._over, self._first, self._seed, held)
-
     def _collect(self) -> Dict[str, Any] | None:
         """Let the first member have the whole state. Raises BrokenError."""
         training = self._training
@@ -256,11 +230,7 @@ class ShardedGroup:
 
     # -- a new group -------------------------------------------------------------------------------------------------
 
-    def _meet_first(self, group: ProcessGroup) -> None:
-        address = os.environ["MASTER_ADDR"]
-        attendance = Attendance(address, int(group.store.get(MEETING_KEY)), group.rank, group.wake)
-        self._attendance = attendance
-
+    def _listen(self, group: ProcessGroup, attendance: Attendance) -> None:
         def is_broken() -> bool:
             # A newcomer, too, lets the group be renewed: members finish the step first.
             if not attendance.is_over(self.number):
@@ -268,11 +238,6 @@ class ShardedGroup:
             return group.waited_seconds() > SILENCE_SECONDS or group.is_announced(self.number)
 
         group.listen(is_broken, LOOK_SECONDS)
-        try:
-            self._meet(None)
-        except RefusedError as error:
-            end_refused(error)
-            raise
 
     def _begin_fixed(self, group: FixedProcessGroup) -> None:
         group.begin_alone()
@@ -283,59 +248,51 @@ class ShardedGroup:
         self._training, self._calls = self._built(self.size, self.index, self._loaded)
         self._share(Version(self.step, 0, self.size))
 
-    def _meet(self, error: BrokenError | None) -> None:
-        """Go on in the next group; ``error``: what ended the present one.
+    def _end_together(self) -> None:
+        self._unbroken(lambda: self._group.sum(torch.zeros(1)))
 
-        Raises RefusedError where this process has no place in it, and BrokenError where groups fail one after another.
-        """
-        group, attendance = self._group, self._attendance
-        if attendance is None or not isinstance(group, ProcessGroup):
-            raise RuntimeError("this process is in no group that changes") from error
-        while True:
-            self._attempts += 1
-            if error is not None:
-                group.announce_break(self.number)
-                if self._attempts > MOST_ATTEMPTS:
-                    raise error
-            new = attendance.arrive(self.number, group.handle(), list(self._progress()), bool(self._records))
-            self.number = new.number
-            try:
-                group.change(new.number, new.handles)
-                self._take_over(new, [Progress.read(each) for each in new.progress])
-            except BrokenError as broken:
-                error = broken
-                continue
-            _log.info("group %d: %d ranks, step %d", new.number, self.size, self.step)
-            return
+    def _has_state(self) -> bool:
+        return bool(self._records)
 
-    def _take_over(self, new: NewGroup, members: List[Progress]) -> None:
+    def _facts(self) -> List[Any]:
+        held = tuple(Held(version, tuple(record.shards)) for version, record in self._records.items())
+        return list(Progress(self.step, self._over, self._first, self._seed, held))
+
+    def _see_broken(self, group: ProcessGroup) -> None:
+        group.announce_break(self.number)
+
+    def _take_over(self, new: NewGroup) -> None:
         """Build the model for a group, and take this member's part of the state. Raises BrokenError."""
-        size, index = len(new.handles), new.position
+        members = [Progress.read(each) for each in new.progress]
         try:
             source = choose(members)
         except ValueError as error:
             self._go_without_state(members, error)
             return
+        size, index = len(new.handles), new.position
         if source is None:
-            self._seed, step, over = members[0].seed, members[0].first, False
+            self._seed = members[0].seed
             training, calls = self._built(size, index, self._loaded)
+            self.step = step = members[0].first
         else:
-            lead = members[source.lead]
-            layout, small = self._facts(source, index)
-            self._seed = lead.seed
-            training, calls = self._built(size, index, None)
-            shards = self._records[source.version].shards if source.version in self._records else {}
-            gather(self._group, layout, source.version.size, source.holders, index, shards, training.load)
-            training.load_small(small)
-            own = lead if index in source.newcomers else members[index]
-            step, over = source.version.step, own.over
-            self.step = own.step
+            training, calls = self._built_from(source, members, size, index)
+            own = members[source.lead if index in source.newcomers else index]
+            self.step, self._over, step = own.step, own.over, source.version.step
         self._training, self._calls = training, calls
         self.size, self.index = size, index
-        if source is None:
-            self.step = step
-        self._over = over
         self._share(Version(step, new.number, size))
+
+    def _built_from(
+        self, source: Source, members: List[Progress], size: int, index: int
+    ) -> Tuple[Training, Collectives]:
+        """Build the model with this member's part of the state that the source holds. Raises BrokenError."""
+        layout, small = self._layout_and_small(source, index)
+        self._seed = members[source.lead].seed
+        training, calls = self._built(size, index, None)
+        shards = self._records[source.version].shards if source.version in self._records else {}
+        gather(self._group, layout, source.version.size, source.holders, index, shards, training.load)
+        training.load_small(small)
+        return training, calls
 
     def _built(self, size: int, index: int, state: Dict[str, Any] | None) -> Tuple[Training, Collectives]:
         """Build the model for a group, and load a whole state, if there is one."""
@@ -344,7 +301,7 @@ class ShardedGroup:
             training.load_whole(state)
         return training, Collectives(self._group, training.model)
 
-    def _facts(self, source: Source, index: int) -> Tuple[Layout, Dict[str, Any]]:
+    def _layout_and_small(self, source: Source, index: int) -> Tuple[Layout, Dict[str, Any]]:
         """Return the layout of the state, and what is not cut: this member's own, or for newcomers the lead's."""
         of_step = [self._records[version] for version in sorted(self._records) if version.step == source.version.step]
         facts: Any = None

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-ENDED_EXIT = 77  # falcon_torch.elastic.group.ENDED_EXIT
+ENDED_EXIT = 77  # falcon_torch.elastic.member.ENDED_EXIT
 folder, rank = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"])
 
 

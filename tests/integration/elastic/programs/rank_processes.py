@@ -25,8 +25,9 @@ import torch
 import torch.distributed as dist
 
 from falcon_torch.elastic import gradients, process_group
-from falcon_torch.elastic.group import ENDED_EXIT, MEETING_KEY, Group
+from falcon_torch.elastic.group import Group
 from falcon_torch.elastic.meeting import Meeting
+from falcon_torch.elastic.member import ENDED_EXIT, MEETING_KEY
 from falcon_torch.elastic.process_group import BrokenError, ProcessGroup
 
 LAST_STEPS = 10
