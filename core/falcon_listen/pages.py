@@ -1,4 +1,4 @@
-"""Serve health and metrics by HTTP to clients that show no certificate.
+"""Serve health and metrics by HTTP to clients that show no certificate; metrics by HTTPS where they ask for a token.
 
 The event loop that does the work answers: if it hangs, so do the pages, and the kubelet restarts the process. Only the
 text of the metrics is made in a thread, at most once a second, and all who read it share its memory.
@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Final
 
 from aiohttp import web
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from falcon_listen.access import Access
 from falcon_listen.listener import Listener, listening_socket
 from falcon_listen.places import Limits
 
@@ -27,6 +29,7 @@ LIMITS: Final = Limits(places=128, places_of_a_source=16, opened_per_second=20, 
 CONNECTION_SECONDS: Final = 15.0  # whatever the client does meanwhile
 KEPT_SECONDS: Final = 1.0  # of the text of metrics
 MOST_BODY_BYTES: Final = 1024
+UPGRADE_REQUIRED: Final = 426
 _PIECE_BYTES = 64 << 10
 
 
@@ -64,11 +67,15 @@ class MetricsPage:
 
 
 def health_and_metrics(
-    registry: CollectorRegistry, ready: Callable[[], str], notes: Callable[[], Sequence[str]] = tuple
+    registry: CollectorRegistry,
+    ready: Callable[[], str],
+    notes: Callable[[], Sequence[str]] = tuple,
+    secured_port: int | None = None,
 ) -> web.Application:
     """Return /healthz, /readyz and /metrics.
 
     ``ready`` returns what is still missing, "" when nothing is missing; ``notes`` returns further lines for people.
+    ``secured_port``: where /metrics is served by TLS instead (see ``metrics_by_token``); None: it is served here.
     """
     page = MetricsPage(registry)
 
@@ -81,11 +88,31 @@ def health_and_metrics(
         return await _answer(request, "".join(f"{line}\n" for line in lines).encode(), status=503 if missing else 200)
 
     async def metrics(request: web.Request) -> web.StreamResponse:
+        if secured_port is not None:
+            text = f"/metrics is served by HTTPS at port {secured_port}, to clients with a bearer token\n"
+            headers = {"Upgrade": "TLS/1.2, HTTP/1.1"}
+            return await _answer(request, text.encode(), status=UPGRADE_REQUIRED, headers=headers)
         _read_no_more(request)
         return await _answer(request, await page.text(), kind=CONTENT_TYPE_PLAIN_0_0_4)
 
     app = web.Application(client_max_size=MOST_BODY_BYTES)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    return app
+
+
+def metrics_by_token(registry: CollectorRegistry, access: Access) -> web.Application:
+    """Return /metrics for clients that ``access`` admits. Serve it by TLS alone, since the clients send tokens."""
+    page = MetricsPage(registry)
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        _read_no_more(request)
+        refusal = await access.refusal(request.headers.get("Authorization"))
+        if refusal is not None:
+            return await _answer(request, refusal.text.encode(), status=refusal.status, headers=refusal.headers)
+        return await _answer(request, await page.text(), kind=CONTENT_TYPE_PLAIN_0_0_4)
+
+    app = web.Application(client_max_size=MOST_BODY_BYTES)
+    app.add_routes([web.get("/metrics", metrics)])
     return app
 
 
@@ -96,11 +123,17 @@ def _read_no_more(request: web.Request) -> None:
 
 
 async def _answer(
-    request: web.Request, body: bytes, *, status: int = 200, kind: str = "text/plain; charset=utf-8"
+    request: web.Request,
+    body: bytes,
+    *,
+    status: int = 200,
+    kind: str = "text/plain; charset=utf-8",
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> web.StreamResponse:
     """Answer the only request of a connection, a piece at a time: aiohttp would copy the whole for a slow reader."""
     _read_no_more(request)
-    response = web.StreamResponse(status=status, headers={"Content-Type": kind, "Content-Length": str(len(body))})
+    of_body = {"Content-Type": kind, "Content-Length": str(len(body))}
+    response = web.StreamResponse(status=status, headers={**headers, **of_body})
     response.force_close()
     with contextlib.suppress(ConnectionResetError):  # the client has gone, or its place was taken
         await response.prepare(request)
