@@ -94,7 +94,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.leading = False
-        self.webhook_expiries: Mapping[str, float] = {}  # of the webhook's certificates, as ``Readings.certificates``
+        # Of the certificates of the operator's own ports, each as ``Readings.certificates``.
+        self.port_expiries: list[Mapping[str, float]] = []
         self.readings: Callable[[], Readings] | None = None  # while this process leads
         self._jobs: dict[JobName, JobFigures] = {}
         self._iterations: dict[JobName, tuple[float | None, float | None]] = {}  # seconds: now, healthy

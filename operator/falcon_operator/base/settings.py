@@ -128,7 +128,8 @@ class Settings(BaseSettings):
     ] = None  # None: not known
     gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]  # for agents
     gateway_selector: Text  # labels of the gateways' pods in the operator's namespace
-    gateway_secret_prefix: Text  # of `-gateway-tls`, `-jobs-ca`, `-anomalies-tls`, `-webhook-ca` and `-webhook-tls`
+    # Of `-gateway-tls`, `-jobs-ca`, `-anomalies-tls`, and of `-ca` and `-tls` behind `-webhook` and `-metrics`.
+    gateway_secret_prefix: Text
     anomaly_service: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)] = ()  # empty: there is none
     anomaly_models: str = ""  # the ConfigMap of its learned limits, in the operator's namespace; empty: it learns none
     webhook_configuration: str = ""  # a ValidatingWebhookConfiguration; empty: evictions are not judged
@@ -155,6 +156,9 @@ class Settings(BaseSettings):
         "info"
     )
     metrics_port: Annotated[int, Field(ge=0, le=65_535, description="a whole number from 0 to 65535")] = 8080
+    metrics_reader: str = ""  # the ClusterRole whose subjects alone may read /metrics, by TLS; empty: every client may
+    metrics_names: Annotated[Words, Field(validate_default=True)] = ()  # by which its clients know this operator
+    metrics_tls_port: Annotated[int, Field(ge=0, le=65_535, description="a whole number from 0 to 65535")] = 8444
 
     @field_validator("identity")
     @classmethod
@@ -173,6 +177,13 @@ class Settings(BaseSettings):
     def _needed_for_the_webhook(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if not names and info.data.get("webhook_configuration"):
             raise PydanticCustomError("missing", "the operator makes the webhook's certificate")
+        return names
+
+    @field_validator("metrics_names")
+    @classmethod
+    def _needed_for_the_metrics(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not names and info.data.get("metrics_reader"):
+            raise PydanticCustomError("missing", "the operator makes the certificate of its metrics")
         return names
 
     @property

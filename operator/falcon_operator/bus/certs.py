@@ -34,7 +34,8 @@ ANOMALY_SERVICE = "anomalies"  # the common name by which gateways know the anom
 # What the library raises for PEM that is none, for a key with a password, and for a key of an unknown kind.
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
 # Names of authorities, for people.
-CONTROL, JOBS, WEBHOOK = "falcon control authority", "falcon jobs' authority", "falcon webhook's authority"
+CONTROL, JOBS = "falcon control authority", "falcon jobs' authority"
+WEBHOOK, METRICS = "falcon webhook's authority", "falcon metrics port's authority"
 
 
 class Pair(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+from collections import ChainMap
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -294,7 +295,7 @@ class Leader:
             gateways=len(bus.gateways),
             gateways_known=len(bus.awaited_gateways),
             gateway_streams=len(bus.streams),
-            certificates={**self._authorities.expiries, **self._metrics.webhook_expiries},
+            certificates=dict(ChainMap(self._authorities.expiries, *map(dict, self._metrics.port_expiries))),
             first_job_expiry=bus.first_job_expiry,
             anomaly_service=None if verdicts is None else (verdicts.answers, verdicts.failures),
         )

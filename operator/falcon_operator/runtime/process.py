@@ -19,7 +19,9 @@ from falcon_operator.base.clock import SystemClock
 from falcon_operator.base.metrics import Metrics
 from falcon_operator.base.ports import LeadershipLost, lost_leadership
 from falcon_operator.base.settings import EXIT_CONFIG, Settings, SettingsError, load
+from falcon_operator.bus import certs
 from falcon_operator.cluster.certificates.authorities import Authorities
+from falcon_operator.cluster.certificates.serving import ServedCertificate, ServingCertificates
 from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
@@ -103,18 +105,28 @@ async def operate(settings: Settings) -> None:
             settings.webhook_names,
             settings.webhook_configuration,
         )
-        metrics.webhook_expiries = certificates.expiries
-        port = settings.webhook_port
+        metrics.port_expiries.append(certificates.expiries)
+        certificate = ServedCertificate(certificates, lambda: election.leading, clock, folder)
         try:
-            await Webhook(port, certificates, answers, lambda: election.leading, clock, folder).run()
+            await Webhook(settings.webhook_port, certificate, answers).run()
         finally:
             await http.close()
+
+    def secured(folder: Path) -> health.Secured | None:
+        """Return the port of metrics for clients with a token; None where every client may read them."""
+        if not settings.metrics_reader:
+            return None
+        prefix = f"{settings.gateway_secret_prefix}-metrics"
+        pairs = ServingCertificates(transport, settings.namespace, prefix, settings.metrics_names, certs.METRICS)
+        metrics.port_expiries.append(pairs.expiries)
+        certificate = ServedCertificate(pairs, lambda: election.leading, clock, folder)
+        return health.Secured(settings.metrics_tls_port, certificate, health.access(transport, settings.metrics_reader))
 
     with tempfile.TemporaryDirectory(prefix="falcon-") as folder:
         async with (
             Aside("election") as aside,
             Aside("evictions") as judging,
-            health.serving(settings.metrics_port, metrics.registry, missing, notes),
+            health.serving(settings.metrics_port, metrics.registry, missing, notes, secured(Path(folder) / "metrics")),
         ):
             if settings.webhook_configuration:
                 webhook = asyncio.create_task(judging.run(answer_evictions(Path(folder) / "webhook")), name="webhook")

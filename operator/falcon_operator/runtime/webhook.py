@@ -6,10 +6,6 @@ The port is open to every pod, since no policy can name the API server: connecti
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import ssl
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -18,10 +14,7 @@ from aiohttp import web
 
 from falcon_listen import pages
 from falcon_listen.places import Limits
-from falcon_operator.base.ports import Clock
-from falcon_operator.bus import tls_files
-from falcon_operator.bus.certs import Pair
-from falcon_operator.cluster.certificates.webhook import WebhookCertificates
+from falcon_operator.cluster.certificates.serving import ServedCertificate
 from falcon_operator.runtime.evictions import Evictions
 
 PATH: Final = "/evictions"
@@ -29,7 +22,6 @@ PATH: Final = "/evictions"
 # once, with all of their pods at the same time, and each that is refused asks again after five seconds.
 LIMITS: Final = Limits(places=1024, places_of_a_source=1024, opened_per_second=500, opened_at_once=2000)
 MOST_REVIEW_BYTES: Final = 256 << 10
-LOOK_SECONDS: Final = 30.0  # between two looks at the certificate
 RETRY_SECONDS: Final = 2.0
 TOO_MANY_REQUESTS: Final = 429  # as of a budget: those who drain ask again after it
 log = structlog.get_logger(__name__)
@@ -86,60 +78,27 @@ def application(evictions: Evictions) -> web.Application:
 class Webhook:
     """The port, and the certificate that the leader keeps and every replica shows."""
 
-    def __init__(
-        self,
-        port: int,
-        certificates: WebhookCertificates,
-        evictions: Evictions,
-        leading: Callable[[], bool],
-        clock: Clock,
-        folder: Path,
-    ) -> None:
+    def __init__(self, port: int, certificate: ServedCertificate, evictions: Evictions) -> None:
         self._port = port
-        self._certificates = certificates
+        self._certificate = certificate
         self._evictions = evictions
-        self._leading = leading
-        self._clock = clock
-        self._folder = folder
 
     async def run(self) -> None:
         """Serve until cancelled. Nothing that fails here ends the operator: evictions are then admitted."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         while True:
             try:
-                if await self._load(context):
-                    await self._serve(context)
+                await self._certificate.first()
+                await self._serve()
             except Exception as error:  # noqa: BLE001 - without the loop, evictions are admitted until a restart
                 log.warning("webhook not served", error=str(error) or type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _serve(self, context: ssl.SSLContext) -> None:
+    async def _serve(self) -> None:
         async with pages.serving(
-            application(self._evictions), self._port, self._refused, lambda: context, LIMITS
+            application(self._evictions), self._port, self._refused, lambda: self._certificate.context, LIMITS
         ) as port:
             log.info("webhook served", port=port)
-            while True:
-                await asyncio.sleep(LOOK_SECONDS)
-                await self._load(context)
-
-    async def _load(self, context: ssl.SSLContext) -> bool:
-        """Bring the certificate up to date, for connections that begin from now on. Return whether there is one."""
-        try:
-            pair = await self._pair()
-            if pair is None:
-                return False
-            files = tls_files.write(self._folder, pair.cert, pair)
-            assert files.cert is not None
-            context.load_cert_chain(files.cert, files.key)
-        except Exception as error:  # noqa: BLE001 - a person may have put anything into the Secrets; what is loaded stays
-            log.warning("no certificate for the webhook", error=str(error) or type(error).__name__)
-            return False
-        return True
-
-    async def _pair(self) -> Pair | None:
-        if not self._leading():
-            return await self._certificates.read()
-        return await self._certificates.ensure(dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC))
+            await self._certificate.keep()
 
     def _refused(self, reason: str) -> None:
         """Count a connection that was closed unanswered: the API server then admits the eviction."""

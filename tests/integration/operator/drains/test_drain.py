@@ -14,6 +14,7 @@ from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.common import TAINT_SPARE
 from falcon_operator.base.background_loop import Aside
 from falcon_operator.base.clock import SystemClock
+from falcon_operator.cluster.certificates.serving import ServedCertificate
 from falcon_operator.cluster.certificates.webhook import WebhookCertificates
 from falcon_operator.cluster.transport import Transport
 from falcon_operator.runtime.evictions import Evictions
@@ -104,7 +105,7 @@ async def webhook(installation: Installation, played: Played, tmp_path: Path) ->
         answers = Evictions(http, lambda: True, (NOTICE,), platform_judge(""), clock, lambda _: None)
         certificates = WebhookCertificates(http, installation.namespace, "falcon", ("localhost",), CONFIGURATION)
         try:
-            await Webhook(port, certificates, answers, lambda: True, clock, tmp_path).run()
+            await Webhook(port, ServedCertificate(certificates, lambda: True, clock, tmp_path), answers).run()
         finally:
             await http.close()
 
