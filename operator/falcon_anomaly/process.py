@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -22,6 +23,8 @@ from falcon_core.wire.lessons import decode_lesson, encode_learned
 from falcon_core.wire.overview import encode_overview
 from falcon_core.wire.verdicts import encode_answer
 from falcon_gateway import Subscriber, Tls
+from falcon_listen.access import Access
+from falcon_listen.api_server import ApiServer
 
 EXIT_FAILED: Final = 1
 TURN_SECONDS: Final = 1.0
@@ -51,13 +54,25 @@ class _Life:
 
     async def live(self) -> None:
         """Serve until cancelled. Raises when something fails for good."""
-        pages = server.Pages(lambda: self._answer, self._overview, self._lesson, self._metrics.registry, self._missing)
-        wanted = server.Ports(self._settings.port, self._settings.metrics_port)
+        registry, access = self._metrics.registry, self._access()
+        pages = server.Pages(lambda: self._answer, self._overview, self._lesson, registry, self._missing, access)
+        wanted = server.Ports(self._settings.port, self._settings.metrics_port, self._settings.metrics_tls_port)
         async with server.serving(wanted, self._settings.tls_dir, pages) as ports:
             log.info("serving", port=ports.secured, metrics_port=ports.plain)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._gateways.run(), name="gateways")
                 tasks.create_task(self._look(), name="looks")
+
+    def _access(self) -> Access | None:
+        """Return who may read metrics; None where every client may. Raises OSError outside a pod."""
+        if not self._settings.metrics_reader:
+            return None
+        api = ApiServer(os.environ, self._settings.service_account_dir)
+
+        def failed(why: str) -> None:
+            log.warning("tokens of metrics cannot be checked", error=why)
+
+        return Access(api.post, self._settings.metrics_reader, failed=failed)
 
     async def _look(self) -> None:
         while True:

@@ -1,7 +1,8 @@
 """Serve what the service knows: verdicts and overviews to the operator alone, health and metrics to every client.
 
 Verdicts, overviews and lessons are served by TLS to the client certificate whose common name is the operator's. Health
-and metrics stand on a port without TLS, as those of the operator and of the gateways do, and name no rank.
+and metrics stand on a port without TLS, as those of the operator and of the gateways do, and name no rank. Metrics for
+clients with a token have a port of their own, by TLS (docs/adr/0188).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from falcon_core.wire.lessons import MAX_MESSAGE_BYTES, LessonError
 from falcon_core.wire.overview import LEAST_SECONDS, MOST_SECONDS
 from falcon_listen import pages as page_server
+from falcon_listen.access import Access
 
 OPERATOR: Final = "root"  # the common name of the operator's certificate, by the authority that signed ours
 MOST_UID: Final = 64  # characters of a job's uid
@@ -42,13 +44,15 @@ class Pages(NamedTuple):
     lesson: Callable[[bytes], Awaitable[bytes]]
     registry: CollectorRegistry
     ready: Callable[[], str]
+    access: Access | None = None  # who may read metrics; None: every client
 
 
 class Ports(NamedTuple):
-    """The ports that are served: by TLS, and without."""
+    """The ports that are served: by TLS to the operator, without TLS, and by TLS to clients with a token."""
 
     secured: int
     plain: int
+    metrics: int = 0  # unused where every client may read metrics
 
 
 @asynccontextmanager
@@ -64,9 +68,14 @@ async def serving(wanted: Ports, tls_dir: Path, pages: Pages) -> AsyncIterator[P
         secured = await stack.enter_async_context(verdicts)
         renewal = asyncio.create_task(certificate.renew(), name="renewal")
         stack.callback(renewal.cancel)
-        open_to_all = page_server.health_and_metrics(pages.registry, pages.ready)
+        metrics = None
+        if pages.access is not None:
+            app = page_server.metrics_by_token(pages.registry, pages.access)
+            served = page_server.serving(app, wanted.metrics, refused, lambda: certificate.of_metrics)
+            metrics = await stack.enter_async_context(served)
+        open_to_all = page_server.health_and_metrics(pages.registry, pages.ready, secured_port=metrics)
         plain = await stack.enter_async_context(page_server.serving(open_to_all, wanted.plain, refused))
-        yield Ports(secured, plain)
+        yield Ports(secured, plain, metrics or 0)
 
 
 def server_context(tls_dir: Path) -> ssl.SSLContext:
@@ -78,13 +87,21 @@ def server_context(tls_dir: Path) -> ssl.SSLContext:
     return context
 
 
+def _context_for_all(tls_dir: Path) -> ssl.SSLContext:
+    """Return a context that asks clients for no certificate."""
+    _, cert, key = (str(tls_dir / name) for name in FILES)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    return context
+
+
 class _Certificate:
     """The service's certificate and whom it trusts, as they stand in files."""
 
     def __init__(self, tls_dir: Path) -> None:
         self._tls_dir = tls_dir
         self._loaded = self._read()
-        self.context = server_context(tls_dir)
+        self.context, self.of_metrics = server_context(tls_dir), _context_for_all(tls_dir)
 
     async def renew(self) -> None:
         """Take up files that the operator has renewed, for the connections that begin from then on."""
@@ -92,7 +109,7 @@ class _Certificate:
             try:
                 found = self._read()
                 if found != self._loaded:
-                    self.context = server_context(self._tls_dir)
+                    self.context, self.of_metrics = server_context(self._tls_dir), _context_for_all(self._tls_dir)
                     self._loaded = found
             except OSError as error:  # being replaced
                 log.warning("the certificate cannot be read", error=str(error))

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
+from falcon_listen.api_server import SERVICE_ACCOUNT
 
 EXIT_CONFIG = environment.EXIT_CONFIG
 DEFAULT_LIMIT_BYTES = 512 << 20
@@ -45,6 +46,9 @@ class Settings(BaseSettings):
     memory_limit_bytes: Annotated[int, Field(ge=0, description="a whole number of bytes")] = 0  # 0: none
     port: Port = 8443
     metrics_port: Port = 8080
+    metrics_reader: str = ""  # the ClusterRole whose subjects alone may read /metrics, by TLS; empty: every client may
+    metrics_tls_port: Port = 8444
+    service_account_dir: Path = SERVICE_ACCOUNT  # token, ca.crt: with them the service asks about its clients' tokens
     log_level: Annotated[LogLevel, BeforeValidator(_lower), Field(description="one of debug, info, warning, error")] = (
         "info"
     )

@@ -46,6 +46,9 @@ class Service:
         self.log = folder / "service.log"
         self._environment = {
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.environ.get(
+                "PYTHONPATH", ""
+            ),  # the tree that is tested, where it is not the installed one
             "FALCON_GATEWAYS": gateways,
             "FALCON_GATEWAY_NAME": gateway_name,
             "FALCON_TLS_DIR": str(tls),
