@@ -19,6 +19,7 @@ const (
 	defaultAgents      = ":7443"
 	defaultOperator    = ":7444"
 	defaultPages       = ":8080"
+	defaultMetrics     = ":8444"
 	defaultConnections = 20_000
 	defaultHandshakes  = 20
 )
@@ -30,6 +31,10 @@ type Config struct {
 	AgentsListen   string
 	OperatorListen string
 	PagesListen    string // health and metrics, plain HTTP
+	MetricsReader  string // the ClusterRole whose subjects alone may read metrics; empty: every client may
+	MetricsListen  string // metrics by TLS, for these
+	APIServer      string // https://host:port: it is asked about the tokens of clients
+	ServiceAccount string // folder of the token, and of the API server's ca.crt
 	TLSDir         string // tls.crt and tls.key of both listeners
 	JobsAuthority  string // signs the agents' certificates
 	EtcdEndpoints  []string
@@ -62,6 +67,11 @@ func Load(get func(string) string) (*Config, error) {
 		Connections:         r.number("FALCON_MAX_CONNECTIONS", defaultConnections),
 		HandshakesPerSecond: r.number("FALCON_HANDSHAKES_PER_SECOND", defaultHandshakes),
 		LogLevel:            r.level("FALCON_LOG_LEVEL"),
+	}
+	if config.MetricsReader = r.value("FALCON_METRICS_READER"); config.MetricsReader != "" {
+		config.MetricsListen = r.address("FALCON_METRICS_LISTEN", defaultMetrics)
+		config.APIServer = r.apiServer()
+		config.ServiceAccount = r.folder("FALCON_SERVICE_ACCOUNT_DIR", "ca.crt", "token")
 	}
 	if len(r.problems) > 0 {
 		return nil, r.problems
@@ -120,6 +130,15 @@ func (r *reader) address(variable, otherwise string) string {
 func isPort(text string) bool {
 	port, err := strconv.ParseUint(text, 10, 16)
 	return err == nil && port > 0
+}
+
+// apiServer returns the URL of the API server that Kubernetes names to each pod.
+func (r *reader) apiServer() string {
+	host, port := r.value("KUBERNETES_SERVICE_HOST"), r.value("KUBERNETES_SERVICE_PORT")
+	if host == "" || !isPort(port) {
+		r.wrong("KUBERNETES_SERVICE_HOST", host, "run in a pod, or leave FALCON_METRICS_READER empty")
+	}
+	return "https://" + net.JoinHostPort(host, port)
 }
 
 func (r *reader) endpoints(variable string) []string {

@@ -52,6 +52,30 @@ func TestTheOperatorsAddressHasTheListenersPort(t *testing.T) {
 	}
 }
 
+func TestTheAPIServerIsNeededOnlyWhereMetricsAskForATokenOfTheirReaders(t *testing.T) {
+	variables := environment(t)
+	load := func() (*Config, error) { return Load(func(name string) string { return variables[name] }) }
+	if config, err := load(); err != nil || config.MetricsListen != "" {
+		t.Errorf("%+v, %v", config, err)
+	}
+	variables["FALCON_METRICS_READER"] = "falcon-metrics-reader"
+	_, err := load()
+	var problems Problems
+	if !errors.As(err, &problems) || len(problems) != 2 {
+		t.Errorf("%v", err)
+	}
+	account := variables["FALCON_TLS_DIR"]
+	if err := os.WriteFile(filepath.Join(account, "token"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	variables["FALCON_SERVICE_ACCOUNT_DIR"] = account
+	variables["KUBERNETES_SERVICE_HOST"], variables["KUBERNETES_SERVICE_PORT"] = "fd00::1", "443"
+	config, err := load()
+	if err != nil || config.APIServer != "https://[fd00::1]:443" || config.MetricsListen != ":8444" {
+		t.Errorf("%+v, %v", config, err)
+	}
+}
+
 func TestAllMistakesAreNamedAtOnce(t *testing.T) {
 	variables := environment(t)
 	variables["FALCON_GATEWAY_ID"] = ""

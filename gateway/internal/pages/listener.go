@@ -1,5 +1,5 @@
-// Package pages serves health and metrics by plain HTTP to clients that show no certificate. Whatever they do, they hold a
-// bounded number of connections, each for a bounded time.
+// Package pages serves health and metrics to clients that show no certificate. Whatever they do, they hold a bounded
+// number of connections, each for a bounded time.
 package pages
 
 import (

@@ -2,6 +2,8 @@ package pages
 
 import (
 	"bytes"
+	"crypto/tls"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -30,6 +32,23 @@ func Server(handler http.Handler) *http.Server {
 	}
 	server.SetKeepAlivesEnabled(false)
 	return server
+}
+
+// OverTLS lets a server answer by TLS: HTTP/1.1, since a connection of HTTP/2 carries many requests.
+func OverTLS(server *http.Server, config *tls.Config) *http.Server {
+	server.TLSConfig = config
+	server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+	return server
+}
+
+// Moved answers that a page is served by TLS at another port.
+func Moved(path, address string) http.Handler {
+	_, port, _ := net.SplitHostPort(address)
+	return http.HandlerFunc(func(answer http.ResponseWriter, _ *http.Request) {
+		answer.Header().Set("Upgrade", "TLS/1.2, HTTP/1.1")
+		text := path + " is served by HTTPS at port " + port + ", to clients with a bearer token"
+		http.Error(answer, text, http.StatusUpgradeRequired)
+	})
 }
 
 // Metrics serves the text of a registry. It is made at most once a second, and all who read it share its memory.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"falcon.dev/gateway/internal/access"
 	"falcon.dev/gateway/internal/budget"
 	"falcon.dev/gateway/internal/config"
 	"falcon.dev/gateway/internal/hub"
@@ -28,13 +29,16 @@ const (
 	window              = 64 << 10 // what a stream's peer may send, or leave unread, without being waited for
 	buffer              = 4 << 10  // an agent's messages are small, and there are many agents
 	largestHeader       = 8 << 10
+	metricsPath         = "/metrics"
+	firstPages          = 2 // of the listening ports: from this on, clients show no certificate
 )
 
-// Listeners are the three ports of the gateway: agents, operator, and pages.
+// Listeners are the ports of the gateway: agents, operator, pages, and metrics where they ask for a token.
 type Listeners struct {
 	agents, operators *grpc.Server
 	pages             *http.Server
-	listening         [3]net.Listener
+	metrics           *http.Server // by TLS, to clients with a token; nil where every client may read the pages' own
+	listening         []net.Listener
 	draining          *Draining
 	ending            atomic.Bool
 	guards            map[string]*transport.Guard // by who connects
@@ -71,14 +75,40 @@ func Listen(settings *config.Config, center *hub.Hub, log *slog.Logger) (*Listen
 	)...)
 	wire.RegisterOperatorLinkServer(l.operators, &Operators{Hub: center, Draining: l.draining})
 	wire.RegisterSeriesLinkServer(l.operators, &Subscribers{Hub: center, Draining: l.draining})
-	l.pages = pages.Server(l.pagesOf(center))
-	for i, address := range []string{settings.AgentsListen, settings.OperatorListen, settings.PagesListen} {
-		if l.listening[i], err = net.Listen("tcp", address); err != nil {
+	addresses := []string{settings.AgentsListen, settings.OperatorListen, settings.PagesListen}
+	shown := http.Handler(pages.NewMetrics(center.Metrics.Registry))
+	if settings.MetricsReader != "" {
+		if l.metrics, err = metricsByToken(settings, shown, log); err != nil {
 			return nil, err
 		}
+		addresses = append(addresses, settings.MetricsListen)
+		shown = pages.Moved(metricsPath, settings.MetricsListen)
 	}
-	l.listening[2] = pages.NewListener(l.listening[2], center.Metrics.RefusePage)
+	l.pages = pages.Server(l.pagesOf(center, shown))
+	for i, address := range addresses {
+		listening, err := net.Listen("tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		if i >= firstPages {
+			listening = pages.NewListener(listening, center.Metrics.RefusePage)
+		}
+		l.listening = append(l.listening, listening)
+	}
 	return l, nil
+}
+
+// metricsByToken returns a server of metrics for the clients whose tokens the API server knows.
+func metricsByToken(settings *config.Config, shown http.Handler, log *slog.Logger) (*http.Server, error) {
+	security, err := transport.ForAll(settings.TLSDir)
+	if err != nil {
+		return nil, err
+	}
+	asked := &access.APIServer{URL: settings.APIServer, Account: settings.ServiceAccount}
+	readers := access.New(asked.Review, settings.MetricsReader, metricsPath, log)
+	served := http.NewServeMux()
+	served.Handle("GET "+metricsPath, readers.Guard(shown))
+	return pages.OverTLS(pages.Server(served), security), nil
 }
 
 func common() []grpc.ServerOption {
@@ -133,7 +163,10 @@ func (l *Listeners) Serve() <-chan error {
 	failed := make(chan error, len(l.listening))
 	go func() { failed <- l.agents.Serve(l.listening[0]) }()
 	go func() { failed <- l.operators.Serve(l.listening[1]) }()
-	go func() { failed <- l.pages.Serve(l.listening[2]) }()
+	go func() { failed <- l.pages.Serve(l.listening[firstPages]) }()
+	if l.metrics != nil {
+		go func() { failed <- l.metrics.ServeTLS(l.listening[firstPages+1], "", "") }()
+	}
 	for to, guard := range l.guards {
 		go guard.Renew(to, l.closed, l.log)
 	}
@@ -154,12 +187,15 @@ func (l *Listeners) Close() {
 	l.agents.Stop()
 	l.operators.Stop()
 	_ = l.pages.Close()
+	if l.metrics != nil {
+		_ = l.metrics.Close()
+	}
 }
 
 // pagesOf returns /healthz, /readyz and /metrics.
-func (l *Listeners) pagesOf(center *hub.Hub) http.Handler {
+func (l *Listeners) pagesOf(center *hub.Hub, shown http.Handler) http.Handler {
 	served := http.NewServeMux()
-	served.Handle("GET /metrics", pages.NewMetrics(center.Metrics.Registry))
+	served.Handle("GET "+metricsPath, shown)
 	served.HandleFunc("GET /healthz", func(answer http.ResponseWriter, _ *http.Request) {
 		write(answer, center.Ticking(time.Now()), "alive", "the gateway's own clock stands still")
 	})

@@ -50,6 +50,20 @@ func Server(folder, authority string) (*Listening, error) {
 	return &Listening{newTrust(files, func(config *tls.Config) *x509.CertPool { return config.ClientCAs })}, nil
 }
 
+// ForAll returns the TLS of a listener whose clients show no certificate: its own from `folder` (tls.crt, tls.key). The
+// files are read again after they changed.
+func ForAll(folder string) (*tls.Config, error) {
+	load := func() (*tls.Certificate, error) { return pair(folder) }
+	files, err := newCached(load, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12, // what scrapers offer
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return files.get(), nil },
+	}, nil
+}
+
 // handshake is the server's side of a new connection.
 func (l *Listening) handshake(raw net.Conn) (net.Conn, credentials.TLSInfo, error) {
 	used := l.trust.files.get()
