@@ -161,10 +161,43 @@ podSelector:
     app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{- /* The ClusterRole whose subjects may read /metrics; empty where every client may. `helm upgrade --reuse-values` from a
+release without this value: as the default. */ -}}
+{{- define "falcon.metrics.reader" -}}
+{{- if dig "authentication" "enabled" false .Values.metrics }}{{ include "falcon.fullname" . }}-metrics-reader{{ end -}}
+{{- end -}}
+
+{{- /* What the operator presents to those who read its metrics by TLS: the name of their Service. */ -}}
+{{- define "falcon.metrics.host" -}}
+{{- include "falcon.fullname" . }}-metrics.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- /* What gateway and anomaly service need to ask the API server about tokens of their clients. */ -}}
+{{- define "falcon.metrics.tokenEnv" -}}
+- name: FALCON_METRICS_READER
+  value: {{ include "falcon.metrics.reader" . | quote }}
+- name: FALCON_SERVICE_ACCOUNT_DIR
+  value: /var/run/secrets/kubernetes.io/serviceaccount
+{{- end -}}
+
+{{- /* (dict "root" . "secret" "falcon-gateway-tls" "host" "falcon-gateway.ns.svc") -> how a ServiceMonitor reads /metrics */ -}}
+{{- define "falcon.metrics.endpoint" -}}
+port: {{ include "falcon.metrics.reader" .root | empty | ternary "http" "https" }}
+path: /metrics
+interval: {{ .root.Values.metrics.serviceMonitor.interval }}
+{{- if include "falcon.metrics.reader" .root }}
+scheme: https
+bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
+tlsConfig:
+  serverName: {{ .host }}
+  ca: {secret: {name: {{ .secret }}, key: ca.crt}}
+{{- end }}
+{{- end -}}
+
 {{- /* (dict "root" . "port" "http") -> a rule of a NetworkPolicy: who reaches a port of health and metrics. The kubelet of a
 pod's own node always does. */ -}}
 {{- define "falcon.metricsRule" -}}
-ports: [{port: {{ .port }}}]
+ports: [{port: {{ .port }}}{{ if and (eq .port "http") (include "falcon.metrics.reader" .root) }}, {port: https}{{ end }}]
 from:
 - {{ include "falcon.peer" (dict "root" .root "component" "test") | nindent 2 | trim }}
 {{- /* `helm upgrade --reuse-values` from a release without this value: as the default. */ -}}

@@ -25,7 +25,7 @@ def test_it_is_off_and_leaves_nothing_behind() -> None:
 
 
 def test_its_environment_is_what_it_reads() -> None:
-    chart = Rendered(*ON)
+    chart = Rendered(*ON, "--set", "metrics.authentication.enabled=true")
     (container,) = pod(chart)["containers"]
     given: dict[str, Any] = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert {name.removeprefix("FALCON_").lower() for name in given} == set(Settings.model_fields)
