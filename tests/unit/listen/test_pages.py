@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from falcon_listen import pages
+from falcon_listen.access import Access
 from falcon_listen.listener import REPLACED, TOO_FAST, Listener
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: operator\r\n\r\n"
@@ -138,6 +140,38 @@ async def test_a_page_does_not_wait_for_the_threads_that_decide_about_jobs() -> 
         assert not decision.done()
         decided.set()
         await decision
+
+
+async def _head_and_body(port: int, *lines: str) -> tuple[str, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join(["GET /metrics HTTP/1.1", "Host: operator", *lines, "", ""]).encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return head, body
+
+
+async def test_where_metrics_ask_for_a_token_they_are_served_at_the_other_port_alone() -> None:
+    async def api_server(path: str, body: dict[str, Any]) -> bytes:
+        known = body["spec"].get("token", "prometheus") == "prometheus"
+        user = {"username": "prometheus"} if known else {}
+        return msgspec.json.encode({"status": {"authenticated": known, "user": user, "allowed": known}})
+
+    registry = CollectorRegistry()
+    registry.register(Large())
+    readers = Access(api_server, "falcon-metrics-reader")
+    plain = pages.health_and_metrics(registry, lambda: "", secured_port=8444)
+    async with (
+        pages.serving(pages.metrics_by_token(registry, readers), 0, lambda _: None) as secured,
+        pages.serving(plain, 0, lambda _: None) as health,
+    ):
+        head, body = await _head_and_body(health, "Authorization: Bearer prometheus")
+        assert (head.split()[1], "HTTPS at port 8444" in body, "large" in body) == ("426", True, False)
+        head, body = await _head_and_body(secured)
+        assert (head.split()[1], "WWW-Authenticate: Bearer" in head, "large" in body) == ("401", True, False)
+        head, body = await _head_and_body(secured, "Authorization: Bearer stolen")
+        assert (head.split()[1], "large" in body) == ("401", False)
+        head, body = await _head_and_body(secured, "Authorization: Bearer prometheus")
+        assert (head.split()[1], body.count("\n")) == ("200", 34)
 
 
 async def test_a_connection_that_fails_does_not_end_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
