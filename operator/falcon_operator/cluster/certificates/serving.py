@@ -11,7 +11,7 @@ import datetime as dt
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import structlog
 
@@ -33,6 +33,8 @@ class ServingCertificates:
     ``names``: hosts by which clients know the port; ``authority``: the common name of the authority.
     """
 
+    _spreads: ClassVar = True  # clients take a while to read a new authority
+
     def __init__(
         self, transport: Transport, namespace: str, prefix: str, names: tuple[str, ...], authority: str
     ) -> None:
@@ -51,7 +53,7 @@ class ServingCertificates:
         authority = await self._pairs.authority(self._authority_name, self._authority, now)
         bundle = await self._pairs.file(self._leaf_name, "ca.crt")
         stage = self._rotation.look(authority, [bundle] if bundle else [], now)
-        if stage.step in ("Spreading", "Proving"):
+        if stage.step == "Proving" or (stage.step == "Spreading" and not self._spreads):
             stage = self._rotation.switch(stage, authority, now)
         # Clients learn the new authority first, and trust the former one for as long as another replica may still show
         # its certificate.
@@ -62,7 +64,8 @@ class ServingCertificates:
             lambda: certs.issue_server(stage.issuer, self._names, now, self._authority.removesuffix("'s authority")),
         )
         pair = await self._pairs.leaf(leaf, {"ca.crt": stage.trusted}, now, stage.accepted)
-        await self._pairs.authority(self._authority_name, self._authority, now, settled=True)
+        if stage.step in ("Only", "Switched"):
+            await self._pairs.authority(self._authority_name, self._authority, now, settled=True)
         return pair
 
     @property

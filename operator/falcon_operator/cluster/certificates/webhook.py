@@ -39,6 +39,8 @@ class WebhookCertificates(ServingCertificates):
     ``names``: hosts by which the API server knows the webhook; ``configuration``: name of the configuration.
     """
 
+    _spreads = False  # the API server alone checks the certificate, and is given both authorities before
+
     def __init__(
         self, transport: Transport, namespace: str, prefix: str, names: tuple[str, ...], configuration: str
     ) -> None:
