@@ -207,12 +207,27 @@ from:
 {{- end }}
 {{- end -}}
 
+{{- /* A value that is null is left out of the map, so its field is not written. `helm upgrade --reuse-values` from a release
+without these values: as the default. */ -}}
 {{- define "falcon.podSecurityContext" -}}
 runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
+{{- $images := dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 }}
+{{- range $field, $id := kindIs "map" .Values.securityContext | ternary .Values.securityContext $images }}
+{{- if not (kindIs "invalid" $id) }}
+{{ $field }}: {{ int64 $id }}
+{{- end }}
+{{- end }}
 seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- /* As whom the containers run that Falcon adds to jobs' pods, as JSON. */ -}}
+{{- define "falcon.injected.runAs" -}}
+{{- $ids := dict -}}
+{{- $image := dict "runAsUser" 65532 "runAsGroup" 65532 -}}
+{{- range $field, $id := kindIs "map" .Values.injected.securityContext | ternary .Values.injected.securityContext $image -}}
+{{- if not (kindIs "invalid" $id) }}{{ $_ := set $ids $field (int64 $id) }}{{ end -}}
+{{- end -}}
+{{- toJson $ids -}}
 {{- end -}}
 
 {{- define "falcon.containerSecurityContext" -}}

@@ -421,6 +421,16 @@ class NamespaceRules(msgspec.Struct, frozen=True, kw_only=True):
     quotas: tuple[Quota, ...] = ()
 
 
+class RunAs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The user and the group of a container; None: the platform says it (OpenShift), or the container's image."""
+
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+
+
+OF_THE_IMAGE = RunAs(run_as_user=65532, run_as_group=65532)  # those that Falcon's images have
+
+
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's own settings that every pod needs, and what is known of its way to the gateways."""
 
@@ -431,6 +441,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     error_overrides: str = ""  # what is laid over the table of error classes: YAML, as ``errors.table.Overrides``
     departure_taints: tuple[str, ...] = ()  # keys of taints which say that a node is about to go
     injected: InjectedSpec = InjectedSpec()  # the platform's figures for the containers that Falcon adds
+    run_as: RunAs = OF_THE_IMAGE  # of the containers that Falcon adds
     gpu_series: bool = False  # agents read the GPUs of pods that have one for each rank
 
 

@@ -18,7 +18,7 @@ from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.common import GROUP, QUANTITY
 from falcon_operator.api.trainingjob import InjectedSpec
 from falcon_operator.base import spare_annotations
-from falcon_operator.base.ports import PodSettings
+from falcon_operator.base.ports import OF_THE_IMAGE, PodSettings, RunAs
 
 EXIT_CONFIG = environment.EXIT_CONFIG
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -104,6 +104,19 @@ def _lower(raw: object) -> object:
     return raw.strip().lower() if isinstance(raw, str) else raw
 
 
+def _run_as(raw: object) -> object:
+    """Decode the user and group of Falcon's containers (JSON). Raises ValueError, which names what is wrong."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        decoded = msgspec.json.decode(raw, type=RunAs)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+    if decoded.run_as_user == 0:
+        raise ValueError("runAsUser: 0 is root: name another user, or leave it out")
+    return decoded
+
+
 Text = Annotated[str, Field(min_length=1)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 
@@ -147,6 +160,8 @@ class Settings(BaseSettings):
     spare_annotations: Annotated[dict[str, str], NoDecode, BeforeValidator(_annotations)] = {}
     # {agent: {resources: …}, install: {resources: …}} (JSON): the platform's figures for the containers of jobs
     injected: Annotated[InjectedSpec, NoDecode, BeforeValidator(_injected)] = InjectedSpec()
+    # {runAsUser: …, runAsGroup: …} (JSON) of these containers and of the tests of nodes; what is left out is not set
+    run_as: Annotated[RunAs, NoDecode, BeforeValidator(_run_as)] = OF_THE_IMAGE
     gpu_series: Annotated[bool, BeforeValidator(_boolean)] = False  # agents read the GPUs of their pods by NVML
     fence_limit: Annotated[int, Field(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")] = 2
     fence_window_seconds: Annotated[
@@ -197,6 +212,7 @@ class Settings(BaseSettings):
             error_overrides=self.errors,
             departure_taints=self.departure_taints,
             injected=self.injected,
+            run_as=self.run_as,
             gpu_series=self.gpu_series,
         )
 

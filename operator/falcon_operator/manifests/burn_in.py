@@ -28,7 +28,7 @@ from falcon_operator.api.common import (
     Toleration,
 )
 from falcon_operator.api.warmpool import WarmPool
-from falcon_operator.base.ports import Manifest
+from falcon_operator.base.ports import OF_THE_IMAGE, Manifest, RunAs
 from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, PYTHON_DIR, restricted
 
 ROLE_BURN_IN = "burn-in"
@@ -66,13 +66,14 @@ def build_burn_in_pod(
     image_pull_policy: str,
     images: Sequence[str] = (),
     control_of: str = "",
+    run_as: RunAs = OF_THE_IMAGE,
 ) -> Manifest:
     """Build the pod that tests ``node`` as the pool's ``spec.burnIn`` says. It is deleted with its owner, the pool.
 
     ``control_of``: name of the test with which it runs, if it is a control.
     """
     wanted = pool.spec.burn_in
-    agent = _Agent(agent_image, image_pull_policy, _shared(wanted.resources))
+    agent = _Agent(agent_image, image_pull_policy, _shared(wanted.resources), run_as)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -98,8 +99,7 @@ def build_burn_in_pod(
             "terminationGracePeriodSeconds": 1,
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": restricted()["runAsUser"],
-                "runAsGroup": restricted()["runAsGroup"],
+                **msgspec.to_builtins(run_as),
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             # By affinity and not by ``spec.nodeName``: the scheduler then checks that the node has room.
@@ -115,7 +115,7 @@ def build_burn_in_pod(
                 {"name": _VOLUME_TMP, "emptyDir": {"sizeLimit": "64Mi"}},  # on the node's disk, which is tested, too
             ],
             "containers": [
-                _bench(pool, image_pull_policy)
+                _bench(pool, image_pull_policy, run_as)
                 if wanted.image
                 else _test(agent, wanted.seconds, _resources(wanted.resources))
             ],
@@ -161,11 +161,12 @@ def longest_seconds(pool: WarmPool) -> int:
 
 
 class _Agent(NamedTuple):
-    """The agent's image, and what its containers ask for."""
+    """The agent's image, what its containers ask for, and as whom they run."""
 
     image: str
     pull_policy: str
     resources: Manifest
+    run_as: RunAs
 
 
 def _test(agent: _Agent, seconds: int, resources: Manifest) -> Manifest:
@@ -177,11 +178,11 @@ def _test(agent: _Agent, seconds: int, resources: Manifest) -> Manifest:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": _VOLUME_TMP, "mountPath": "/tmp"}],
         "resources": resources,
-        "securityContext": restricted(),
+        "securityContext": restricted(agent.run_as),
     }
 
 
-def _bench(pool: WarmPool, image_pull_policy: str) -> Manifest:
+def _bench(pool: WarmPool, image_pull_policy: str, run_as: RunAs) -> Manifest:
     wanted = pool.spec.burn_in
     return {
         "name": BENCH_CONTAINER,
@@ -195,7 +196,7 @@ def _bench(pool: WarmPool, image_pull_policy: str) -> Manifest:
             {"name": _VOLUME_BIN, "mountPath": PYTHON_DIR, "subPath": "python", "readOnly": True},
         ],
         "resources": _resources(wanted.resources),
-        "securityContext": restricted(),
+        "securityContext": restricted(run_as),
     }
 
 
@@ -228,7 +229,11 @@ def _pulls(agent: _Agent, images: Sequence[str], *, install: bool) -> list[Manif
     if not images and not install:
         return []
     mount = {"name": _VOLUME_BIN, "mountPath": BIN_DIR}
-    common = {"imagePullPolicy": agent.pull_policy, "resources": agent.resources, "securityContext": restricted()}
+    common = {
+        "imagePullPolicy": agent.pull_policy,
+        "resources": agent.resources,
+        "securityContext": restricted(agent.run_as),
+    }
     installs = {
         "name": "falcon-install",
         "image": agent.image,

@@ -27,7 +27,7 @@ import msgspec
 from falcon_core.wire.agent_config import VARIABLE, AgentConfig, encode_config
 from falcon_core.wire.launcher.launch import AGENT_DIR, LAUNCH_DIR
 from falcon_operator.api.trainingjob import InjectedSpec
-from falcon_operator.base.ports import Manifest, PodSettings
+from falcon_operator.base.ports import Manifest, PodSettings, RunAs
 from falcon_operator.manifests import directory, injected
 
 BIN_DIR = "/falcon/bin"
@@ -40,7 +40,6 @@ VOLUME_AGENT, VOLUME_LAUNCH = "falcon-run-agent", "falcon-run-launch"  # falcon_
 VOLUME_CHECKPOINT = "falcon-checkpoint"
 VOLUME_COPIES = "falcon-copies"
 INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
-USER_ID = 65532
 DEFAULT_GRACE_SECONDS = 30  # Kubernetes' own, and the launcher's
 AGENT_DIR_MIB = 16  # the plan, the control file, what the next agent has to know
 LAUNCH_DIR_MIB = 48  # status and stacks
@@ -68,12 +67,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     injected: InjectedSpec = InjectedSpec()  # the job's own figures for Falcon's containers
 
 
-def restricted() -> Manifest:
+def restricted(run_as: RunAs) -> Manifest:
     """Return a container security context that Pod Security "restricted" admits."""
     return {
         "runAsNonRoot": True,
-        "runAsUser": USER_ID,
-        "runAsGroup": USER_ID,
+        **msgspec.to_builtins(run_as),
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
@@ -182,7 +180,7 @@ def _install(settings: PodSettings) -> Manifest:
         "imagePullPolicy": settings.image_pull_policy,
         "command": ["/falcon/dist/falcon-launch", "install", BIN_DIR],
         "volumeMounts": [{"name": VOLUME_BIN, "mountPath": BIN_DIR}],
-        "securityContext": restricted(),
+        "securityContext": restricted(settings.run_as),
     }
 
 
@@ -208,5 +206,5 @@ def _agent(config: AgentConfig, settings: PodSettings) -> Manifest:
             {"name": VOLUME_LAUNCH, "mountPath": f"{RUN_DIR}/{LAUNCH_DIR}", "readOnly": True},
             {"name": VOLUME_TLS, "mountPath": TLS_DIR, "readOnly": True},
         ],
-        "securityContext": restricted(),
+        "securityContext": restricted(settings.run_as),
     }

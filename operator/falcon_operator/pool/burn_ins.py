@@ -95,6 +95,7 @@ class BurnIns:
             pool=pool,
             agent_image=pods.agent_image,
             image_pull_policy=pods.image_pull_policy,
+            run_as=pods.run_as,
         )
         name = burn_in_name(pool.metadata.uid, node, str(since), len(tests))
         # Controls come first: a test that exists then has its controls, whenever the operator was killed.

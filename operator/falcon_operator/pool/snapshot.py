@@ -10,7 +10,7 @@ import msgspec
 from falcon_core.errors.judge import platform_judge
 from falcon_operator.api.warmpool import WarmPool, WarmPoolStatus
 from falcon_operator.base.effects import CreatePod, Effect
-from falcon_operator.base.ports import NodeView, Occupant, PodView
+from falcon_operator.base.ports import OF_THE_IMAGE, NodeView, Occupant, PodView, RunAs
 from falcon_operator.intent.model.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import build_burn_in_pod
 
@@ -23,6 +23,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     image_pull_policy: str
     spare_annotations: Mapping[str, str] = {}  # for autoscalers, as of ``base.spare_annotations``
     error_overrides: str = ""  # as of ``manifests.instrument.PodSettings``
+    run_as: RunAs = OF_THE_IMAGE  # of the test's containers
 
 
 class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -54,6 +55,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 agent_image=self.settings.agent_image,
                 image_pull_policy=self.settings.image_pull_policy,
                 images=images,
+                run_as=self.settings.run_as,
             )
         )
 

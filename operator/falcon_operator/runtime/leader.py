@@ -90,6 +90,7 @@ class Leader:
                 image_pull_policy=settings.agent_image_pull_policy,
                 spare_annotations=settings.spare_annotations,
                 error_overrides=settings.errors,
+                run_as=settings.run_as,
             ),
             clock,
             self._live.unfinished,

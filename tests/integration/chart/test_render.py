@@ -22,6 +22,7 @@ from tests.integration.chart.charts import (
     Manifest,
     Rendered,
     helm,
+    template,
 )
 
 READERS = ["test", "monitoring"]  # of metrics, by default
@@ -85,6 +86,30 @@ def test_all_of_falcon_prefers_nodes_without_training_and_is_kept_off_spares(fla
         }
         tolerated = {entry["key"] for entry in pod.get("tolerations", [])}
         assert not tolerated & {TAINT_SPARE, TAINT_FENCED}
+
+
+def test_the_operator_learns_as_whom_injected_containers_run() -> None:
+    def run_as(*flags: str) -> object:
+        return json.loads(Rendered(*flags).operator_env()["FALCON_RUN_AS"])
+
+    assert run_as() == {"runAsUser": 65532, "runAsGroup": 65532}
+    assert run_as("--set", "injected.securityContext.runAsUser=1000700000") == {
+        "runAsUser": 1000700000,
+        "runAsGroup": 65532,
+    }
+    without = "injected.securityContext.runAsUser=null,injected.securityContext.runAsGroup=null"
+    assert run_as("--set", without) == {}
+    # values that an earlier release has stored (helm upgrade --reuse-values)
+    stored = Rendered("--set", "injected.securityContext=null,securityContext=null")
+    assert stored.objects == Rendered().objects
+
+
+@pytest.mark.parametrize("values", [{"runAsUser": 0}, {"runAsUser": "falcon"}, {"user": 7}, {"runAsGroup": -1}])
+@pytest.mark.parametrize("place", ["securityContext", "injected.securityContext"])
+def test_no_pod_runs_as_root_or_as_no_number(place: str, values: Manifest) -> None:
+    done = template("--set-json", f"{place}={json.dumps(values)}")
+    assert done.returncode != 0
+    assert f"'/{place.replace('.', '/')}" in done.stderr
 
 
 def test_the_operator_gets_the_annotations_of_spares() -> None:
@@ -218,16 +243,24 @@ def test_who_may_reach_whom() -> None:
     assert "NetworkPolicy" not in Rendered("--set", "networkPolicy.enabled=false").kinds()
 
 
-@pytest.mark.parametrize("flags", [(), THREE, ("--set", "anomalies.enabled=true,nodeAgent.enabled=true")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        THREE,
+        ("--set", "anomalies.enabled=true,nodeAgent.enabled=true"),
+        ("--set", "anomalies.enabled=true,metrics.authentication.enabled=true"),
+    ],
+)
 def test_every_port_of_every_component_has_a_policy(flags: tuple[str, ...]) -> None:
     """A pod that no policy selects is reached by all; a rule without peers lets in everybody."""
     chart = Rendered(*flags)
     workloads = {"Deployment", "StatefulSet", "DaemonSet"}
     templates = [found["spec"]["template"] for (kind, _), found in chart.objects.items() if kind in workloads]
     assert len(templates) >= 3
-    for template in templates:
-        rules = _rules_of(chart, template["metadata"]["labels"])
-        assert {port["port"] for rule in rules for port in rule["ports"]} == set(_port_names(template))
+    for pod in templates:
+        rules = _rules_of(chart, pod["metadata"]["labels"])
+        assert {port["port"] for rule in rules for port in rule["ports"]} == set(_port_names(pod))
         # No policy can name the API server, which asks about evictions.
         open_to_all = {port["port"] for rule in rules if not rule.get("from") for port in rule["ports"]}
         assert open_to_all <= {"webhook"}

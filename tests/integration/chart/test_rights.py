@@ -414,13 +414,20 @@ def test_users_get_rights_through_the_default_roles(cluster: ApiServer, role: st
         ("Pod", "falcon-test-gateway"),
     ],
 )
-def test_pods_pass_pod_security_restricted(cluster: ApiServer, kind: str, name: str) -> None:
-    namespace = f"restricted-{name}"
+@pytest.mark.parametrize("ids", ["65532", "1000700000", "null"])
+def test_pods_pass_pod_security_restricted(cluster: ApiServer, kind: str, name: str, ids: str) -> None:
+    namespace = f"restricted-{name}-{ids}"
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     enforced = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": label}}
     cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(enforced))
-    workload = Rendered("--set", "anomalies.enabled=true")(kind, name)
+    fields = ("runAsUser", "runAsGroup", "fsGroup")
+    chosen = ",".join(f"securityContext.{field}={ids}" for field in fields)
+    workload = Rendered("--set", f"anomalies.enabled=true,{chosen}")(kind, name)
     spec = workload["spec"] if kind == "Pod" else workload["spec"]["template"]["spec"]
+    written = {field: spec["securityContext"][field] for field in fields if field in spec["securityContext"]}
+    assert written == ({} if ids == "null" else dict.fromkeys(fields, int(ids)))
+    for container in spec["containers"]:
+        assert not set(fields) & set(container["securityContext"])
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "namespace": namespace}, "spec": spec}
     cluster.ok("kubectl", "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
     loose = json.loads(json.dumps(pod))

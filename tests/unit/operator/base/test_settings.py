@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from falcon_operator.base import settings as operator_settings
+from falcon_operator.base.ports import RunAs
 from falcon_operator.base.settings import Settings, SettingsError
 from tests.unit.environ import load_with
 
@@ -60,12 +61,14 @@ def test_everything_set() -> None:
             "FALCON_LOG_LEVEL": "DEBUG",
             "FALCON_INJECTED": '{"agent":{"resources":{"limits":{"cpu":1}}},"install":{"resources":{}}}',
             "FALCON_SPARE_ANNOTATIONS": '{"karpenter.sh/do-not-disrupt":"true"}',
+            "FALCON_RUN_AS": '{"runAsUser":7}',
             "FALCON_ERRORS": "{disabled: [python]}",
             "FALCON_METRICS_PORT": "9090",
             "FALCON_GPU_SERIES": "true",
         }
     )
     assert settings.identity == "me"
+    assert settings.pods.run_as == RunAs(run_as_user=7)
     assert not settings.etcd_managed
     assert settings.etcd_endpoints == ("https://a:1", "https://b:2")
     assert settings.etcd_retention_seconds == 90
@@ -112,6 +115,8 @@ def test_everything_set() -> None:
         ("FALCON_SPARE_ANNOTATIONS", '{"idle":"true"}', "'idle' is not <domain>/<name>"),
         ("FALCON_SPARE_ANNOTATIONS", '{"falcon.dev/x":"true"}', "'falcon.dev/x' is not <domain>/<name>"),
         ("FALCON_SPARE_ANNOTATIONS", '{"a.b/c":"1,d=2"}', "a.b/c: '1,d=2' is not 1 to 63 letters"),
+        ("FALCON_RUN_AS", '{"runAsUser":0}', "runAsUser: 0 is root: name another user, or leave it out"),
+        ("FALCON_RUN_AS", '{"user":7}', "Object contains unknown field `user`"),
         ("FALCON_INJECTED", '{"agent":7}', "Expected `object`, got `int` - at `$.agent`"),
         ("FALCON_LOG_LEVEL", "chatty", "write one of debug, info, warning, error"),
         ("FALCON_AGENT_IMAGE_PULL_POLICY", "always", "write one of Always, IfNotPresent, Never"),

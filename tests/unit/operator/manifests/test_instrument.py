@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from falcon_core.wire.agent_config import VARIABLE, AgentConfig, decode_config
-from falcon_operator.base.ports import PodSettings
+from falcon_operator.base.ports import PodSettings, RunAs
 from falcon_operator.manifests.instrument import Identity, instrument
 
 SETTINGS = PodSettings(agent_image="falcon/agent:1", image_pull_policy="Never", gateways="gateway:7443")
@@ -141,6 +141,25 @@ def test_what_is_injected_passes_pod_security_restricted(name: str) -> None:
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert context["readOnlyRootFilesystem"] is True
     assert container["image"] == "falcon/agent:1"
+
+
+@pytest.mark.parametrize(
+    ("run_as", "fields"),
+    [
+        (RunAs(run_as_user=1000700000, run_as_group=0), {"runAsUser": 1000700000, "runAsGroup": 0}),
+        (RunAs(run_as_user=7), {"runAsUser": 7}),
+        (RunAs(), {}),
+    ],
+)
+def test_the_platform_says_as_whom_injected_containers_run_or_leaves_it_out(
+    run_as: RunAs, fields: dict[str, int]
+) -> None:
+    settings = msgspec.structs.replace(SETTINGS, run_as=run_as)
+    injected = by_name(instrument(SPEC, identity(), settings)["initContainers"])
+    for name in ("falcon-install", "falcon-agent"):
+        context = injected[name]["securityContext"]
+        assert {field: value for field, value in context.items() if field in ("runAsUser", "runAsGroup")} == fields
+        assert context["runAsNonRoot"] is True
 
 
 def test_a_container_that_is_not_there() -> None:

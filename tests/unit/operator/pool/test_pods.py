@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from falcon_operator.api.common import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.api.warmpool import BurnInSpec
 from falcon_operator.base.effects import CreatePod
-from tests.unit.operator.pool.pool_looks import NOW, a_node, a_pool, look, of_type, then
+from falcon_operator.base.ports import RunAs
+from tests.unit.operator.pool.pool_looks import NOW, SETTINGS, a_node, a_pool, look, of_type, then
 
 
 def test_the_burn_in_pod_is_pinned_tolerant_restricted_and_pulls_the_images() -> None:
@@ -28,6 +30,20 @@ def test_the_burn_in_pod_is_pinned_tolerant_restricted_and_pulls_the_images() ->
         assert not context["allowPrivilegeEscalation"]
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@pytest.mark.parametrize(("run_as", "fields"), [(RunAs(run_as_user=7), {"runAsUser": 7}), (RunAs(), {})])
+def test_the_platform_says_as_whom_a_test_runs_or_leaves_it_out(run_as: RunAs, fields: dict[str, int]) -> None:
+    settings = msgspec.structs.replace(SETTINGS, run_as=run_as)
+    wanted = msgspec.convert({"image": "team/trainer:2"}, BurnInSpec)
+    pool = a_pool(images=["trainer:1"], burn_in=wanted)
+    [created] = of_type(look(pool, a_node("a"), settings=settings), CreatePod)
+    spec = created.manifest["spec"]
+    containers = [*spec["initContainers"], *spec["containers"]]
+    assert len(containers) == 4
+    for context in [spec["securityContext"], *(container["securityContext"] for container in containers)]:
+        assert {field: value for field, value in context.items() if field in ("runAsUser", "runAsGroup")} == fields
+        assert context["runAsNonRoot"] is True
 
 
 def burn_in_pod(**burn_in: Any) -> dict[str, Any]:
