@@ -94,6 +94,21 @@ def test_the_port_is_reached_as_that_of_health_and_probes_stay_where_they_are() 
         ]
 
 
+def test_the_environment_is_that_which_the_processes_below_read() -> None:
+    chart = Rendered(*ON)
+    account = "/var/run/secrets/kubernetes.io/serviceaccount"
+    asking = {"FALCON_METRICS_READER": READER, "FALCON_SERVICE_ACCOUNT_DIR": account}
+    wanted = {
+        "falcon": {"FALCON_METRICS_READER": READER, "FALCON_METRICS_TLS_PORT": "8444"},
+        "falcon-gateway": {**asking, "FALCON_METRICS_LISTEN": ":8444"},
+        "falcon-anomalies": {**asking, "FALCON_METRICS_TLS_PORT": "8444"},
+    }
+    for deployment, environment in wanted.items():
+        (container,) = chart("Deployment", deployment)["spec"]["template"]["spec"]["containers"]
+        given = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert environment.items() <= given.items()
+
+
 def test_the_anomaly_service_alone_is_let_out_to_the_api_server() -> None:
     ports = ("--set", "networkPolicy.apiServerPorts={443,16443}")
     (reached,) = (
