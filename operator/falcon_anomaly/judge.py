@@ -93,7 +93,7 @@ def look(
         values = board.medians(name)
         held = {rank: one for (rank, of), one in state.standing.items() if of == name}
         limit = limits.get(name.partition(":")[0], SHIPPED)
-        differences = list(_differences(name, values, windows, held, board.ranks_per_pod, limit))
+        differences = list(_differences(name, values, board, windows, held, limit))
         found += differences
         standing |= {(rank, name): one for rank, one in _remembered(held, differences, board, now).items()}
         if metric(name).role == Role.LOSS:
@@ -136,9 +136,9 @@ class _Difference(msgspec.Struct, frozen=True):
 def _differences(
     name: str,
     values: Array,
+    board: Board,
     windows: _Windows,
     held: Mapping[int, Standing],
-    ranks_per_pod: int,
     limit: Limit,
 ) -> Iterator[_Difference]:
     """Yield the ranks whose metric differs from their peers' for long enough."""
@@ -146,13 +146,14 @@ def _differences(
     result = None
     if len(columns):
         standing = {rank: one.usual for rank, one in held.items()}
-        result = peers.compare(values[:, columns], metric(name), standing, limit=limit)
+        compared = as_compared(board, name, values)
+        result = peers.compare(compared[:, columns], metric(name), standing, limit=limit)
     if result is None:
         # Nothing can be said in a pause or before a history: what stood goes on to stand.
         yield from (_kept(rank, name, one) for rank, one in held.items() if one.ended is None)
         return
     stands = {rank for rank, one in held.items() if one.ended is None}
-    for rank in _apart(result, stands, ranks_per_pod):
+    for rank in _apart(result, stands, board.ranks_per_pod):
         own = Usual(float(result.own[rank]), float(result.gaps[rank]), float(result.thresholds[rank]))
         first = _first_window(result, rank)
         since = held[rank].since if rank in stands else windows.ended(int(columns[first])) - WINDOW_SECONDS
@@ -190,6 +191,15 @@ def _remembered(
 
 def _kept(rank: int, name: str, standing: Standing) -> _Difference:
     return _Difference(rank, name, standing, 1.0, 0.0, math.nan, math.nan, math.nan, floors=0.0)
+
+
+def as_compared(board: Board, name: str, values: Array) -> Array:
+    """Return a metric's medians as ranks are compared by them: a part as its share of the whole [rank, window]."""
+    if not (whole := metric(name).part_of):
+        return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = values / board.medians(whole)
+    return np.asarray(np.where(np.isfinite(shares), shares, np.nan))
 
 
 def compared_windows(values: Array, training: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:

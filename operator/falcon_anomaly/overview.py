@@ -114,8 +114,7 @@ def _compared(
 
     None as well of a number that is 0 most of the time: no multiple of that says how far a rank is from its peers.
     """
-    values = on.medians(name)
-    of = metric(name)
+    of, values = metric(name), judge.as_compared(on, name, on.medians(name))
     limit = limits.get(name.partition(":")[0], peers.SHIPPED)
     result = peers.compare(values[:, training], of, standing, limit=limit, also_small=True)
     if result is None:

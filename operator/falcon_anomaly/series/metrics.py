@@ -28,6 +28,7 @@ class Metric(msgspec.Struct, frozen=True):
     floor: float  # a lasting difference below it means nothing: of the logarithm if ``ratio``, else in the own unit
     ratio: bool = True  # ranks are compared by ratios
     worse: int = 0  # 1: only more than the peers' is an anomaly; -1: only less; 0: both
+    part_of: str = ""  # the metric of which this one is compared as a share
 
 
 _TABLE: Final[Mapping[str, Metric]] = {
@@ -56,7 +57,8 @@ _TABLE: Final[Mapping[str, Metric]] = {
     "gpu_power": Metric(Role.EFFECT, 0.20),
     "computation": Metric(Role.COMPUTATION, 0.15, worse=1),
     "iteration": Metric(Role.EFFECT, 0.15),
-    "wait": Metric(Role.EFFECT, 0.60),
+    # What computation leaves of an iteration: where that is little, a small change of computation is a large ratio of it.
+    "wait": Metric(Role.EFFECT, 0.15, ratio=False, part_of="iteration"),
     "loss": Metric(Role.LOSS, 0.02, ratio=False),  # of the level
     "grad_norm": Metric(Role.EFFECT, 0.60),
     "output": Metric(Role.NUMBER, 0.40, ratio=False),  # of the level

@@ -61,6 +61,15 @@ def test_a_verdict_says_since_when_and_how_far_the_rank_is_from_its_peers_and_fr
     assert "wait" in found.also
 
 
+def test_a_tenth_more_computation_is_no_verdict_though_it_leaves_a_sixth_of_a_short_wait() -> None:
+    wandered = job()
+    wandered.link = 0.2 * wandered.link
+    wandered.slow[4] *= 1 + 0.1 * between(wandered, BEGIN, wandered.windows)
+    waits = series(wandered)["wait"][:, -20:]
+    assert 6 * np.median(waits[4]) < np.median(np.delete(waits, 4, axis=0))
+    assert verdicts(wandered) == []
+
+
 def test_a_number_that_is_mostly_zero_has_no_scale_and_names_no_rank() -> None:
     board = Board(3)
     board.set_phase(0.0, 10.0 * board.windows, Phase.TRAINING)
