@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import structlog
 
 from falcon_anomaly import judge
@@ -23,6 +24,7 @@ from falcon_anomaly.inbox import FRAME_BYTES, Arrival
 from falcon_anomaly.learning.library import Library
 from falcon_anomaly.learning.probation import Probation
 from falcon_anomaly.learning.reach import EACH_WINDOWS, reaches
+from falcon_anomaly.queries.joining import Joined, Known
 from falcon_anomaly.series import board
 from falcon_anomaly.series.board import Board
 from falcon_core.wire import verdicts as wire
@@ -39,6 +41,7 @@ SETTLING_SECONDS: Final = (
     90.0  # after a generation's first chunk, until each pod has sent one: the board's size is known
 )
 MOST_SETTLING_BYTES: Final = 4 << 20  # of the chunks that wait for it
+MOST_EARLY_SECONDS: Final = 180.0  # by which Prometheus may be ahead of the agents, who send each minute
 _OF_RANKS_TOO: Final = frozenset({"cpu"})  # metrics that a container has, and each of its ranks
 LOOK_SECONDS: Final = 10.0
 OVERVIEW_SECONDS: Final = 2.0  # of CPU time for an overview: metrics that do not fit are not compared
@@ -69,6 +72,15 @@ class Figures(msgspec.Struct, kw_only=True):
     damaged_kinds: int = 0  # whose stored text could not be read
 
 
+class _Early(NamedTuple):
+    """One window of a metric of Prometheus."""
+
+    name: str
+    end: float  # on the service's clock
+    ranks: npt.NDArray[np.intp]
+    values: npt.NDArray[np.float32]
+
+
 class _Job:
     """One job's board, and what the looks at it remember."""
 
@@ -92,6 +104,8 @@ class _Job:
         self._ranks_per_pod = 1
         self._ends: dict[str, float] = {}  # by pod uid: when its newest window ended
         self._interrupted: set[int] = set()  # windows in which a pod did something else than train
+        self.pods: dict[str, Known] = {}  # by uid
+        self._early: list[_Early] = []  # what Prometheus said of windows that no agent has sent yet
 
     @property
     def byte_size(self) -> int:
@@ -104,6 +118,8 @@ class _Job:
         ranks = [rank for rank in chunk.ranks if rank != CONTAINER]
         self._ranks = max(self._ranks, max(ranks, default=0) + 1)
         self._ranks_per_pod = max(self._ranks_per_pod, len(ranks))
+        if ranks and (arrival.pod_uid in self.pods or len(self.pods) < MOST_PODS):
+            self.pods[arrival.pod_uid] = Known(self.uid, self.namespace, tuple(sorted(ranks)))
         if self.board is not None and self.board.ranks < min(self._ranks, board.MOST_RANKS):
             # Of a rank that came late there is no history: the peers' would compare with nothing. Others may follow,
             # and a board for each of them would take the time of other jobs.
@@ -138,6 +154,28 @@ class _Job:
             at = end - (len(chunk.phases) - 1 - index) * WINDOW_SECONDS
             self._put(self.board, chunk, index, at)
             self._mark(self.board, at, phase)
+        self._show_early(self.board)
+
+    def take_queried(self, name: str, ends: npt.NDArray[np.float64], found: Joined) -> None:
+        """Put a metric of Prometheus onto the board, as far as agents have sent the windows.
+
+        A board's newest window stays that of the agents: otherwise their series would seem to have ended.
+        """
+        if self.board is None:
+            return
+        self._early += [
+            _Early(name, end, found.ranks, found.values[:, at])
+            for at, end in enumerate(ends.tolist())
+            if end <= self.board.newest_seconds + MOST_EARLY_SECONDS
+        ]
+        self._show_early(self.board)
+
+    def _show_early(self, on: Board) -> None:
+        newest, waiting = on.newest_seconds, self._early
+        self._early = [one for one in waiting if newest < one.end <= newest + MOST_EARLY_SECONDS]
+        for one in waiting:
+            if one.end <= newest:
+                on.put(one.name, one.ranks, one.end, one.values)
 
     def _end(self, pod_uid: str, end: float) -> float | None:
         """Return when the chunk's last window ended; None for a pod too many.
@@ -225,6 +263,21 @@ class Jobs:
             job.board.refused = 0
         if job.byte_size > before:
             self._make_room(arrival.at)
+
+    def pods(self) -> dict[str, Known]:
+        """Return the pods whose series have arrived, by their uid."""
+        return {uid: pod for job in self._jobs.values() for uid, pod in job.pods.items()}
+
+    def take_queried(self, name: str, ends: npt.NDArray[np.float64], found: Mapping[str, Joined]) -> None:
+        """Take what a query of Prometheus says of jobs, by their uid; ``ends`` [window] on the service's clock."""
+        for uid, each in found.items():
+            job = self._jobs.get(uid)
+            if job is None:
+                continue
+            before = job.byte_size
+            job.take_queried(name, ends, each)
+            if job.byte_size > before:
+                self._make_room(float(ends[-1]))
 
     def look(self, now: float) -> bool:
         """Look at the jobs that are due, as far as the budget goes. Return whether there is something new to tell."""

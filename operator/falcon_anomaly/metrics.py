@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from falcon_anomaly.jobs import Figures
+from falcon_anomaly.prometheus.rounds import State
 
 
 class Metrics:
     """The metrics of one process. /metrics serves the text of ``registry``."""
 
-    def __init__(self, figures: Figures, gateways: Callable[[], int], dropped: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        figures: Figures,
+        gateways: Callable[[], int],
+        dropped: Callable[[], int],
+        queries: Mapping[str, State],
+    ) -> None:
         self.registry = CollectorRegistry()
+        self._queries = queries
         self._figures = figures
         self._gateways = gateways
         self._dropped = dropped
@@ -33,6 +41,27 @@ class Metrics:
             yield GaugeMetricFamily(name, text, value=value)
         for name, (text, count) in _counters(figures, self._dropped()).items():
             yield CounterMetricFamily(name, text, value=count)
+        if self._queries:
+            yield from _of_queries(self._queries)
+
+
+def _of_queries(queries: Mapping[str, State]) -> Iterator[Metric]:
+    answers = GaugeMetricFamily(
+        "falcon_anomaly_query_answers", "1 while Prometheus answers this query.", labels=["query"]
+    )
+    ranks = GaugeMetricFamily("falcon_anomaly_query_ranks", "Ranks to which its series belong.", labels=["query"])
+    unclear = GaugeMetricFamily(
+        "falcon_anomaly_query_pods_unclear", "Pods of which it is not clear which series is whose.", labels=["query"]
+    )
+    failures = CounterMetricFamily(
+        "falcon_anomaly_query_failures", "Questions without an answer that can be used.", labels=["query"]
+    )
+    for name, state in queries.items():
+        answers.add_metric([name], float(state.answers))
+        ranks.add_metric([name], state.ranks)
+        unclear.add_metric([name], state.unclear)
+        failures.add_metric([name], state.failures)
+    yield from (answers, ranks, unclear, failures)
 
 
 def _counters(figures: Figures, dropped: int) -> dict[str, tuple[str, float]]:

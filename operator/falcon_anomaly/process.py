@@ -9,8 +9,11 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 
 from falcon_anomaly import server
@@ -18,6 +21,8 @@ from falcon_anomaly.gateways import Gateways
 from falcon_anomaly.inbox import Arrival, Inbox
 from falcon_anomaly.jobs import Jobs
 from falcon_anomaly.metrics import Metrics
+from falcon_anomaly.prometheus.rounds import Rounds
+from falcon_anomaly.queries.joining import Joined, Known
 from falcon_anomaly.settings import EXIT_CONFIG, Settings, SettingsError, load
 from falcon_core.wire.lessons import decode_lesson, encode_learned
 from falcon_core.wire.overview import encode_overview
@@ -46,10 +51,13 @@ class _Life:
         self._gateways = Gateways(
             settings.gateways, lambda address: Subscriber(address, tls, socket.gethostname()), self._inbox.put
         )
+        wanted = settings.prometheus
+        self._rounds = None if wanted is None else Rounds(wanted, settings.prometheus_dir, self._pods, self._queried)
         self._metrics = Metrics(
             self._jobs.figures,
             lambda: self._gateways.answering,
             lambda: self._inbox.dropped + self._gateways.dropped,
+            {} if self._rounds is None else self._rounds.states,
         )
 
     async def live(self) -> None:
@@ -62,6 +70,8 @@ class _Life:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._gateways.run(), name="gateways")
                 tasks.create_task(self._look(), name="looks")
+                if self._rounds is not None:
+                    tasks.create_task(self._rounds.run(), name="queries of Prometheus")
 
     def _access(self) -> Access | None:
         """Return who may read metrics; None where every client may. Raises OSError outside a pod."""
@@ -79,6 +89,15 @@ class _Life:
             await asyncio.sleep(TURN_SECONDS)
             async with self._one:
                 self._answer = await asyncio.to_thread(self._turn, self._inbox.take(MOST_CHUNKS))
+
+    async def _pods(self) -> dict[str, Known]:
+        async with self._one:
+            return await asyncio.to_thread(self._jobs.pods)
+
+    async def _queried(self, name: str, ends: npt.NDArray[np.float64], found: Mapping[str, Joined]) -> None:
+        """Put what Prometheus has answered onto the boards."""
+        async with self._one:
+            await asyncio.to_thread(self._jobs.take_queried, name, ends, found)
 
     async def _overview(self, uid: str, seconds: int) -> bytes | None:
         """Return the encoded overview of a job's series; None where there are none."""

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from falcon_anomaly.queries.specification import Specification, parse
 from falcon_core import environment
 from falcon_listen.api_server import SERVICE_ACCOUNT
 
@@ -37,7 +38,11 @@ class Settings(BaseSettings):
     """The settings that the chart sets for the anomaly service."""
 
     model_config = SettingsConfigDict(
-        env_prefix=environment.PREFIX, env_ignore_empty=True, str_strip_whitespace=True, frozen=True
+        env_prefix=environment.PREFIX,
+        env_ignore_empty=True,
+        str_strip_whitespace=True,
+        frozen=True,
+        arbitrary_types_allowed=True,
     )
 
     gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]  # each leads to several
@@ -49,6 +54,8 @@ class Settings(BaseSettings):
     metrics_reader: str = ""  # the ClusterRole whose subjects alone may read /metrics, by TLS; empty: every client may
     metrics_tls_port: Port = 8444
     service_account_dir: Path = SERVICE_ACCOUNT  # token, ca.crt: with them the service asks about its clients' tokens
+    prometheus: Annotated[Specification | None, NoDecode, BeforeValidator(parse)] = None  # None: none is asked
+    prometheus_dir: Path | None = None  # may have token and ca.crt
     log_level: Annotated[LogLevel, BeforeValidator(_lower), Field(description="one of debug, info, warning, error")] = (
         "info"
     )

@@ -93,6 +93,18 @@ class Board:
             if self.detailed:
                 cell[1], cell[2] = minimum, maximum
 
+    def put(self, name: str, ranks: npt.NDArray[np.intp], window_end_seconds: float, values: Floats) -> None:
+        """Take one metric of several ranks, of a window that the board has [row]. Values that are NaN are left out."""
+        slot = math.ceil(window_end_seconds / WINDOW_SECONDS) - 1
+        known = np.isfinite(values) & (ranks >= 0) & (ranks < self.ranks)
+        if not self._newest - self.windows < slot <= self._newest or not known.any():
+            return
+        series = self._metric(name)
+        if series is None:
+            self.refused += 1
+            return
+        series[:, ranks[known], slot % self.windows] = values[known]
+
     def set_phase(self, begin_seconds: float, end_seconds: float, phase: Phase) -> None:
         """Mark the windows that overlap this time. Windows are ``OTHER`` until they are marked as training."""
         if not math.isfinite(begin_seconds) or not math.isfinite(end_seconds) or end_seconds <= begin_seconds:

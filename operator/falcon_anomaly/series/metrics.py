@@ -57,7 +57,7 @@ _TABLE: Final[Mapping[str, Metric]] = {
     "gpu_power": Metric(Role.EFFECT, 0.20),
     "computation": Metric(Role.COMPUTATION, 0.15, worse=1),
     "iteration": Metric(Role.EFFECT, 0.15),
-    # What computation leaves of an iteration: where that is little, a small change of computation is a large ratio of it.
+    # What computation leaves of an iteration. Where that is little, a small change of computation is a large ratio.
     "wait": Metric(Role.EFFECT, 0.15, ratio=False, part_of="iteration"),
     "loss": Metric(Role.LOSS, 0.02, ratio=False),  # of the level
     "grad_norm": Metric(Role.EFFECT, 0.60),

@@ -16,11 +16,13 @@ from falcon_anomaly.jobs import (
     GIVEN_UP_SECONDS,
     LESSON_HOLDS_SECONDS,
     LOOK_SECONDS,
+    MOST_EARLY_SECONDS,
     MOST_MEASURE_SECONDS,
     SETTLING_SECONDS,
     Jobs,
 )
 from falcon_anomaly.learning import document
+from falcon_anomaly.queries.joining import Joined, Known
 from falcon_anomaly.series.board import Board
 from falcon_core.job_kind import kind_of
 from falcon_core.wire.lessons import JobLesson, Lesson, Models
@@ -452,3 +454,40 @@ def test_learning_that_fails_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -
     service.train("a", 190, odd=0.1)
     assert service.found() == ["cpu"]
     assert service.jobs.figures.failed == 1
+
+
+def queried(rank: int, *values: float) -> Joined:
+    return Joined(np.array([rank]), np.array([values], np.float32))
+
+
+def test_what_prometheus_says_stands_at_its_windows_as_far_as_agents_have_sent_them(looks: Looks) -> None:
+    jobs = Jobs(ROOM, no_cpu)
+    now = settled(jobs)
+    (board,) = looks.boards
+    newest = board.newest_seconds
+    ends = newest + 10.0 * np.arange(-1, 3) - 4.0
+    jobs.take_queried("queried:m", ends, {"a": queried(1, 1.0, 2.0, 3.0, 4.0), "gone": queried(0, 9.0, 9.0, 9.0, 9.0)})
+    assert board.newest_seconds == newest, "the agents' series must not seem to have ended"
+    assert board.medians("queried:m")[1, -2:].tolist() == [1.0, 2.0]
+    jobs.take(arrival(now + MINUTE, payload([0])))
+    held = board.medians("queried:m")[1]
+    assert held[np.isfinite(held)].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert np.isnan(board.medians("queried:m")[0]).all()
+
+
+def test_what_prometheus_says_long_before_the_agents_or_of_ranks_that_do_not_exist_is_left_out(looks: Looks) -> None:
+    jobs = Jobs(ROOM, no_cpu)
+    now = settled(jobs)
+    (board,) = looks.boards
+    late = board.newest_seconds + MOST_EARLY_SECONDS + 10.0
+    jobs.take_queried("queried:m", np.array([late]), {"a": queried(1, 1.0)})
+    jobs.take_queried("queried:n", np.array([board.newest_seconds]), {"a": queried(7, 1.0)})
+    for minute in range(6):
+        jobs.take(arrival(now + minute * MINUTE, payload([0])))
+    assert set(board.metrics) == {"cpu"}
+
+
+def test_pods_are_known_with_their_ranks_as_agents_send_them(looks: Looks) -> None:
+    jobs = Jobs(ROOM, no_cpu)
+    jobs.take(arrival(1000.0, payload([CONTAINER, 3, 2])))
+    assert jobs.pods() == {"a-0": Known("a", "team", (2, 3))}

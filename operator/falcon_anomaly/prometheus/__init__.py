@@ -1,0 +1,1 @@
+"""Ask a cluster's Prometheus, where an administrator wants that."""
