@@ -73,6 +73,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and .Values.anomalies.enabled .Values.anomalies.learning.enabled }}{{ include "falcon.fullname" . }}-anomaly-models{{ end -}}
 {{- end -}}
 
+{{- /* What the anomaly service asks of Prometheus, as JSON; empty where it asks nothing, or the values are of a release without it. */ -}}
+{{- define "falcon.anomalies.prometheus" -}}
+{{- with .Values.anomalies.prometheus -}}
+{{- if and .url .queries }}{{ dict "url" .url "pods" .pods "queries" .queries | toJson }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "falcon.etcd.fullname" -}}
 {{- include "falcon.fullname" . }}-etcd
 {{- end -}}

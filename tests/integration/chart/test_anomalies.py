@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+
+from falcon_anomaly.queries.specification import parse
 from falcon_anomaly.settings import Settings
 from falcon_operator.api.common import LABEL_JOB
-from tests.integration.chart.charts import LOCAL_VALUES, NAMESPACE, Manifest, Rendered
+from tests.integration.chart.charts import LOCAL_VALUES, NAMESPACE, Manifest, Rendered, template
 
 ON = ("--set", "anomalies.enabled=true")
 
@@ -28,7 +33,8 @@ def test_its_environment_is_what_it_reads() -> None:
     chart = Rendered(*ON, "--set", "metrics.authentication.enabled=true")
     (container,) = pod(chart)["containers"]
     given: dict[str, Any] = {entry["name"]: entry.get("value") for entry in container["env"]}
-    assert {name.removeprefix("FALCON_").lower() for name in given} == set(Settings.model_fields)
+    only_asked_for = {"prometheus", "prometheus_dir"}
+    assert {name.removeprefix("FALCON_").lower() for name in given} == set(Settings.model_fields) - only_asked_for
     host, _, port = given["FALCON_GATEWAYS"].rpartition(":")
     series = chart("Service", "falcon-gateway-series")["spec"]
     assert (host, series["clusterIP"]) == (f"falcon-gateway-series.{NAMESPACE}.svc", "None")
@@ -121,6 +127,108 @@ def test_agents_see_gpus_only_where_the_service_runs_and_the_platform_asks_for_i
     asked = ("--set", "anomalies.gpuSeries=true")
     values = [Rendered(*flags).operator_env()["FALCON_GPU_SERIES"] for flags in ((), ON, asked, (*ON, *asked))]
     assert values == ["false", "false", "false", "true"]
+
+
+PROMETHEUS = {
+    "anomalies": {
+        "enabled": True,
+        "prometheus": {
+            "url": "https://prometheus.monitoring.svc:9090",
+            "queries": [
+                {
+                    "metric": "link_drops",
+                    "query": 'rate(drops{device="eth0"}[1m])',
+                    "like": "nic_errors",
+                    "by": "node",
+                    "nodeLabel": "instance",
+                },
+                {
+                    "metric": "heat",
+                    "query": "heat",
+                    "rankLabel": "gpu",
+                    "podLabel": "exported_pod",
+                    "namespaceLabel": "exported_namespace",
+                },
+            ],
+            "secretName": "prometheus-access",
+        },
+    }
+}
+
+
+def asking(folder: Path, **changes: Any) -> tuple[str, ...]:
+    """Return the flags that render the chart with queries; ``changes`` are of anomalies.prometheus."""
+    prometheus = {**PROMETHEUS["anomalies"]["prometheus"], **changes}  # type: ignore[dict-item]
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump({"anomalies": {"enabled": True, "prometheus": prometheus}}))
+    return ("--values", str(file))
+
+
+def test_queries_reach_the_service_as_they_are_written(tmp_path: Path) -> None:
+    chart = Rendered(*asking(tmp_path))
+    (container,) = pod(chart)["containers"]
+    given = {entry["name"]: entry.get("value") for entry in container["env"]}
+    found = parse(given["FALCON_PROMETHEUS"])
+    assert found is not None
+    assert found.url == "https://prometheus.monitoring.svc:9090"
+    assert found.pods == 'kube_pod_info{job="kube-state-metrics"}'
+    drops, heat = found.queries
+    assert (drops.query, drops.name, drops.by, drops.node_label) == (
+        'rate(drops{device="eth0"}[1m])',
+        "nic_errors:link_drops",
+        "node",
+        "instance",
+    )
+    assert (heat.rank_label, heat.pod_label, heat.namespace_label) == ("gpu", "exported_pod", "exported_namespace")
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert (mounts["prometheus"]["mountPath"], mounts["prometheus"]["readOnly"]) == (
+        given["FALCON_PROMETHEUS_DIR"],
+        True,
+    )
+    volumes = {volume["name"]: volume for volume in pod(chart)["volumes"]}
+    assert volumes["prometheus"]["secret"] == {
+        "secretName": "prometheus-access",
+        "defaultMode": 0o440,
+        "optional": True,
+    }
+
+
+def test_it_reaches_prometheus_where_it_is_asked_and_nowhere_else(tmp_path: Path) -> None:
+    where = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    rule = {"ports": [{"port": 9090}], "to": where}
+    assert rule in Rendered(*asking(tmp_path))("NetworkPolicy", "falcon-anomalies")["spec"]["egress"]
+    (tmp_path / "another").mkdir()
+    elsewhere = asking(tmp_path / "another", egressTo=[{"podSelector": {}}], egressPort=8080)
+    egress = Rendered(*elsewhere)("NetworkPolicy", "falcon-anomalies")["spec"]["egress"]
+    assert {"ports": [{"port": 8080}], "to": [{"podSelector": {}}]} in egress
+    assert rule not in egress
+    assert len(Rendered(*ON)("NetworkPolicy", "falcon-anomalies")["spec"]["egress"]) == 2
+
+
+def test_without_a_secret_none_is_mounted(tmp_path: Path) -> None:
+    chart = Rendered(*asking(tmp_path, url="http://prometheus:9090", secretName=""))
+    assert [volume["name"] for volume in pod(chart)["volumes"]] == ["tls"]
+    (container,) = pod(chart)["containers"]
+    assert "FALCON_PROMETHEUS_DIR" not in {entry["name"] for entry in container["env"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"url": ""}, "anomalies.prometheus.url is empty"),
+        ({"secretName": ""}, "name a Secret whose ca.crt"),
+        ({"url": "prometheus:9090"}, "url"),
+        ({"queries": [{"metric": "a"}]}, "query"),
+        ({"queries": [{"metric": "A b", "query": "a"}]}, "metric"),
+        ({"queries": [{"metric": "a", "query": "a", "rank": "gpu"}]}, "rank"),
+        ({"pods": "kube_pod_info or up"}, "pods"),
+        ({"egressPort": 0}, "egressPort"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_named(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    done = template(*asking(tmp_path, **changes))
+    assert done.returncode != 0
+    assert named in done.stderr
 
 
 def test_its_local_image_is_never_pulled() -> None:
