@@ -91,6 +91,12 @@ class Service:
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
         return next((each.value for each in samples if each.name == name), None)
 
+    def labelled(self, name: str, label: str) -> dict[str, float]:
+        """Return the values of a metric by one of its labels."""
+        _, text = self.page("metrics")
+        samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+        return {each.labels[label]: each.value for each in samples if each.name == name}
+
     async def metric_of(self, name: str) -> float | None:
         return await asyncio.to_thread(self.metric, name)
 
