@@ -28,7 +28,7 @@ from falcon_core.job_kind import kind_of
 RUNS: Final = 8  # healthy jobs of each kind, of which two are the kept set
 RUN_WINDOWS: Final = 3 * HOUR
 RUN_SEED: Final = 1000  # seeds that no other table uses
-TESTED_SEED: Final = 1400  # likewise; no choice was made by these (1200 to 1205 were looked at)
+TESTED_SEED: Final = 1400  # likewise; 1200 to 1205 and, for one false alarm, 1401 were looked at
 STRENGTHS: Final = (0.1, 0.25, 0.5, 1.0)
 EACH: Final = MINUTE  # windows between two looks
 EACH_OF_DAY: Final = 5 * MINUTE  # likewise at a healthy day
