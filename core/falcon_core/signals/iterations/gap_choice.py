@@ -9,7 +9,8 @@ makes after n iterations (a checkpoint, a logged loss). The calls are the same. 
 - A pause that is rarer than any iteration's passes, and comes at long intervals, is none of an iteration.
 - A cycle that is too fast for an iteration is none. The n are.
 
-Where no gap is longer, one call is certain to be an iteration when so many have come that it would have been seen.
+Where no gap is longer, one call is certain to be an iteration when so many have come that it would have been seen, and
+so is a cycle of few calls that may be a layer.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from falcon_core.signals.iterations.gap_rhythm import (
     LongerGap,
     are_long,
     calls_needed,
+    cycles_needed,
+    every_second,
     gap_period,
     longer_gap,
     phases,
     recurrence,
 )
-from falcon_core.stats.order import median_of
+from falcon_core.stats.order import median_of, quantile_of
 
 SHORT_NS = 2_000_000_000
 _SHORT_OF_EQUAL_NS = 5_000_000_000  # the same where calls are all equal: they are no evidence for an iteration
@@ -37,6 +40,7 @@ MOST_PASSES = 64  # of an iteration: twice its micro-batches, each forward and b
 _RARE_NS = 10_000_000_000
 _DISTINCT = 1.2  # ratio of gaps below which they may be the same
 _MOST_LONGER = 16.0  # ratio to the usual time of a cycle: a longer one is a pause
+_USUAL = 0.4  # quantile of the gaps
 _HALVES = 2  # of a cycle, which may differ in a place where no gap is longest
 _LONG_MICRO_BATCHES_TIME = 0.03  # as LONG_GAPS_TIME, for micro-batches: few make an iteration by themselves
 
@@ -108,10 +112,9 @@ def of_cycles(gaps_ns: Ints, *, plausible: bool) -> Choice:
     Calls that differ are evidence for an iteration by themselves. So several cycles are one iteration only where long
     gaps take much of the time, and yet are not so long as a pause.
     """
-    longest = MOST_PASSES
-    if plausible:  # looking for iterations that last longer would change nothing
-        longest = min(longest, int(SHORT_NS / max(1.0, median_of(gaps_ns))))
-    found = longer_gap(gaps_ns, longest)
+    # Looking for iterations that last longer would change nothing.
+    longest = _most_cycles(gaps_ns) if plausible else MOST_PASSES
+    found = (every_second(gaps_ns) if longest >= _HALVES else None) or longer_gap(gaps_ns, longest)
     if found is None or not found.from_first:
         return Choice(1, certain=True)
     medians = phases(gaps_ns, found.lag)
@@ -120,6 +123,18 @@ def of_cycles(gaps_ns: Ints, *, plausible: bool) -> Choice:
     computes = are_long(medians, LONG_GAPS_TIME) and medians.max() <= _MOST_LONGER * median_of(medians)
     sure = found.sure and (computes or not plausible)
     return Choice(found.lag if sure else 1, sure)
+
+
+def layers_needed(gaps_ns: Ints) -> int:
+    """Return the number of cycles after which they are known to be no layers, which end at a longer gap: [n], ns."""
+    return cycles_needed(gaps_ns, _most_cycles(gaps_ns))
+
+
+def _most_cycles(gaps_ns: Ints) -> int:
+    """Return the number of cycles within SHORT_NS, MOST_PASSES at most: [n], ns."""
+    # Of two kinds of gaps that come in turn, the short one is usual.
+    usual_ns = quantile_of(np.sort(gaps_ns), _USUAL) if len(gaps_ns) else SHORT_NS
+    return min(MOST_PASSES, int(SHORT_NS / max(1.0, usual_ns)))
 
 
 def is_rare(count: int, cycle_ns: float) -> bool:

@@ -41,6 +41,7 @@ _TO_DEVIATION = 1.4826  # from the median of absolute deviations to the standard
 _SIGNIFICANT = 6.0  # standard errors: 2 000 pairs of a lag and a place are looked at
 _CERTAIN = 10.0  # from here on twice the lag, and half of it, stand out by three standard errors less
 _LEAST_LONG = 0.65  # share of cycles in which the gap exceeds half its mean rise; at half of the true lag, 0.6 may
+_LEAST_LONG_ALONE = 0.8  # the same where twice the lag is not looked at
 _LEAST_OFTEN = 0.5  # the same where it is not certain; single stalls that meet in a place are rarer
 _PARTS = 8  # the cycles of the first of so many parts must have the longer gap, too,
 _FIRST_RISE = 1 / 3  # at this share of its usual rise at least
@@ -81,16 +82,41 @@ def longer_gap(gaps_ns: Ints, longest: int = LONGEST_FOLDED) -> LongerGap | None
         return None
     from_first = _comes_from_first(logs, lag)
     large = scores[best] >= _CERTAIN * noise and _rises(logs, lag).mean() >= _SURE_LOG
+    # Too few gaps have come to look at twice the lag, at which every second of these gaps would be long.
+    least_share = _LEAST_LONG if 2 * lag <= longest else _LEAST_LONG_ALONE
     return LongerGap(
-        lag, bool(from_first and large and long_share >= _LEAST_LONG and _is_the_only(logs, lag)), from_first
+        lag, bool(from_first and large and long_share >= least_share and _is_the_only(logs, lag)), from_first
     )
+
+
+def every_second(gaps_ns: Ints) -> LongerGap | None:
+    """Find whether every second gap is longer, which ``longer_gap`` cannot: no gap is the usual one then. [n], ns."""
+    lag, _ = recurrence(gaps_ns)
+    if lag != 2:
+        return None
+    logs = np.log(gaps_ns.astype(np.float64))
+    return LongerGap(lag, sure=True, from_first=_comes_from_first(logs, lag))
 
 
 def calls_needed(gaps_ns: Ints) -> int:
     """Return the number of calls in which a longer gap would have been seen, given the noise of these, ns: [n]."""
+    return min(max(_SEEN_CALLS, math.ceil(_folds_needed(gaps_ns) * LONGEST_FOLDED / 2)), _FOLDED)
+
+
+def cycles_needed(gaps_ns: Ints, longest: int) -> int:
+    """Return the number of cycles in which a longer gap, once in ``longest`` at most, would have been seen.
+
+    ``gaps_ns``: from one cycle to the next, ns: [n]. 1 where no number of cycles is asked about.
+    """
+    if longest < 2:
+        return 1
+    return min(max(_FOLDS, math.ceil(_folds_needed(gaps_ns))) * longest + 1, _FOLDED)
+
+
+def _folds_needed(gaps_ns: Ints) -> float:
+    """Return the number of folds at which a longer gap stands out from the noise of these, ns: [n]."""
     _, noise = _deviations(gaps_ns[:_FOLDED])
-    folds = (_SEEN * noise / _SEEN_LOG) ** 2
-    return min(max(_SEEN_CALLS, math.ceil(folds * LONGEST_FOLDED / 2)), _FOLDED)
+    return (_SEEN * noise / _SEEN_LOG) ** 2
 
 
 def _deviations(gaps_ns: Ints) -> tuple[Floats, float]:

@@ -41,6 +41,7 @@ from falcon_core.signals.iterations.gap_choice import (
     SHORT_NS,
     Choice,
     is_rare,
+    layers_needed,
     of_cycles,
     of_equal_calls,
     of_micro_batches,
@@ -65,6 +66,8 @@ _NEWEST_CYCLES = 32  # whose calls show whether a cycle is plausible
 _FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long was broken "as late"
 _EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
 _MOST_AT_ONCE = 16_384  # calls that are compared: larger results would be new memory each time
+_MOST_CALLS_OF_LAYER = 16  # a transformer's block of 12 parameters, or 16, each summed up by itself
+_NUMBER_BYTES = 16  # sums of a few numbers at most: a loss, or a gradient's norm
 _LOOKS = 8  # at a cycle that may consist of shorter ones
 
 
@@ -150,19 +153,43 @@ def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
         return _by_gaps(calls, lag * choice.units, first, choice.certain)
     if not is_evident:
         return None
-    certain = choice.certain and choice.units == 1
+    certain = choice.certain and choice.units == 1 and not _may_be_a_layer(calls, lag, first)
     return _iterations_and_extras(calls, lag, first) or Period(lag, first, certain=certain)
 
 
 def _among_cycles(calls: Calls, lag: int, first: int) -> Choice:
     """Choose how many cycles of ``lag`` calls, which recur from ``first`` on, are an iteration: by their times."""
-    starts = calls.starts_ns[first:]
-    whole = starts[: (len(starts) - 1) // lag * lag + 1 : lag]
-    gaps = np.maximum(whole[1:] - whole[:-1], 1)
     run = calls.cut(first, len(calls))
+    gaps = _gaps_of(run, lag)
     if _like_a_micro_batch(run, lag):
         return of_micro_batches(gaps, reduces=bool(run.cut(len(run) - lag, len(run)).has(Trait.REDUCING).any()))
     return of_cycles(gaps, plausible=_plausible(run, lag))
+
+
+def _may_be_a_layer(calls: Calls, lag: int, first: int) -> bool:
+    """Check whether cycles of ``lag`` calls, from ``first`` on, are like layers, and too few to show a longer gap."""
+    run = calls.cut(first, len(calls))
+    if lag > _MOST_CALLS_OF_LAYER or _sums_a_number(run.cut(len(run) - lag, len(run))):
+        return False
+    needed = layers_needed(_gaps_of(run, lag))
+    cycles = len(run) // lag
+    if cycles < needed:  # those before extra calls count as well
+        cycles += sum(
+            (end - begin) // lag + 1 for begin, end in _runs_of(np.sort(run.tokens[-lag:]), calls.tokens[:first], lag)
+        )
+    return cycles < needed
+
+
+def _sums_a_number(cycle: Calls) -> bool:
+    """Check whether single values are summed up in a cycle, such as a loss: no layer does that."""
+    return bool((cycle.has(Trait.REDUCING) & (cycle.sizes <= _NUMBER_BYTES)).any())
+
+
+def _gaps_of(run: Calls, lag: int) -> Ints:
+    """Return the times from each whole cycle of a run to the next, ns: [n]."""
+    starts = run.starts_ns[: (len(run) - 1) // lag * lag + 1 : lag]
+    gaps: Ints = np.maximum(starts[1:] - starts[:-1], 1)
+    return gaps
 
 
 def _by_gaps(calls: Calls, lag: int, first: int, certain: bool) -> Period:

@@ -128,8 +128,84 @@ def test_equal_layers_whose_parameters_are_summed_up_singly_are_one_iteration(
     layers: int, of_layer: tuple[float, ...]
 ) -> None:
     gaps = _gaps([3 * layers * of_layer[0] / 2, *of_layer[1:], *of_layer * (layers - 1)], 1200 // layers)
-    _, tracker = _shown(_stream(gaps, range(len(of_layer))))
+    stated, tracker = _shown(_stream(gaps, range(len(of_layer))), batch=7)
+    assert stated == {None, layers * len(of_layer)}
     assert tracker.period_calls == layers * len(of_layer)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.lists(st.floats(2.0, 60.0), min_size=2, max_size=6),
+    st.integers(2, 48),
+    st.floats(0.5, 1.0),
+    st.floats(0.01, 0.1),
+    st.integers(0, 2**31),
+)
+def test_a_layer_of_an_iteration_that_is_short_is_never_certain(
+    of_layer: list[float], layers: int, share: float, noise: float, seed: int
+) -> None:
+    """Check iterations of 1.8 s at most; ``share``: of what is left of it, in the longer gap."""
+    layers = max(2, min(layers, int(1_200 / sum(of_layer))))
+    longer = of_layer[0] + share * (1_800 - layers * sum(of_layer))
+    calls = layers * len(of_layer)
+    gaps = _gaps([longer, *of_layer[1:], *of_layer * (layers - 1)], max(16, 1500 // calls), noise, seed)
+    stated, _ = _shown(_stream(gaps, range(len(of_layer))), batch=7)
+    assert stated <= {None, calls}
+
+
+@pytest.mark.parametrize("layers", [24, 32, 48])
+def test_equal_micro_batches_that_sum_up_are_no_iterations_while_a_longer_gap_may_come(layers: int) -> None:
+    """Check a pipeline's stage whose layers sum up activations, and whose gradients nothing sums up."""
+    script = Script(seed=layers, jitter=0.05)
+    rest = [Call(Op.ALL_REDUCE, 1 << 20, 3 * MS, comm=8), Call(Op.SEND, 1 << 16, 3 * MS)]
+    for number in range(50 * layers):
+        script.cycle([Call(Op.RECV, 1 << 16, (30 if number % layers else 39) * MS), *rest])
+    stated, _ = _shown(script.calls, batch=7)
+    assert stated == {None, 3 * layers}
+
+
+def test_half_of_the_passes_is_not_certain_where_too_few_have_come_to_look_at_all_of_them() -> None:
+    gaps = _gaps(_passes(86, 6, 2.0), 20, 0.05)
+    for count in range(172, 344, 8):
+        choice = of_equal_calls(gaps[:count], plausible=False)
+        assert choice is None or not choice.certain or choice.units == 86
+
+
+def test_a_cycle_of_few_calls_is_certain_after_eight_seconds() -> None:
+    """Check DistributedDataParallel with six buckets, without a longer gap and with little noise."""
+    calls = _stream(_gaps([200.0, *[5] * 5], 120), range(6))
+    seconds = (calls.starts_ns - calls.starts_ns[0]) / 1e9
+    tracker, certain = IterationTracker(), []
+    for at in range(len(calls)):
+        tracker.feed(calls.cut(at, at + 1))
+        certain.append(tracker.period_calls == 6)
+    first = certain.index(True)
+    assert 8 <= seconds[first] <= 12, "reviews are as far apart as half of the cycles that came"
+    assert all(certain[first:])
+
+
+def test_a_cycle_that_sums_up_a_number_is_no_layer() -> None:
+    script = Script(seed=1, jitter=0.05)
+    script.cycle([Call(Op.ALL_REDUCE, 1 << 20, 100 * MS), Call(Op.ALL_REDUCE, 4, 5 * MS)], times=30)
+    tracker = IterationTracker()
+    tracker.feed(script.calls)
+    assert tracker.period_calls == 2
+
+
+def test_cycles_before_extra_calls_count_where_a_layer_is_ruled_out() -> None:
+    script = Script(seed=1, jitter=0.05)
+    for times in (9, 12, 10, 11, 9, 13, 10, 12):
+        script.cycle([Call(Op.ALL_REDUCE, (1 << 20) + size, 40 * MS) for size in range(5)], times=times)
+        script.cycle([Call(Op.ALL_REDUCE, 1 << 12, 30 * MS)], times=3)
+    script.cycle([Call(Op.ALL_REDUCE, (1 << 20) + size, 40 * MS) for size in range(5)], times=6)
+    stated, tracker = _shown(script.calls)
+    assert stated == {None, 5}
+    assert tracker.period_calls == 5
+
+
+@pytest.mark.parametrize("ratio", [2.0, 3.0])
+def test_every_second_cycle_that_is_longer_makes_an_iteration_of_two(ratio: float) -> None:
+    assert of_cycles(_gaps([ratio * 300, 300], 20), plausible=True) == Choice(2, certain=True)
 
 
 @pytest.mark.parametrize(

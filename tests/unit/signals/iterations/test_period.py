@@ -254,7 +254,7 @@ def test_micro_batches_after_which_gradients_are_summed_up_are_no_iterations(
 def test_an_iteration_of_one_micro_batch_is_found_when_it_has_come_more_often_than_micro_batches_do() -> None:
     """Check the number of repetitions: a micro-batch has two passes, which may look alike."""
     cycle, passes = _tensor_parallel(2), 2 * MOST_MICRO_BATCHES
-    said = _shown(_stream(cycle, 2 * passes * len(cycle)), batch=1)
+    said = _shown(_stream(cycle, 4 * passes * len(cycle)), batch=1)
     assert said.index(len(cycle)) >= passes * len(cycle)
     assert set(said) == {None, len(cycle)}
 
