@@ -28,7 +28,9 @@ _LEAST_CALLS = 8  # between two searches
 _GROWTH = 0.02  # the log grows by this share between two searches
 _DISTANCES = 8  # remembered, in cycles, from one interruption to the next
 _FIRST_REVIEW = 16  # cycles
-_APART_CALLS = 6  # between two places' reviews, and their first searches that let single calls differ
+_TURN_NS = 40_000_000  # of a place: in a poll of 100 ms two or three ranks search
+_APART_CALLS = 6  # between two places' reviews
+_NOISY_APART_CALLS = 16  # between their first searches that let single calls differ
 
 
 class PeriodSearch:
@@ -37,22 +39,40 @@ class PeriodSearch:
     def __init__(self, place: int = 0) -> None:
         self.at = 0  # as many calls as the next search needs
         # The same for the search that lets single calls differ.
-        self._noisy_at = _NOISY_FROM + place % PLACES * _APART_CALLS
+        self._noisy_at = _NOISY_FROM + place % PLACES * _NOISY_APART_CALLS
+        self._place = place % PLACES
+        self._due_ns = self._due_at = 0  # time and number of the call since which it waits for its turn; 0: it does not
 
     def search(self, log: CallLog, lost: Cycle | None) -> Period | None:
         """Look for a period, another than that of the cycle which was ``lost``, unless too few calls came since.
 
         A lost cycle may go on in other sizes. If it has done so before, sizes vary; otherwise it is followed in those.
         """
-        if log.end < self.at:
+        if log.end < self.at or not self._is_its_turn(log):
             return None
-        self.at = log.end + max(_LEAST_CALLS, int((log.end - log.base) * _GROWTH))
+        # Waiting for a turn puts no later search off.
+        self.at = max(log.end + 1, self._due_at + max(_LEAST_CALLS, int((log.end - log.base) * _GROWTH)))
         found = self._find(log)
         if found is None or lost is None or found.calls != lost.calls:
             return found
         if found.varying is None and (varying := period_of_varying_sizes(log.view(log.base, log.end))) is not None:
             found = varying
         return None if found.cycle is not None or lost.is_of(found, log) else found
+
+    def _is_its_turn(self, log: CallLog) -> bool:
+        """Check whether the newest call began in the time of this place: the ranks of an agent search one by one.
+
+        The first place searches at any time, and the others once they have waited for a whole round.
+        """
+        now_ns = log.start_ns(log.end - 1)
+        if not self._due_ns:
+            self._due_ns, self._due_at = now_ns, log.end
+        into_turn_ns = (now_ns - self._place * _TURN_NS) % (PLACES * _TURN_NS)
+        if self._place and into_turn_ns >= _TURN_NS and 0 <= now_ns - self._due_ns < PLACES * _TURN_NS:
+            self.at = log.end + 1
+            return False
+        self._due_ns = 0
+        return True
 
     def review(self, log: CallLog, known: Cycle) -> Period | None:
         """Look for another number of calls than in the ``known`` cycle now.
