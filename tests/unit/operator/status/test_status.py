@@ -282,6 +282,8 @@ def test_a_change_of_the_job_reads_as_nobodys_fault() -> None:
     assert finding.message == (
         "since 2026-11-20T12:04:10Z (iteration 412 of generation 2) iterations take 300ms instead of 250ms (1.20x);"
         " all ranks compute longer by the same factor, so the job itself has changed, and no node or link is at fault"
+        " (ranks that wait for one of them where Falcon sees no call, in a loop that never sleeps or on a device, look"
+        " the same)"
     )
     assert job_changed(replace(CHANGE, recurring=True)).reason == "Recurs"
     assert job_changed(None).value is False
