@@ -86,7 +86,7 @@ class Agent:
         self._saved: list[tuple[int, int]] = []  # rank and step of each checkpoint in the pod's memory
         self._uncaught = Uncaught(self._run_dir)
         self._stacks = Stacks(self._run_dir)
-        self._samples = Samples(self._run_dir)
+        self._samples = Samples(self._run_dir, cpu_only=config.cpu_only)
         self._slow: dict[int, int] = {}  # process ids, by rank, of those that compute longer than they did
         self._checks = Checks(self._run_dir)
         self._smoke = Smoke(self._run_dir)

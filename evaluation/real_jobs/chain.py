@@ -16,7 +16,7 @@ from falcon_core.signals.rank.chain import RankChain
 from falcon_core.stats.medians import Floats
 from falcon_core.wire.launcher.launch import CgroupCounters, LaunchCounters, RankCounters
 from falcon_core.wire.reporting.messages import Detection, RankSignals
-from falcon_core.wire.reporting.samples import StackPlace, StackSamples
+from falcon_core.wire.reporting.samples import MAX_PLACES, StackPlace, StackSamples
 from falcon_core.wire.ring import RecordArray
 
 try:
@@ -26,7 +26,7 @@ except ImportError:  # the earlier code has none: it is sampled all the time
 
 _CONSECUTIVE = Detection().consecutive_iterations
 _READING_NS = 5_000_000_000  # between two readings of the launcher
-_SAMPLES, _SAMPLED_SECONDS = 12, 9.0  # as ``falcon_agent.stacks.sampler`` takes them
+_SAMPLES, _SAMPLED_SECONDS = (12, 60), (9.0, 43.0)  # as ``falcon_agent.stacks.sampler`` takes them
 
 
 class RankAgent:
@@ -68,14 +68,22 @@ class RankAgent:
             self._slow = self._samples = None
         elif self._slow is None:
             self._slow = unix_ns / 1e9, stood
-        elif self._samples is None and unix_ns / 1e9 - self._slow[0] >= _SAMPLED_SECONDS:
-            times = (stood - self._slow[1])[1:]
-            drawn = np.random.default_rng(unix_ns).multinomial(_SAMPLES, times / times.sum()).tolist()
-            places = sorted(
-                (StackPlace([f"place {number}"], count) for number, count in enumerate(drawn) if count),
-                key=lambda place: -place.samples,
-            )
-            self._samples = StackSamples(taken=_SAMPLES, places=places)
+        else:
+            self._sample(unix_ns, stood - self._slow[1], unix_ns / 1e9 - self._slow[0])
+
+    def _sample(self, unix_ns: int, stood: Floats, seconds: float) -> None:
+        """Draw the samples that are due this many seconds after the rank began to compute longer."""
+        taken = 0 if self._samples is None else self._samples.taken
+        due = sum(1 for after in _SAMPLED_SECONDS if seconds >= after)
+        if not due or _SAMPLES[due - 1] == taken:
+            return
+        times, taken = stood[1:], _SAMPLES[due - 1]
+        drawn = np.random.default_rng([unix_ns, int(1e9 * stood[0])]).multinomial(taken, times / times.sum()).tolist()
+        places = sorted(
+            (StackPlace([f"place {number}"], count) for number, count in enumerate(drawn) if count),
+            key=lambda place: -place.samples,
+        )
+        self._samples = StackSamples(taken=taken, places=places[:MAX_PLACES])
 
     def sent(self, rank: int, unix_offset_ns: int) -> RankSignals:
         """Return the rank's report."""

@@ -2,7 +2,8 @@
 
 A rank that is slow in its own computation is slow somewhere. A sample is the stack of its main thread at some moment,
 which that thread writes itself. The moments follow no rhythm, since iterations have one. A dozen of them cost the rank
-less than a millisecond, and are taken once: again only when the slowdown has lasted for long.
+less than a millisecond, and are taken once: again only when the slowdown has lasted for long. Where no device computes,
+further ones follow: they show who waits for whom where all ranks wait for a small part of an iteration.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from falcon_core.signals.job.stacks import place_of, sampled_thread
 from falcon_core.wire.reporting.samples import MAX_PLACE_TEXT, MAX_PLACES, StackPlace, StackSamples
 
 SAMPLES = 12
+MOST_SAMPLES = 60  # of ranks without a device, which may wait where no call is seen
 PAUSE_SECONDS = (0.3, 1.1)  # between two samples: the launcher passes the request on within this
 AGAIN_SECONDS = 300.0
 FORGOTTEN_SECONDS = 15.0  # a rank that is as fast as before for a few iterations is sampled on
@@ -26,9 +28,10 @@ FORGOTTEN_SECONDS = 15.0  # a rank that is as fast as before for a few iteration
 class Samples:
     """The samples of each rank that computes longer."""
 
-    def __init__(self, run_dir: RunDir, pause: random.Random | None = None) -> None:
-        """Begin without samples. ``pause`` draws the moments."""
+    def __init__(self, run_dir: RunDir, pause: random.Random | None = None, *, cpu_only: bool = False) -> None:
+        """Begin without samples. ``pause`` draws the moments; ``cpu_only``: no device computes for the ranks."""
         self._run_dir = run_dir
+        self._most = MOST_SAMPLES if cpu_only else SAMPLES
         self._pause = pause or random.Random()
         self._slow: dict[int, tuple[int, float]] = {}  # process ids, and when the rank was slow last, by rank
         self._begun = self._next = 0.0  # monotonic
@@ -37,7 +40,7 @@ class Samples:
         self._found: dict[int, StackSamples] = {}
 
     def look(self, slow: Mapping[int, int], now: float) -> bool:
-        """Take the next sample if it is time. Return whether all are taken just now: that is news.
+        """Take the next sample if it is time. Return whether a dozen, or all, are taken just now: that is news.
 
         ``slow``: process ids of the ranks that compute longer than they did, by rank; ``now`` in seconds of a monotonic
         clock.
@@ -46,29 +49,30 @@ class Samples:
             self._begin(now)
         if not self._slow or now < self._next:
             return False
-        if self._read == SAMPLES:
+        if self._read == self._most:
             if now - self._begun < AGAIN_SECONDS:
                 return False
             self._begin(now)
         # A sample is read at the next turn: by then the threads have written it.
-        if self._asked > self._read:
+        is_read = self._asked > self._read
+        if is_read:
             self._take()
-        if self._asked < SAMPLES:
+        if self._asked < self._most:
             self._run_dir.ask_for_samples(time.time_ns(), [pid for pid, _ in self._slow.values()])
             self._asked += 1
         # A fixed pace could meet the iterations' own rhythm and always see the same place.
         self._next = now + self._pause.uniform(*PAUSE_SECONDS)
-        if self._read < SAMPLES:
+        if not is_read or self._read not in (SAMPLES, self._most):
             return False
         self._found = {rank: _summed(places) for rank, places in self._places.items() if places}
         return True
 
     def seconds_to_next(self, now: float) -> float:
         """Return when the next sample is due; infinity while none is wanted soon."""
-        return max(0.0, self._next - now) if self._slow and self._read < SAMPLES else math.inf
+        return max(0.0, self._next - now) if self._slow and self._read < self._most else math.inf
 
     def of(self, rank: int) -> StackSamples | None:
-        """Return a rank's samples; None until they are taken, and where its process answers none."""
+        """Return a rank's samples; None until a dozen are taken, and where its process answers none."""
         return self._found.get(rank)
 
     def _changed(self, slow: Mapping[int, int], now: float) -> bool:

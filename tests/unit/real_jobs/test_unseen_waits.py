@@ -23,6 +23,7 @@ def _played(
     ("kind", "factor"),
     [
         ("store barrier", 2.0),
+        ("store barrier, slept", 2.0),
         ("store barrier, slept", 8.0),
         ("file lock", 12.0),
         ("file lock, slept", 12.0),

@@ -15,7 +15,7 @@ from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, waiting
 from falcon_core.stats.medians import Floats
 
 COUNTED_SECONDS = 15.0  # after an onset: three of the launcher's readings, until CPU times are those of slow iterations
-SAMPLED_SECONDS = 45.0  # after an onset, in which stack samples arrive
+SAMPLED_SECONDS = 90.0  # after an onset, in which all stack samples arrive
 replace = msgspec.structs.replace
 
 
@@ -47,6 +47,7 @@ def find(obs: Observation, policy: Policy) -> Waiting:
     iteration_ns, healthy_ns = ranks.iteration_times.medians(policy.consecutive), ranks.healthy_iteration_ns
     compute_ns = ranks.compute_times.medians(policy.consecutive)
     ran = RanWhile(
+        iteration_ns=iteration_ns,
         compute_ns=compute_ns,
         healthy_compute_ns=_known(ranks.healthy_compute_ns),
         ran_ns=(ranks.cpu + np.nan_to_num(ranks.run_delay)) * iteration_ns,

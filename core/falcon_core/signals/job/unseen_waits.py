@@ -7,7 +7,8 @@ is hidden among them. Two things show who waits:
   neither is a wait of unknown cause. This says nothing where a device may compute, since a thread that waits for a
   device sleeps as well. So it is asked only of ranks that ran for most of their computation while they were healthy.
 - **Stack samples**, where all ranks wait: most of them stand at one place of the program, and a few stand elsewhere,
-  such as the rank that holds the lock and sleeps.
+  such as the rank that holds the lock and sleeps. Where the wait is a small part of an iteration, most ranks spend the
+  added time at one place, and a few are never found there: those for which the others wait.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
+from falcon_core.stats.binomial import chance_of_at_least
 from falcon_core.stats.medians import Flags, Floats
+from falcon_core.stats.order import median_of
 from falcon_core.wire.reporting.samples import StackSamples
 
 _RAN: Final = 0.8  # of its healthy computation, which a rank ran for at least: else a device may have computed
@@ -27,11 +30,15 @@ _WAITS: Final = 2 / 3  # of the added time, in which a rank that waits did not r
 _AT_PLACE: Final = 2 / 3  # of a rank's samples, at the place where most ranks stand
 _ELSEWHERE: Final = 1 / 3  # likewise, of a rank that stands elsewhere, at most
 _LEAST_SAMPLES: Final = 6
+_AT_WAIT: Final = 1 / 2  # of the added time, that the others spend at the place of the wait at least
+_FOUND: Final = 1 / 4  # of the others' share of samples at that place: a rank with less does not wait there
+_CHANCE: Final = 1e-4  # in one job, that a rank which waits as the others do is found as rarely as the culprit was
 
 
 class RanWhile(msgspec.Struct, frozen=True, kw_only=True):
     """What ranks computed and ran in an iteration: arrays by rank, ns; NaN where it is not known."""
 
+    iteration_ns: Floats
     compute_ns: Floats
     healthy_compute_ns: Floats
     ran_ns: Floats  # on the CPU, or ready to run
@@ -74,6 +81,8 @@ def waiting(ranks: RanWhile, samples: Sequence[StackSamples | None], growth: flo
     if 2 * int(waits.sum()) <= len(waits):
         return Waiting(finding="Contradict", waits=none)
     elsewhere = standing_elsewhere(samples)
+    if not elsewhere.any():
+        elsewhere = absent_from_wait(samples, ranks)
     return Waiting(finding="Wait", waits=~elsewhere)
 
 
@@ -109,8 +118,54 @@ def standing_elsewhere(samples: Sequence[StackSamples | None]) -> Flags:
     if 2 * most <= len(shares):
         return none
     at = np.array([share.get(place, 0.0) for share in known])
-    elsewhere = at <= _ELSEWHERE
-    return np.asarray(elsewhere) if bool((elsewhere | (at >= _AT_PLACE)).all()) else none
+    taken = np.array([each.taken for each in samples if each is not None], dtype=np.float64)
+    elsewhere = (at <= _ELSEWHERE) & _are_rare(at * taken, taken, np.full(len(at), _AT_PLACE))
+    return elsewhere if bool((elsewhere | (at >= _AT_PLACE)).all()) else none
+
+
+def absent_from_wait(samples: Sequence[StackSamples | None], ranks: RanWhile) -> Flags:
+    """Check which ranks are hardly ever found where the others spend the added time: [n].
+
+    None where samples do not show it, where ranks may have waited there before, or where half of the ranks are absent.
+    """
+    none = np.zeros(len(samples), dtype=np.bool_)
+    known = [each for each in samples if each is not None and each.taken >= _LEAST_SAMPLES]
+    if len(known) < len(samples) or len(known) < 3:
+        return none
+    taken = np.array([each.taken for each in known], dtype=np.float64)
+    idle_ns = np.maximum(ranks.healthy_compute_ns - ranks.healthy_ran_ns, 0.0)
+    least_ns = median_of(idle_ns) + _AT_WAIT * median_of(_added_ns(ranks))
+    least_share = least_ns / median_of(ranks.iteration_ns)
+    found: list[Flags] = []
+    for place in {tuple(place.frames) for each in known for place in each.places}:
+        least, most = _times_found(known, place)
+        # Each rank is compared with all others together.
+        usual = (least.sum() - least) / (taken.sum() - taken)
+        rare = (usual >= least_share) & (most < _FOUND * usual * taken) & _are_rare(most, taken, usual)
+        # A rank between the two kinds leaves it open who waits.
+        if rare.any() and 2 * int(rare.sum()) < len(rare) and (rare | (least >= _FOUND * usual * taken)).all():
+            found.append(rare)
+    return found[0] if found and all(np.array_equal(found[0], other) for other in found) else none
+
+
+def _times_found(known: Sequence[StackSamples], place: tuple[str, ...]) -> tuple[Floats, Floats]:
+    """Return how often ranks were found at a place, at least and at most: only the most frequent places are known."""
+    least, most = [], []
+    for each in known:
+        counts = {tuple(listed.frames): listed.samples for listed in each.places}
+        unlisted = each.taken - sum(counts.values())
+        least.append(counts.get(place, 0))
+        most.append(counts.get(place, min(unlisted, *counts.values()) if counts else unlisted))
+    return np.array(least, dtype=np.float64), np.array(most, dtype=np.float64)
+
+
+def _are_rare(times: Floats, taken: Floats, usual: Floats) -> Flags:
+    """Check which ranks are found too rarely at a place for ranks that are there for a ``usual`` share: [n] each."""
+    chances = [
+        chance_of_at_least(round(of - found), round(of), 1 - share)
+        for found, of, share in zip(times.tolist(), taken.tolist(), usual.tolist(), strict=True)
+    ]
+    return np.array(chances) * len(times) < _CHANCE
 
 
 def _shares(samples: StackSamples | None) -> Mapping[tuple[str, ...], float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.launch.run_dir import RunDir
-from falcon_agent.stacks.sampler import AGAIN_SECONDS, FORGOTTEN_SECONDS, SAMPLES, Samples
+from falcon_agent.stacks.sampler import AGAIN_SECONDS, FORGOTTEN_SECONDS, MOST_SAMPLES, SAMPLES, Samples
 from falcon_core.wire.launcher.launch import SAMPLE_SUFFIX, SAMPLES_ASKED_FILE, STACKS_DIR
 from falcon_core.wire.reporting.samples import StackPlace, StackSamples
 
@@ -17,8 +17,8 @@ RANK, PID = 3, 4711
 class _Rank:
     """A rank whose stack is asked for; the program answers as ``answers`` says."""
 
-    def __init__(self, folder: Path) -> None:
-        self.samples = Samples(RunDir(folder))
+    def __init__(self, folder: Path, *, cpu_only: bool = False) -> None:
+        self.samples = Samples(RunDir(folder), cpu_only=cpu_only)
         self._stacks = folder / STACKS_DIR
         self._stacks.mkdir(parents=True)
         self._asked = folder / SAMPLES_ASKED_FILE
@@ -65,6 +65,20 @@ def test_they_are_taken_again_only_when_the_slowdown_has_lasted(rank: _Rank) -> 
     rank.now += 8
     assert any(rank.look() for _ in range(SAMPLES + 1))
     assert rank.asked == 2 * SAMPLES
+
+
+def test_further_samples_are_added_where_no_device_computes(tmp_path: Path) -> None:
+    rank = _Rank(tmp_path, cpu_only=True)
+    first = taken(rank)
+    assert first is not None
+    assert first.taken == SAMPLES
+    news = [rank.look() for _ in range(MOST_SAMPLES - SAMPLES)]
+    assert news == [False] * (MOST_SAMPLES - SAMPLES - 1) + [True]
+    assert rank.samples.of(RANK) == StackSamples(
+        MOST_SAMPLES, [StackPlace(["step (train.py:7)"], MOST_SAMPLES - 3), StackPlace(["load (train.py:7)"], 3)]
+    )
+    assert not any(rank.look() for _ in range(20))
+    assert rank.asked == MOST_SAMPLES
 
 
 def test_they_end_with_the_slowdown(rank: _Rank) -> None:

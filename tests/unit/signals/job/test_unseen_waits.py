@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, standing_elsewhere, waiting
+from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, absent_from_wait, standing_elsewhere, waiting
 from falcon_core.wire.reporting.samples import StackPlace, StackSamples
 
 GROWTH = 0.1
@@ -15,6 +17,7 @@ def ranks(compute_ms: list[float], ran_ms: list[float], healthy_ran_ms: float = 
     """Return ranks that computed 100 ms when they were healthy."""
     count = len(compute_ms)
     return RanWhile(
+        iteration_ns=np.array(compute_ms) * 1e6 + 100e6,
         compute_ns=np.array(compute_ms) * 1e6,
         healthy_compute_ns=np.full(count, 100e6),
         ran_ns=np.array(ran_ms) * 1e6,
@@ -23,7 +26,9 @@ def ranks(compute_ms: list[float], ran_ms: list[float], healthy_ran_ms: float = 
 
 
 def samples(**places: int) -> StackSamples:
-    return StackSamples(taken=12, places=[StackPlace([place], count) for place, count in places.items()])
+    return StackSamples(
+        taken=sum(places.values()), places=[StackPlace([place], count) for place, count in places.items()]
+    )
 
 
 def found(seen: RanWhile, stacks: list[StackSamples | None] | None = None) -> Waiting:
@@ -56,6 +61,46 @@ def test_a_rank_that_waits_for_its_data_alone_is_no_peer_of_a_slow_rank() -> Non
     assert not seen.waits.any()
 
 
+def test_a_rank_that_is_never_found_where_the_others_wait_is_waited_for() -> None:
+    """Check ranks that are slow by a third of an iteration, in which none of them runs."""
+    stacks: list[StackSamples | None] = [samples(work=28 + n % 3, wait=16 - n % 3, reduce=4) for n in range(8)]
+    stacks[2] = samples(work=43, reduce=5)
+    seen = found(ranks([200] * 8, [105] * 8), stacks)
+    assert (seen.finding, np.flatnonzero(~seen.waits).tolist()) == ("Wait", [2])
+
+
+@pytest.mark.parametrize(
+    ("culprit", "peers", "count", "healthy_ran_ms"),
+    [
+        (samples(work=11, reduce=1), samples(work=7, wait=4, reduce=1), 8, 105.0),  # too few samples
+        (samples(work=39, wait=4, reduce=5), samples(work=28, wait=16, reduce=4), 8, 105.0),  # it waits as well
+        (samples(work=43, reduce=5), samples(work=28, wait=16, reduce=4), 2, 105.0),  # too few ranks
+        (samples(work=43, reduce=5), samples(work=38, wait=6, reduce=4), 8, 105.0),  # a part of the added time
+        (samples(work=43, reduce=5), samples(work=34, wait=10, reduce=4), 8, 80.0),  # as long as ranks waited before
+        (samples(work=32, load=8, other=8), samples(work=28, wait=16, reduce=4), 8, 105.0),  # places are missing
+    ],
+)
+def test_samples_leave_it_open_who_is_waited_for(
+    culprit: StackSamples, peers: StackSamples, count: int, healthy_ran_ms: float
+) -> None:
+    culprit = StackSamples(taken=culprit.taken, places=[each for each in culprit.places if each.frames != ["other"]])
+    seen = found(ranks([200] * count, [105] * count, healthy_ran_ms), [culprit, *[peers] * (count - 1)])
+    assert seen.waits.all()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(3, 64), st.floats(0.1, 0.9), st.integers(0, 2**31))
+def test_chance_parts_no_ranks_that_all_sleep_alike(count: int, asleep: float, seed: int) -> None:
+    """Check ranks that are found at the same places for the same shares of the time."""
+    rng = np.random.default_rng(seed)
+    shares = [asleep, (1 - asleep) * 0.7, (1 - asleep) * 0.3]
+    stacks: list[StackSamples | None] = [
+        samples(**{place: int(n) for place, n in zip("abc", rng.multinomial(60, shares), strict=True)})
+        for _ in range(count)
+    ]
+    assert not absent_from_wait(stacks, ranks([200] * count, [105] * count)).any()
+
+
 @pytest.mark.parametrize("healthy_ran_ms", [60.0, float("nan")])
 def test_nothing_is_known_where_a_device_may_compute(healthy_ran_ms: float) -> None:
     seen = found(ranks([300, 300, 300], [60, 300, 60], healthy_ran_ms))
@@ -81,6 +126,7 @@ def test_ranks_that_all_stand_at_one_place_wait_for_an_unknown_cause() -> None:
         [samples(wait=12), samples(save=6, wait=6), samples(wait=12)],
         [samples(wait=12), samples(save=12), samples(wait=12), samples(load=12)],
         [samples(wait=3, work=9), samples(save=12), samples(wait=12)],
+        [samples(wait=8, save=4), samples(wait=4, save=8), samples(wait=8, save=4)],  # all do the same in turn: chance
     ],
 )
 def test_samples_that_do_not_part_the_ranks_show_none(stacks: list[StackSamples | None]) -> None:
