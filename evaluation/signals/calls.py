@@ -13,6 +13,7 @@ from falcon_core.wire.ring import Op
 Generator = np.random.Generator
 MS = 1_000_000
 _NOISE = 0.1  # of every gap, log-normal
+_OTHER_SIZE = 1 << 12
 
 
 class Kind(NamedTuple):
@@ -75,6 +76,13 @@ def equal_buckets(buckets: int) -> list[Kind]:
     return [Kind(Op.ALL_REDUCE, 1 << 20, 200.0 if index == 0 else 3.0) for index in range(buckets)]
 
 
+def alike_layers(layers: int, of_layer: Sequence[float]) -> list[Kind]:
+    """Make layers whose parameters are summed up one by one, ``of_layer`` ms apart; computation precedes the first."""
+    layer = [Kind(Op.ALL_REDUCE, (1 << 20) + number, before_ms) for number, before_ms in enumerate(of_layer)]
+    first = layer[0]._replace(before_ms=1.5 * layers * of_layer[0])
+    return [first, *layer[1:], *layer * (layers - 1)]
+
+
 JOBS: dict[str, Job] = {
     **{f"{length} calls": Job(distinct(length)) for length in (4, 17, 40, 150, 200, 400, 2_000)},
     "32 × (send, recv) + all-reduce (65)": Job(pipeline(32)),
@@ -84,6 +92,10 @@ JOBS: dict[str, Job] = {
     "FSDP, 12 layers (36)": Job(fsdp(12)),
     "all-reduce only, 1 a cycle": Job(equal_buckets(1)),
     "all-reduce only, 5 equal buckets": Job(equal_buckets(5)),
+    "all-reduce only, 6 buckets": Job(alike_layers(1, (200.0, 3, 3, 3, 3, 3))),
+    "3 equal layers of 2 parameters (6)": Job(alike_layers(3, (30.0, 1))),
+    "8 equal experts of 2 parameters (16)": Job(alike_layers(8, (20.0, 5))),
+    "12 equal blocks of 4 parameters (48)": Job(alike_layers(12, (20.0, 1, 8, 1))),
     "40 calls, 1 % flipped": Job(distinct(40), flipped=0.01),
     "40 calls, 5 % flipped": Job(distinct(40), flipped=0.05),
     "4 calls, 5 % flipped": Job(distinct(4), flipped=0.05),
@@ -119,7 +131,9 @@ def stream(job: Job, rng: Generator, count: int) -> Calls:
     ops = np.array([int(kind.op) for kind in kinds])
     tokens = _tokens(kinds)
     op_of_token = np.zeros(tokens.max() + 2, dtype=np.int64)  # the last is of another kind
+    size_of_token = np.full(tokens.max() + 2, _OTHER_SIZE)
     op_of_token[tokens] = ops
+    size_of_token[tokens] = [kind.size for kind in kinds]
     flips = rng.random(count) < job.flipped
     flips[: job.start] = False
     tokens[flips] = rng.integers(0, tokens.max() + 2, int(flips.sum()))
@@ -133,7 +147,7 @@ def stream(job: Job, rng: Generator, count: int) -> Calls:
         measured=np.zeros(count, dtype=np.bool_),
         traits=traits(ops, np.array([kind.size for kind in kinds])),
         kinds=op_of_token[tokens],
-        sizes=tokens,
+        sizes=size_of_token[tokens],
     )
 
 
