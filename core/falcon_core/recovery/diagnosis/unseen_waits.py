@@ -12,7 +12,7 @@ import numpy as np
 from falcon_core.recovery.model.observation import Look, Observation, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, waiting
-from falcon_core.stats.medians import Floats
+from falcon_core.stats.medians import Floats, median
 
 COUNTED_SECONDS = 15.0  # after an onset: three of the launcher's readings, until CPU times are those of slow iterations
 SAMPLED_SECONDS = 90.0  # after an onset, in which all stack samples arrive
@@ -28,7 +28,8 @@ def taken_out(look: Look) -> Look:
     found = find(obs, look.policy)
     if found.finding != "Wait" or found.waits.all():
         return look
-    ranks = [_without_wait(rank) if waits else rank for rank, waits in zip(obs.ranks, found.waits, strict=True)]
+    newest = look.policy.consecutive
+    ranks = [_without_wait(rank, newest) if waits else rank for rank, waits in zip(obs.ranks, found.waits, strict=True)]
     return replace(look, obs=replace(obs, ranks=ranks))
 
 
@@ -60,8 +61,8 @@ def _known(times_ns: Floats) -> Floats:
     return np.where(times_ns > 0, times_ns, np.nan)
 
 
-def _without_wait(rank: RankSeen) -> RankSeen:
-    """Return the rank with what it computed longer than it did as a wait."""
+def _without_wait(rank: RankSeen, newest: int) -> RankSeen:
+    """Return the rank with what it computed longer than it did as a wait; the diagnosis quotes the ``newest`` ones."""
     sent = rank.sent
     healthy_ns = sent.healthy_compute_ns or 0
     moved = [max(0, compute_ns - healthy_ns) for compute_ns in sent.compute_ns]
@@ -69,8 +70,9 @@ def _without_wait(rank: RankSeen) -> RankSeen:
     waits = sent.wait_ns
     if len(waits) == len(moved):
         waits = [known + wait_ns for known, wait_ns in zip(waits, moved, strict=True)]
-    newest = sorted(moved)[len(moved) // 2] if moved else 0
-    return replace(rank, sent=replace(sent, compute_ns=computes, wait_ns=waits), unseen_wait_ns=newest)
+    # Soon after an onset most of the reported iterations are from before it.
+    unseen_ns = int(median(moved[-newest:])) if moved else 0
+    return replace(rank, sent=replace(sent, compute_ns=computes, wait_ns=waits), unseen_wait_ns=unseen_ns)
 
 
 def may_still_show(found: Waiting, seconds: float) -> bool:
