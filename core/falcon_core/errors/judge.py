@@ -21,6 +21,7 @@ RULES_PATH = "spec.recovery.rules"
 MOST_JOBS = 256  # with rules of their own, whose judges are kept
 _REMEMBERED = 4096  # words
 LIKENESS = "likeness"  # the rule of findings that no rule made
+RAISED = "OtherSoftwareError"  # the class of an exception of which no more is known
 _TYPE_ENDS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Group", "Warning")  # of exceptions without words
 
 # Words that stand before advice and details as a type stands before its message.
@@ -124,12 +125,19 @@ class Judge:
         # A benign rule is as exact as what it excuses.
         if name == found or (finding is None and self.classifier.excuses(text, source)):
             return finding
+        if name == NONE and source is Source.OUTPUT and finding is not None and _ends_program(text):
+            return self._as_raised(finding)
         known = self.get(name)
         if known is None:
             return None
         if source is Source.OUTPUT and not _may_follow(known, finding):
             return finding
         return Finding(error_class=known, rule=LIKENESS, matched=clip(clean(text), MOST_MATCHED_CHARACTERS))
+
+    def _as_raised(self, finding: Finding) -> Finding:
+        """Return the finding in a raised exception that reads like no fault: it fails no job."""
+        known = self.get(RAISED) if finding.error_class.permanent else None
+        return finding if known is None else msgspec.structs.replace(finding, error_class=known)
 
     def _judge(self, text: str) -> LastWords:
         finding = self.second_opinion(self._finding(text), text, Source.OUTPUT) if text else None
@@ -223,6 +231,11 @@ def _is_raised(text: str) -> bool:
 
 def _exception_type(text: str) -> str:
     return exception_type(_before_place(text))
+
+
+def _ends_program(text: str) -> bool:
+    """Check whether words are an exception, and not a warning that Python prints in the same form."""
+    return _is_raised(text) and not _exception_type(text).endswith("Warning")
 
 
 def _before_place(text: str) -> str:

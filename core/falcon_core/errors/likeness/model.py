@@ -23,7 +23,7 @@ SIZE: Final = (1 << WORD_BITS) + (1 << PAIR_BITS) + len(Source)  # features of a
 # nothing, 0.6 leaves fewer alarms than the rules alone, and as few wrong evictions.
 CLEARLY: Final = 0.5
 MORE_CLEARLY: Final = 0.6  # where the rules find nothing
-LEAST_COSTLY: Final = 0.0  # as LEAST, of a class that costs a node and of which the rules say nothing
+LEAST_COSTLY: Final = -0.25  # as LEAST, of a class that costs a node and of which the rules say nothing
 LEAST: Final = -0.4  # score of a class that a line is like at all: of words that no known line has, all scores are low
 _SOURCE_WEIGHT: Final = 0.3  # of the source, next to two blocks of length 1
 LEAST_WORDS: Final = 4  # different ones: a short name is like many lines
