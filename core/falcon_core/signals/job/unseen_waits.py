@@ -32,6 +32,7 @@ _ELSEWHERE: Final = 1 / 3  # likewise, of a rank that stands elsewhere, at most
 _LEAST_SAMPLES: Final = 6
 _AT_WAIT: Final = 1 / 2  # of the added time, that the others spend at the place of the wait at least
 _FOUND: Final = 1 / 4  # of the others' share of samples at that place: a rank with less does not wait there
+_ALIKE: Final = 3 / 4  # of the largest added time, the smallest: ranks leave a barrier together
 _CHANCE: Final = 1e-4  # in one job, that a rank which waits as the others do is found as rarely as the culprit was
 
 
@@ -132,9 +133,13 @@ def absent_from_wait(samples: Sequence[StackSamples | None], ranks: RanWhile) ->
     known = [each for each in samples if each is not None and each.taken >= _LEAST_SAMPLES]
     if len(known) < len(samples) or len(known) < 3:
         return none
+    # Ranks that come one after the other, as in a queue for a lock, are delayed by different times, and all is open.
+    added_ns = _added_ns(ranks)
+    if added_ns.min() < _ALIKE * added_ns.max():
+        return none
     taken = np.array([each.taken for each in known], dtype=np.float64)
     idle_ns = np.maximum(ranks.healthy_compute_ns - ranks.healthy_ran_ns, 0.0)
-    least_ns = median_of(idle_ns) + _AT_WAIT * median_of(_added_ns(ranks))
+    least_ns = median_of(idle_ns) + _AT_WAIT * median_of(added_ns)
     least_share = least_ns / median_of(ranks.iteration_ns)
     found: list[Flags] = []
     for place in {tuple(place.frames) for each in known for place in each.places}:

@@ -88,6 +88,16 @@ def test_samples_leave_it_open_who_is_waited_for(
     assert seen.waits.all()
 
 
+def test_the_first_of_a_queue_for_a_lock_is_not_waited_for_more_than_the_others() -> None:
+    """Check ranks that all sleep behind the lock, always in the same order: the first is never found in the queue."""
+    stacks: list[StackSamples | None] = [
+        samples(sleep=20, reduce=40),
+        samples(wait=20, sleep=20, reduce=20),
+        samples(wait=40, sleep=20),
+    ]
+    assert not absent_from_wait(stacks, ranks([200, 300, 400], [105] * 3)).any()
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(3, 64), st.floats(0.1, 0.9), st.integers(0, 2**31))
 def test_chance_parts_no_ranks_that_all_sleep_alike(count: int, asleep: float, seed: int) -> None:
