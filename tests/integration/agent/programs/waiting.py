@@ -24,13 +24,11 @@ def compute(seconds: float) -> None:
         pass
 
 
-def shared_part(fault: str, turns: int) -> None:
-    """Do what the rank does before the barrier, or behind the lock; ``turns``: of ranks that do it one by one."""
+def shared_part(fault: str) -> None:
+    """Do what the rank does before the barrier, or behind the lock."""
     mine = dist.get_rank() == 1
     compute(SLOW_SECONDS if mine and fault == "compute" else SHARED_SECONDS)
-    if fault == "all":
-        time.sleep(SLOW_SECONDS / turns)
-    elif mine and fault == "sleep":
+    if fault == "all" or (mine and fault == "sleep"):
         time.sleep(SLOW_SECONDS)
 
 
@@ -58,10 +56,10 @@ def main(folder: Path, place: str) -> None:
             fault = (folder / "fault").read_text()
             if place == "lock":
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                shared_part(fault, dist.get_world_size())
+                shared_part(fault)
                 fcntl.flock(lock, fcntl.LOCK_UN)
             else:
-                shared_part(fault, 1)
+                shared_part(fault)
                 meet(store, done)
             for gradient in gradients:
                 compute(LAYER_SECONDS)
