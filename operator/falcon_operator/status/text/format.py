@@ -154,8 +154,8 @@ def change_words(change: JobChange) -> str:
     return (
         f"since {timestamp(change.since)} (iteration {change.iteration} of generation {change.generation}) iterations"
         f" take {after} instead of {before} ({change.after_ns / change.before_ns:.2f}x); all ranks compute"
-        " longer by the same factor, so the job itself has changed, and no node or link is at fault (ranks that wait for"
-        " one of them where Falcon sees no call, in a loop that never sleeps or on a device, look the same)"
+        " longer by the same factor, so the job itself has changed, and no node or link is at fault (ranks that wait"
+        " for one of them where Falcon sees no call, in a loop that never sleeps or on a device, look the same)"
     )
 
 
