@@ -93,7 +93,7 @@ test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit t
 
 test-integration: venv shim shim-test-programs gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
-	@$(PY) -m dev.repeat tests/integration -m "not alone and not slow" -n 8
+	@$(PY) -m dev.repeat tests/integration -m "not alone and not slow" -n 6
 	@$(PY) -m dev.repeat tests/integration -m "alone and not slow"
 
 VERSIONS ?= 1.33 1.34 1.35
