@@ -179,6 +179,7 @@ async def test_the_rank_that_does_not_wait_is_the_culprit(
     assert watched.culprit.peers.unseen_ns > 0 or place == "lock"
 
 
+@pytest.mark.slow  # 90 s of samples; unit/signals/job/test_unseen_waits has ranks that all wait
 async def test_ranks_that_all_sleep_have_a_wait_of_unknown_cause(
     make_pod: MakePod, tmp_path: Path, python_dir: Path
 ) -> None:
