@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -21,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from falcon_listen import pages
 from falcon_listen.access import Access, ReviewError
 from falcon_operator.base.ports import Conflict, NotFound, Rejected
-from falcon_operator.cluster.certificates.serving import RETRY_SECONDS, ServedCertificate
+from falcon_operator.cluster.certificates.serving import ServedCertificate
 from falcon_operator.cluster.transport import Transport
 
 log = structlog.get_logger(__name__)
@@ -65,20 +66,8 @@ async def serving(
     async with AsyncExitStack() as stack:
         chosen = await stack.enter_async_context(pages.serving(plain, port, refused))
         if secured is not None:
-            task = asyncio.create_task(_serve(secured, registry, refused), name="metrics")
+            page = partial(pages.metrics_by_token, registry, secured.access)
+            serve = secured.certificate.serve("metrics", page, secured.port, refused)
+            task = asyncio.create_task(serve, name="metrics")
             stack.callback(task.cancel)
         yield chosen
-
-
-async def _serve(secured: Secured, registry: CollectorRegistry, refused: Callable[[str], None]) -> None:
-    """Serve metrics by TLS until cancelled. Nothing that fails here ends the operator."""
-    app = pages.metrics_by_token(registry, secured.access)
-    while True:
-        try:
-            await secured.certificate.first()
-            async with pages.serving(app, secured.port, refused, lambda: secured.certificate.context) as port:
-                log.info("metrics served by TLS", port=port)
-                await secured.certificate.keep()
-        except Exception as error:  # noqa: BLE001 - the operator works without its metrics
-            log.warning("metrics not served", error=str(error) or type(error).__name__)
-        await asyncio.sleep(RETRY_SECONDS)

@@ -5,14 +5,12 @@ The port is open to every pod, since no policy can name the API server: connecti
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
 import structlog
 from aiohttp import web
 
-from falcon_listen import pages
 from falcon_listen.places import Limits
 from falcon_operator.cluster.certificates.serving import ServedCertificate
 from falcon_operator.runtime.evictions import Evictions
@@ -22,7 +20,6 @@ PATH: Final = "/evictions"
 # once, with all of their pods at the same time, and each that is refused asks again after five seconds.
 LIMITS: Final = Limits(places=1024, places_of_a_source=1024, opened_per_second=500, opened_at_once=2000)
 MOST_REVIEW_BYTES: Final = 256 << 10
-RETRY_SECONDS: Final = 2.0
 TOO_MANY_REQUESTS: Final = 429  # as of a budget: those who drain ask again after it
 log = structlog.get_logger(__name__)
 
@@ -84,21 +81,10 @@ class Webhook:
         self._evictions = evictions
 
     async def run(self) -> None:
-        """Serve until cancelled. Nothing that fails here ends the operator: evictions are then admitted."""
-        while True:
-            try:
-                await self._certificate.first()
-                await self._serve()
-            except Exception as error:  # noqa: BLE001 - without the loop, evictions are admitted until a restart
-                log.warning("webhook not served", error=str(error) or type(error).__name__)
-            await asyncio.sleep(RETRY_SECONDS)
-
-    async def _serve(self) -> None:
-        async with pages.serving(
-            application(self._evictions), self._port, self._refused, lambda: self._certificate.context, LIMITS
-        ) as port:
-            log.info("webhook served", port=port)
-            await self._certificate.keep()
+        """Serve until cancelled. While it is not served, evictions are admitted."""
+        await self._certificate.serve(
+            "webhook", lambda: application(self._evictions), self._port, self._refused, LIMITS
+        )
 
     def _refused(self, reason: str) -> None:
         """Count a connection that was closed unanswered: the API server then admits the eviction."""

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 import structlog
+from aiohttp import web
 
+from falcon_listen import pages
+from falcon_listen.places import Limits
 from falcon_operator.base.ports import Clock
 from falcon_operator.bus import certs, tls_files
 from falcon_operator.bus.certs import Pair
@@ -117,14 +120,36 @@ class ServedCertificate:
         self._context = context
         return True
 
-    async def first(self) -> None:
+    async def serve(
+        self,
+        what: str,
+        application: Callable[[], web.Application],
+        port: int,
+        refused: Callable[[str], None],
+        limits: Limits = pages.LIMITS,
+    ) -> None:
+        """Serve by TLS until cancelled, from when there is a certificate. Nothing that fails here ends the operator.
+
+        ``what``: for the log. ``refused`` is called for each connection that is closed unanswered, with the reason.
+        """
+        while True:
+            try:
+                await self._first()
+                async with pages.serving(application(), port, refused, lambda: self.context, limits) as chosen:
+                    log.info("served by TLS", what=what, port=chosen)
+                    await self._keep()
+            except Exception as error:  # noqa: BLE001 - without the loop, the port would be closed until a restart
+                log.warning("not served by TLS", what=what, error=str(error) or type(error).__name__)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _first(self) -> None:
         """Wait until there is a certificate."""
         while True:
             if await self.load():
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def keep(self) -> None:
+    async def _keep(self) -> None:
         """Look again and again, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
