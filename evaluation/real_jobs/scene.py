@@ -42,6 +42,7 @@ Kind = Literal[
     "store barrier, slept",
     "file lock",
     "file lock, slept",
+    "file lock in order, slept",
 ]
 
 
@@ -162,8 +163,8 @@ def job_of(kind: Kind, world: int, calls: Calls, level: Level) -> Job:
             fields |= {"forward_seconds": 0.12, "backward_seconds": 0.24}
         case "overlapped DDP" | "overlapped FSDP" | "shallow FSDP":  # played by ``worlds.overlapped``
             fields = flat
-        case "store barrier" | "store barrier, slept" | "file lock" | "file lock, slept":  # played by ``worlds.unseen``
-            fields = flat
+        case "store barrier" | "store barrier, slept" | "file lock" | "file lock, slept" | "file lock in order, slept":
+            fields = flat  # played by ``worlds.unseen``
         case "much communication":  # all of it while no rank computes
             fields = {**flat, "buckets": 6, "reduce_seconds": 0.75}
     return Job(

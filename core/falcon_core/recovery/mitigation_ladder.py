@@ -60,7 +60,7 @@ def step(state: RecoveryState, look: Look) -> Step:
     if disturbed and (state.leader is None or state.leader.phase != "Mitigating"):
         return Step(state)
     # Before all else: a rank that waits where no call is seen looks as if it computed.
-    look = unseen_waits.taken_out(look)
+    look = unseen_waits.taken_out(look, state.slowdowns)
     # After a change of the job itself, all that follows compares with the job's new level.
     state, seen, shared = job_change.held_against(state, look)
     look = replace(look, obs=seen)

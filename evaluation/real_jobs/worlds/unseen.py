@@ -5,6 +5,7 @@ Gloo). Ranks wait for each other at the shared part:
 
 - *barrier*: each waits until all have done it, as with a counter in a store.
 - *lock*: one rank after the other does it, in an order that is drawn each time, as with a lock on a file.
+- *queue*: likewise, in the order of the ranks each time.
 
 What a fault or the job itself adds to the shared part is computed, or slept, as with a slow file system.
 """
@@ -25,13 +26,13 @@ from falcon_sim.job.records import DATA, Ints
 _BLOCK = 64  # iterations
 _LAYERS = 4
 _LAYER_SECONDS, _CALL_SECONDS = 0.1, 0.02
-_SHARED_SECONDS = {"barrier": 0.3, "lock": 0.04}
+_SHARED_SECONDS = {"barrier": 0.3, "lock": 0.04, "queue": 0.04}
 
 
 class Shared(NamedTuple):
     """What ranks do where they wait for each other unseen."""
 
-    how: str  # "barrier" or "lock"
+    how: str  # "barrier", "lock" or "queue"
     sleeps: bool  # what is added to it is no computation
 
 
@@ -122,7 +123,7 @@ class UnseenWorld:
         if self._shared.how == "barrier":
             waited = whole.max() - whole
         else:
-            order = rng.permutation(len(factor))
+            order = rng.permutation(len(factor)) if self._shared.how == "lock" else np.arange(len(factor))
             waited = np.empty(len(factor))
             waited[order] = np.concatenate(([0.0], np.cumsum(whole[order])[:-1]))
         ready = begin + whole + waited
@@ -147,5 +148,6 @@ SHARED: Final = {
     "store barrier, slept": Shared("barrier", sleeps=True),
     "file lock": Shared("lock", sleeps=False),
     "file lock, slept": Shared("lock", sleeps=True),
+    "file lock in order, slept": Shared("queue", sleeps=True),
 }
 """What ranks do where they wait for each other unseen, by the kind of job."""

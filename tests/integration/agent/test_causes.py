@@ -180,10 +180,11 @@ async def test_the_rank_that_does_not_wait_is_the_culprit(
 
 
 @pytest.mark.slow  # 90 s of samples; unit/signals/job/test_unseen_waits has ranks that all wait
+@pytest.mark.parametrize("place", ["store", "lock"])
 async def test_ranks_that_all_sleep_have_a_wait_of_unknown_cause(
-    make_pod: MakePod, tmp_path: Path, python_dir: Path
+    make_pod: MakePod, tmp_path: Path, python_dir: Path, place: str
 ) -> None:
-    pod, watched = await slowed_at(make_pod, tmp_path, python_dir, "store", "all")
+    pod, watched = await slowed_at(make_pod, tmp_path, python_dir, place, "all")
     await pod.reported("a common cause", watched.look)
     assert watched.culprit is None
     change = watched.state.levels.change

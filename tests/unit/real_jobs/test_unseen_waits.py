@@ -42,3 +42,9 @@ def test_the_rank_that_others_wait_for_unseen_is_named_alone(
 def test_no_rank_is_named_where_all_compute_longer_or_sleep(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
     outcome = _played(monkeypatch, kind, effects=(does.everybody(ONSET, 2.5),))
     assert not any(incident.nodes for incident in outcome.incidents)
+
+
+@pytest.mark.parametrize("kind", ["file lock, slept", "file lock in order, slept"])
+def test_no_rank_is_named_where_all_sleep_behind_a_lock(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+    outcome = _played(monkeypatch, kind, effects=(does.everybody(ONSET, 12.0),))
+    assert not any(incident.nodes for incident in outcome.incidents)

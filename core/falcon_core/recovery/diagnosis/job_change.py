@@ -119,7 +119,7 @@ def _outside(look: Look, more: Floats) -> CommonCause | None:
 
 def _unseen_wait(look: Look, waits: Waiting) -> CommonCause | None:
     """Return the wait outside of known calls that all ranks have in common; None where they compute."""
-    if waits.finding != "Wait":
+    if waits.finding not in ("Wait", "Alike"):
         return None
     ranks = look.obs.reports
     now, healthy = (median_of(cpu) for cpu in (ranks.cpu, ranks.healthy_cpu))

@@ -6,31 +6,48 @@ becomes a wait: all else then judges the ranks as if the shim had seen the call.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
-from falcon_core.recovery.model.observation import Look, Observation, RankSeen
+from falcon_core.recovery.model.observation import Look, Observation, Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
-from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, waiting
-from falcon_core.stats.medians import Floats, median
+from falcon_core.recovery.model.slowdown import SlowIncident
+from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, computes_longer, waiting
+from falcon_core.stats.medians import Flags, Floats, median
 
 COUNTED_SECONDS = 15.0  # after an onset: three of the launcher's readings, until CPU times are those of slow iterations
 SAMPLED_SECONDS = 90.0  # after an onset, in which all stack samples arrive
 replace = msgspec.structs.replace
 
 
-def taken_out(look: Look) -> Look:
-    """Return the look without waits outside known calls; the same look where none are found."""
+def taken_out(look: Look, slowdowns: Sequence[SlowIncident] = ()) -> Look:
+    """Return the look without waits outside known calls; the same look where none are found.
+
+    A rank that one of the ``slowdowns`` names keeps its times until all samples are known.
+    """
     obs = look.obs
     # At nearly every look of a healthy job this is all.
     if not obs.running or not obs.reports.has_onset.any():
         return look
     found = find(obs, look.policy)
-    if found.finding != "Wait" or found.waits.all():
+    waits = found.waits & ~_named(slowdowns, obs) if found.finding == "Alike" else found.waits
+    if found.finding == "Alike" and waits.all():
+        return replace(look, obs=replace(obs, ranks=_with_equal_growth(obs.reports)))
+    if found.finding not in ("Wait", "Alike"):
         return look
     newest = look.policy.consecutive
-    ranks = [_without_wait(rank, newest) if waits else rank for rank, waits in zip(obs.ranks, found.waits, strict=True)]
+    ranks = [_without_wait(rank, newest) if waits else rank for rank, waits in zip(obs.ranks, waits, strict=True)]
     return replace(look, obs=replace(obs, ranks=ranks))
+
+
+def _named(slowdowns: Sequence[SlowIncident], obs: Observation) -> Flags:
+    """Check which ranks slowdowns name of which not all samples are known: [n]."""
+    young = [slow for slow in slowdowns if slow.culprit is not None and obs.now - slow.onset.at < SAMPLED_SECONDS]
+    numbers = [rank for slow in young if slow.culprit is not None for rank in (slow.culprit.rank, *slow.culprit.also)]
+    return np.isin(obs.reports.numbers, numbers)
 
 
 def find(obs: Observation, policy: Policy) -> Waiting:
@@ -54,7 +71,32 @@ def find(obs: Observation, policy: Policy) -> Waiting:
         ran_ns=(ranks.cpu + np.nan_to_num(ranks.run_delay)) * iteration_ns,
         healthy_ran_ns=(healthy_cpu + np.nan_to_num(ranks.healthy_run_delay)) * _known(healthy_ns),
     )
+    longer = computes_longer(ran, policy.verify)
+    # Until then the CPU times are also of healthy iterations, and ranks that wait for a short time seem to run.
+    if 2 * int(longer.sum()) > len(longer) and _onset_seconds(obs) < COUNTED_SECONDS:
+        return Waiting(finding="Alike", waits=longer)
     return waiting(ran, [sent.samples for sent in ranks.sent], policy.verify)
+
+
+def _onset_seconds(obs: Observation) -> float:
+    """Return the time since the newest of the onsets that ranks report; infinite where none does."""
+    newest = [sent.onset.unix_ns / 1e9 for sent in obs.reports.sent if sent.onset is not None]
+    return obs.now - max(newest) if newest else math.inf
+
+
+def _with_equal_growth(ranks: Ranks) -> list[RankSeen]:
+    """Return the ranks as if all were delayed by as much as the last of them, iteration by iteration.
+
+    Where ranks come one after the other, as behind a lock, the order in which they come makes a rank look slower.
+    Those that came before it wait for it in the calls that are known.
+    """
+    width = int(ranks.compute_times.lengths.min())
+    longest = (ranks.compute_times.newest(width) / ranks.healthy_compute_ns[:, np.newaxis]).max(axis=0)
+    grown = np.rint(longest * ranks.healthy_compute_ns[:, np.newaxis]).astype(np.int64).tolist()
+    return [
+        replace(rank, sent=replace(rank.sent, compute_ns=[*rank.sent.compute_ns[:-width], *newest]))
+        for rank, newest in zip(ranks, grown, strict=True)
+    ]
 
 
 def _known(times_ns: Floats) -> Floats:
@@ -79,4 +121,4 @@ def may_still_show(found: Waiting, seconds: float) -> bool:
     """Check whether counters or samples may show more than they do. ``seconds``: since the onset."""
     if found.finding == "Unknown":
         return False
-    return seconds < (SAMPLED_SECONDS if found.finding == "Wait" else COUNTED_SECONDS)
+    return seconds < (SAMPLED_SECONDS if found.finding in ("Wait", "Alike") else COUNTED_SECONDS)

@@ -25,7 +25,7 @@ from falcon_core.stats.medians import Flags, Floats
 from falcon_core.stats.order import median_of
 from falcon_core.wire.reporting.samples import StackSamples
 
-_RAN: Final = 0.8  # of its healthy computation, which a rank ran for at least: else a device may have computed
+_RAN: Final = 2 / 3  # of its healthy computation, for which the typical rank ran: else a device may have computed
 _WAITS: Final = 2 / 3  # of the added time, in which a rank that waits did not run
 _AT_PLACE: Final = 2 / 3  # of a rank's samples, at the place where most ranks stand
 _ELSEWHERE: Final = 1 / 3  # likewise, of a rank that stands elsewhere, at most
@@ -46,15 +46,16 @@ class RanWhile(msgspec.Struct, frozen=True, kw_only=True):
     healthy_ran_ns: Floats
 
 
-Finding = Literal["Unknown", "Run", "Wait", "Contradict"]
+Finding = Literal["Unknown", "Run", "Wait", "Alike", "Contradict"]
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Who waits outside known calls.
 
-    ``Wait``: the ranks of ``waits``, and these alone, wait for the others; if none is left, all ranks wait, and it is
-    not known for what. ``Run``: no rank waits. ``Contradict``: a few ranks wait while most run, so that neither the
-    job's own work nor a rank explains it. ``Unknown``: CPU time says nothing here.
+    ``Wait``: the ranks of ``waits``, and these alone, wait for the others. ``Alike``: most ranks wait, those of
+    ``waits``, and nothing shows for what: any of them may be waited for. ``Run``: no rank waits. ``Contradict``: a few
+    ranks wait while most run, so that neither the job's own work nor a rank explains it. ``Unknown``: CPU time says
+    nothing here.
     """
 
     finding: Finding
@@ -73,22 +74,28 @@ def waiting(ranks: RanWhile, samples: Sequence[StackSamples | None], growth: flo
     waits = idle >= _WAITS
     if not waits.any():
         return Waiting(finding="Run", waits=none)
-    runs = (_added_ns(ranks) > growth * ranks.healthy_compute_ns) & (idle <= 1 - _WAITS)
+    longer = computes_longer(ranks, growth)
+    runs = longer & (idle <= 1 - _WAITS)
     if runs.any():
         # Half of the ranks may run: the others wait for them. If more do, it is the job that computes longer. And if
         # few of the others wait, they do not wait for these.
         few = 2 * int(runs.sum()) <= len(runs) and 2 * int(waits.sum()) >= int((~runs).sum())
         return Waiting(finding="Wait" if few else "Contradict", waits=~runs if few else none)
+    for part in (standing_elsewhere(samples), absent_from_wait(samples, ranks), at_places_of_their_own(samples, ranks)):
+        if part.any():
+            return Waiting(finding="Wait", waits=~part)
     if 2 * int(waits.sum()) <= len(waits):
         return Waiting(finding="Contradict", waits=none)
-    elsewhere = standing_elsewhere(samples)
-    if not elsewhere.any():
-        elsewhere = absent_from_wait(samples, ranks)
-    return Waiting(finding="Wait", waits=~elsewhere)
+    return Waiting(finding="Alike", waits=longer)
 
 
 def _added_ns(ranks: RanWhile) -> Floats:
     return np.asarray(ranks.compute_ns - ranks.healthy_compute_ns)
+
+
+def computes_longer(ranks: RanWhile, growth: float) -> Flags:
+    """Check which ranks compute longer than they did, by more than this share: [n]."""
+    return np.asarray(_added_ns(ranks) > growth * ranks.healthy_compute_ns)
 
 
 def idle_share(ranks: RanWhile, growth: float) -> Floats:
@@ -99,9 +106,10 @@ def idle_share(ranks: RanWhile, growth: float) -> Floats:
     added = _added_ns(ranks)
     ran = np.maximum(ranks.ran_ns - ranks.healthy_ran_ns, 0.0)
     idle = np.clip(1 - ran / np.maximum(added, 1.0), 0.0, 1.0)
-    idle = np.where(added > growth * ranks.healthy_compute_ns, idle, 0.0)
-    on_cpu = ranks.healthy_ran_ns >= _RAN * ranks.healthy_compute_ns
-    return np.where(np.isnan(added) | np.isnan(ran) | ~on_cpu, np.nan, idle)
+    idle = np.where(computes_longer(ranks, growth), idle, 0.0)
+    # Ranks that come late in a queue have always waited there.
+    on_cpu = median_of(ranks.healthy_ran_ns / ranks.healthy_compute_ns) >= _RAN
+    return np.where(np.isnan(added) | np.isnan(ran) | ~np.bool_(on_cpu), np.nan, idle)
 
 
 def standing_elsewhere(samples: Sequence[StackSamples | None]) -> Flags:
@@ -129,20 +137,17 @@ def absent_from_wait(samples: Sequence[StackSamples | None], ranks: RanWhile) ->
 
     None where samples do not show it, where ranks may have waited there before, or where half of the ranks are absent.
     """
-    none = np.zeros(len(samples), dtype=np.bool_)
-    known = [each for each in samples if each is not None and each.taken >= _LEAST_SAMPLES]
-    if len(known) < len(samples) or len(known) < 3:
-        return none
+    known = _of_all(samples)
     # Ranks that come one after the other, as in a queue for a lock, are delayed by different times, and all is open.
     added_ns = _added_ns(ranks)
     if added_ns.min() < _ALIKE * added_ns.max():
-        return none
+        return np.zeros(len(samples), dtype=np.bool_)
     taken = np.array([each.taken for each in known], dtype=np.float64)
     idle_ns = np.maximum(ranks.healthy_compute_ns - ranks.healthy_ran_ns, 0.0)
     least_ns = median_of(idle_ns) + _AT_WAIT * median_of(added_ns)
     least_share = least_ns / median_of(ranks.iteration_ns)
     found: list[Flags] = []
-    for place in {tuple(place.frames) for each in known for place in each.places}:
+    for place in _places(known):
         least, most = _times_found(known, place)
         # Each rank is compared with all others together.
         usual = (least.sum() - least) / (taken.sum() - taken)
@@ -150,7 +155,46 @@ def absent_from_wait(samples: Sequence[StackSamples | None], ranks: RanWhile) ->
         # A rank between the two kinds leaves it open who waits.
         if rare.any() and 2 * int(rare.sum()) < len(rare) and (rare | (least >= _FOUND * usual * taken)).all():
             found.append(rare)
-    return found[0] if found and all(np.array_equal(found[0], other) for other in found) else none
+    return _agreed(found, len(samples))
+
+
+def at_places_of_their_own(samples: Sequence[StackSamples | None], ranks: RanWhile) -> Flags:
+    """Check which ranks spend the added time at a place where the others hardly ever are: [n].
+
+    None where samples do not show it, or where several groups of ranks have a place of their own: in a queue that
+    always has the same order, its first ranks have one in the known calls, and its last in the queue.
+    """
+    known = _of_all(samples)
+    taken = np.array([each.taken for each in known], dtype=np.float64)
+    added_ns = _added_ns(ranks)
+    # Ranks that come earlier than that one spend the time in calls that are known, and compute no longer.
+    delayed = added_ns >= _AT_WAIT * added_ns.max()
+    found: list[Flags] = []
+    for place in _places(known):
+        least, most = _times_found(known, place)
+        there = delayed & (least >= _AT_WAIT * added_ns / ranks.iteration_ns * taken)
+        if not there.any() or 2 * int(there.sum()) >= len(there):
+            continue
+        usual = float((least[there] / taken[there]).min())
+        if ((most < _FOUND * usual * taken) & _are_rare(most, taken, np.full(len(taken), usual)))[~there].all():
+            found.append(there)
+    return _agreed(found, len(samples))
+
+
+def _of_all(samples: Sequence[StackSamples | None]) -> list[StackSamples]:
+    """Return the samples; none where those of a rank are too few, or where either of two ranks may wait."""
+    known = [each for each in samples if each is not None and each.taken >= _LEAST_SAMPLES]
+    return known if len(known) == len(samples) >= 3 else []
+
+
+def _places(known: Sequence[StackSamples]) -> set[tuple[str, ...]]:
+    return {tuple(place.frames) for each in known for place in each.places}
+
+
+def _agreed(found: Sequence[Flags], count: int) -> Flags:
+    """Return the ranks that all places show; none of so many where the places show different ranks."""
+    agree = bool(found) and all(np.array_equal(found[0], other) for other in found)
+    return found[0] if agree else np.zeros(count, dtype=np.bool_)
 
 
 def _times_found(known: Sequence[StackSamples], place: tuple[str, ...]) -> tuple[Floats, Floats]:

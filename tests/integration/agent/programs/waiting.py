@@ -24,11 +24,13 @@ def compute(seconds: float) -> None:
         pass
 
 
-def shared_part(fault: str) -> None:
-    """Do what the rank does before the barrier, or behind the lock."""
+def shared_part(fault: str, turns: int) -> None:
+    """Do what the rank does before the barrier, or behind the lock; ``turns``: of ranks that do it one by one."""
     mine = dist.get_rank() == 1
     compute(SLOW_SECONDS if mine and fault == "compute" else SHARED_SECONDS)
-    if fault == "all" or (mine and fault == "sleep"):
+    if fault == "all":
+        time.sleep(SLOW_SECONDS / turns)
+    elif mine and fault == "sleep":
         time.sleep(SLOW_SECONDS)
 
 
@@ -56,10 +58,10 @@ def main(folder: Path, place: str) -> None:
             fault = (folder / "fault").read_text()
             if place == "lock":
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                shared_part(fault)
+                shared_part(fault, dist.get_world_size())
                 fcntl.flock(lock, fcntl.LOCK_UN)
             else:
-                shared_part(fault)
+                shared_part(fault, 1)
                 meet(store, done)
             for gradient in gradients:
                 compute(LAYER_SECONDS)

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from falcon_core.signals.job.unseen_waits import RanWhile, Waiting, absent_from_wait, standing_elsewhere, waiting
+from falcon_core.signals.job.unseen_waits import (
+    RanWhile,
+    Waiting,
+    absent_from_wait,
+    at_places_of_their_own,
+    standing_elsewhere,
+    waiting,
+)
 from falcon_core.wire.reporting.samples import StackPlace, StackSamples
 
 GROWTH = 0.1
@@ -98,6 +105,32 @@ def test_the_first_of_a_queue_for_a_lock_is_not_waited_for_more_than_the_others(
     assert not absent_from_wait(stacks, ranks([200, 300, 400], [105] * 3)).any()
 
 
+def test_a_rank_that_sleeps_behind_a_lock_in_any_order_has_a_place_of_its_own() -> None:
+    """Check ranks that queue behind it in some of the iterations, and wait for it in known calls in the others."""
+    stacks: list[StackSamples | None] = [
+        samples(reduce=30, wait=28, hold=2),
+        samples(sleep=56, reduce=2, hold=2),
+        samples(reduce=34, wait=24, hold=2),
+        samples(reduce=26, wait=32, hold=2),
+    ]
+    seen = ranks([500, 1000, 400, 900], [105] * 4)
+    assert not standing_elsewhere(stacks).any()
+    assert not absent_from_wait(stacks, seen).any()
+    assert found(seen, stacks).waits.tolist() == [True, False, True, True]
+
+
+def test_a_rank_in_the_middle_of_a_queue_is_not_parted_from_those_behind_it() -> None:
+    """Check a queue of one order: the first ranks, the sleeping one and the last have places of their own."""
+    stacks: list[StackSamples | None] = [
+        samples(reduce=58, hold=2),
+        samples(sleep=57, reduce=3),
+        samples(wait=57, hold=3),
+    ]
+    seen = ranks([100, 1100, 1100], [105] * 3)
+    assert not at_places_of_their_own(stacks, seen).any()
+    assert (found(seen, stacks).finding, found(seen, stacks).waits.tolist()) == ("Alike", [False, True, True])
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(3, 64), st.floats(0.1, 0.9), st.integers(0, 2**31))
 def test_chance_parts_no_ranks_that_all_sleep_alike(count: int, asleep: float, seed: int) -> None:
@@ -108,7 +141,9 @@ def test_chance_parts_no_ranks_that_all_sleep_alike(count: int, asleep: float, s
         samples(**{place: int(n) for place, n in zip("abc", rng.multinomial(60, shares), strict=True)})
         for _ in range(count)
     ]
-    assert not absent_from_wait(stacks, ranks([200] * count, [105] * count)).any()
+    seen = ranks([200] * count, [105] * count)
+    assert not absent_from_wait(stacks, seen).any()
+    assert not at_places_of_their_own(stacks, seen).any()
 
 
 @pytest.mark.parametrize("healthy_ran_ms", [60.0, float("nan")])
@@ -125,7 +160,7 @@ def test_a_rank_that_sleeps_stands_elsewhere_than_those_that_wait_for_it() -> No
 
 def test_ranks_that_all_stand_at_one_place_wait_for_an_unknown_cause() -> None:
     seen = found(ranks([300, 300, 300], [105, 105, 105]), [samples(read=12)] * 3)
-    assert (seen.finding, seen.waits.tolist()) == ("Wait", [True] * 3)
+    assert (seen.finding, seen.waits.tolist()) == ("Alike", [True] * 3)
 
 
 @pytest.mark.parametrize(
