@@ -26,7 +26,7 @@ replace = msgspec.structs.replace
 def taken_out(look: Look, slowdowns: Sequence[SlowIncident] = ()) -> Look:
     """Return the look without waits outside known calls; the same look where none are found.
 
-    A rank that one of the ``slowdowns`` names keeps its times until all samples are known.
+    A rank that one of the ``slowdowns`` names keeps its times until the samples of all ranks are known.
     """
     obs = look.obs
     # At nearly every look of a healthy job this is all.
@@ -44,10 +44,14 @@ def taken_out(look: Look, slowdowns: Sequence[SlowIncident] = ()) -> Look:
 
 
 def _named(slowdowns: Sequence[SlowIncident], obs: Observation) -> Flags:
-    """Check which ranks slowdowns name of which not all samples are known: [n]."""
-    young = [slow for slow in slowdowns if slow.culprit is not None and obs.now - slow.onset.at < SAMPLED_SECONDS]
-    numbers = [rank for slow in young if slow.culprit is not None for rank in (slow.culprit.rank, *slow.culprit.also)]
-    return np.isin(obs.reports.numbers, numbers)
+    """Check which ranks slowdowns name that samples may yet show to be waited for: [n]."""
+    is_sampled = all(sent.samples is not None for sent in obs.reports.sent)
+    culprits = [
+        slow.culprit
+        for slow in slowdowns
+        if slow.culprit is not None and not (is_sampled and obs.now - slow.onset.at >= SAMPLED_SECONDS)
+    ]
+    return np.isin(obs.reports.numbers, [rank for culprit in culprits for rank in (culprit.rank, *culprit.also)])
 
 
 def find(obs: Observation, policy: Policy) -> Waiting:

@@ -75,7 +75,8 @@ def waiting(ranks: RanWhile, samples: Sequence[StackSamples | None], growth: flo
     if not waits.any():
         return Waiting(finding="Run", waits=none)
     longer = computes_longer(ranks, growth)
-    runs = longer & (idle <= 1 - _WAITS)
+    # A rank that ran for a little longer is not what the others wait for.
+    runs = longer & (idle <= 1 - _WAITS) & (_added_ns(ranks) >= _AT_WAIT * _added_ns(ranks).max())
     if runs.any():
         # Half of the ranks may run: the others wait for them. If more do, it is the job that computes longer. And if
         # few of the others wait, they do not wait for these.

@@ -52,6 +52,11 @@ def test_of_two_ranks_the_one_that_ran_is_waited_for() -> None:
     assert (seen.finding, seen.waits.tolist()) == ("Wait", [False, True])
 
 
+def test_a_rank_that_ran_for_a_little_longer_is_not_waited_for() -> None:
+    seen = found(ranks([115, 1100, 1100], [120, 108, 105]))
+    assert (seen.finding, seen.waits.tolist()) == ("Alike", [True, True, True])
+
+
 def test_where_all_ranks_ran_the_job_computes_longer() -> None:
     assert found(ranks([300, 300, 300], [300, 310, 290])).finding == "Run"
 
