@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.api.apiserver import ApiServer
+from tests.integration.api.objects import Objects
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.pki import Issued
 from tests.integration.ports import free_port
@@ -123,6 +124,7 @@ class Installation:
 
     def __init__(self, api: ApiServer, namespace: str, folder: Path) -> None:
         self.api = api
+        self.objects = Objects(api)
         self.namespace = namespace
         self.folder = folder
         self.etcd = EtcdServer(folder)
@@ -138,26 +140,18 @@ class Installation:
 
     def start_etcd(self) -> None:
         """Start etcd as the chart does: it comes up once the operator has made its certificates."""
-        until(lambda: self.api.run("kubectl", "-n", self.namespace, "get", "secret", f"{PREFIX}-root").returncode == 0)
+        until(lambda: self.get("secret", f"{PREFIX}-root"))
         self.etcd.pki = SecretPki(self.api, self.namespace, self.folder / "pki")  # type: ignore[assignment]
         self.etcd.start()
 
     def get(self, kind: str, name: str = "", namespace: str | None = None) -> Any:
-        where = ["-n", namespace or self.namespace]
-        done = self.api.run("kubectl", *where, "get", kind, *([name] if name else []), "-o", "json")
-        if done.returncode != 0:
-            return None
-        found = json.loads(done.stdout)
-        return found if name else found["items"]
+        return self.objects.get(kind, name, namespace or self.namespace)
 
     def apply(self, manifest: dict[str, Any]) -> None:
-        self.api.ok("kubectl", "apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+        self.objects.apply(manifest)
 
     def patch_status(self, kind: str, name: str, status: dict[str, Any]) -> None:
-        self.api.ok(
-            "kubectl", "-n", self.namespace, "patch", kind, name, "--subresource=status", "--type=merge",
-            "-p", json.dumps({"status": status}),
-        )  # fmt: skip
+        self.objects.patch_status(kind, name, self.namespace, status)
 
     def stop(self) -> None:
         for replica in self.operators:
