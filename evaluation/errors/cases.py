@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -228,6 +229,12 @@ def _rank(rank: CaseRank, replica: int, clock: float, iterations: int, *, heard:
         exit_code=rank.end.exit_code,
         signal=rank.end.signal,
         oom_killed=rank.end.oom_killed,
-        last_words=shipped_judge().last_words(rank.output).text if rank.end.exit_code != 0 else "",
+        last_words=_last_words(rank.output) if rank.end.exit_code != 0 else "",
         ended_at=NOW + rank.failed_at + clock,
     )
+
+
+@cache
+def _last_words(output: str) -> str:
+    """Return the reason of an end. An output is judged once, whatever the orders and clocks in which it is heard."""
+    return shipped_judge().last_words(output).text

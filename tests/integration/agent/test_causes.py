@@ -60,7 +60,9 @@ async def slowed(make_pod: MakePod, folder: Path, python_dir: Path, fault: str) 
     return pod
 
 
-async def test_late_data_and_the_ranks_go_on_unharmed(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
+async def test_late_data_then_garbage_collections_and_the_ranks_go_on_unharmed(
+    make_pod: MakePod, tmp_path: Path, python_dir: Path
+) -> None:
     pod = await slowed(make_pod, tmp_path, python_dir, "late")
 
     def late(summary: Summary) -> bool:
@@ -76,13 +78,7 @@ async def test_late_data_and_the_ranks_go_on_unharmed(make_pod: MakePod, tmp_pat
         return all(rank.onset is None and rank.samples is None for rank in summary.ranks)
 
     await pod.reported("the relief", over)
-    status = pod.launcher.status()
-    assert status is not None
-    assert [rank.state for rank in status.ranks] == ["Running", "Running"]
-
-
-async def test_garbage_collections(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
-    pod = await slowed(make_pod, tmp_path, python_dir, "garbage")
+    (tmp_path / "fault").write_text("garbage")
 
     def collects(summary: Summary) -> bool:
         fraction = summary.ranks[1].collecting_fraction or 0
@@ -92,6 +88,9 @@ async def test_garbage_collections(make_pod: MakePod, tmp_path: Path, python_dir
     rank = summary.ranks[1]
     assert (rank.healthy_collecting_fraction or 0.0) < 0.02
     assert cause_of(summary, rank.collecting_fraction or 0.0) is Cause.GARBAGE_COLLECTION
+    status = pod.launcher.status()
+    assert status is not None
+    assert [rank.state for rank in status.ranks] == ["Running", "Running"]
 
 
 # -- waits where no call is seen --------------------------------------------------------------------------------------
@@ -163,7 +162,7 @@ def settled(summary: Summary) -> bool:
 @pytest.mark.parametrize(
     ("place", "fault"),
     [
-        ("store", "sleep"),
+        pytest.param("store", "sleep", marks=pytest.mark.slow),  # unit real_jobs/test_unseen_waits
         ("lock", "compute"),
         pytest.param("store", "compute", marks=pytest.mark.slow),
         pytest.param("lock", "sleep", marks=pytest.mark.slow),

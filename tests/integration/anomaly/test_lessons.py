@@ -121,6 +121,7 @@ def store(installation: Installation, data: dict[str, str | None]) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow  # three minutes; unit/anomalies/service/test_jobs has lessons that lower limits
 @pytest.mark.timeout(500)
 async def test_a_job_is_judged_by_what_its_kind_has_learned(placed: tuple[Installation, Operator, Service]) -> None:
     installation, operator, service = placed

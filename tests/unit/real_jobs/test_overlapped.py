@@ -29,7 +29,7 @@ def _played(
 @pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("onset", [0, ONSET])
-@pytest.mark.parametrize("factor", [1.4, 2.0])
+@pytest.mark.parametrize("factor", [1.4, pytest.param(2.0, marks=pytest.mark.slow)])
 def test_a_slow_rank_is_named_alone_and_with_its_own_factor(
     monkeypatch: pytest.MonkeyPatch, factor: float, onset: int, kind: Kind, calls: Calls
 ) -> None:

@@ -102,6 +102,7 @@ async def test_killed_ranks_resume_at_the_newest_step_and_an_agent_that_died_has
     assert {(h.step, h.generation) for h in summary.checkpoints} == {(50, 2), (60, 2)}
 
 
+@pytest.mark.slow  # unit operator/intent/test_restored_ranks and folder/test_node_loss
 async def test_all_ranks_go_back_to_a_step_that_each_can_load(pod: Pod, store: Path) -> None:
     before = await trained_and_killed(pod, 35)
     damage(store, local_rank=1, step=30)

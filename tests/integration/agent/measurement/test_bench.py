@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import falcon_bench
 from tests.integration.agent.pod import PYTHON
 
@@ -43,6 +45,7 @@ def test_rates_of_the_images_pytorch() -> None:
     assert [device["name"] for device in found["devices"]] == ["CPU"]
 
 
+@pytest.mark.slow  # the two others run the executor
 def test_a_kind_that_a_gpu_does_not_have_is_named() -> None:
     """No GPU is here: the CPU stands in its place, under a PyTorch without FP8."""
     status, found = bench("--seconds", "0.5", program=WITHOUT_FP8)

@@ -14,10 +14,11 @@ from falcon_core.recovery.diagnosis.job_change import at_level
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.state import Levels, RecoveryState
 from falcon_core.signals.changepoint.generation_level import Level
+from tests.seeds import seeds
 from tests.unit.recovery.seen import MS, NOW, POLICY, differing, replace, seen
 from tests.unit.recovery.series import Job, Times, only
 
-SEEDS = range(2)
+SEEDS = seeds(2)
 STEP = 200  # the iteration after which something changes
 HEALTHY_MS = 250
 

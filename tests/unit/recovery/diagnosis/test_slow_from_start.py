@@ -18,6 +18,7 @@ from falcon_core.recovery.model.slowdown import SlowIncident
 from falcon_core.recovery.model.state import Levels, RecoveryState, Suspicions
 from falcon_core.recovery.model.suspects import SinceStart
 from falcon_core.signals.changepoint.generation_level import Level
+from tests.seeds import seeds
 from tests.unit.recovery.seen import MS, replace
 from tests.unit.recovery.series import LOOK_ITERATIONS, Job, Times, only
 
@@ -44,7 +45,7 @@ def opened(played: Job) -> SlowIncident:
     return played.state.leader
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize(("noise", "common_noise"), NOISES)
 @pytest.mark.parametrize("stages", [1, 4])
 @pytest.mark.parametrize("factor", [1.4, 1.9])
@@ -65,7 +66,7 @@ def test_a_rank_that_was_slow_from_the_first_iteration_is_named(
     assert slow.loss.seconds == pytest.approx(400 * 0.2 * (factor - 1), rel=0.35), "since the first iteration"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_ranks_of_a_slow_node_are_named_together(seed: int) -> None:
     work = of({6: 1.6, 7: 1.5})
     played = job(lambda iteration: work, procs=2, seed=seed).run(200)
@@ -75,7 +76,7 @@ def test_the_ranks_of_a_slow_node_are_named_together(seed: int) -> None:
     assert (culprit.replica, culprit.node, culprit.also) == (3, "node-3", [7])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_heaviest_stage_decides_whether_a_slow_rank_costs_anything(seed: int) -> None:
     heavy = dict.fromkeys(range(12, 16), 1.5)
     hidden, shown = of({**heavy, 0: 1.4}), of({**heavy, 0: 2.2})
@@ -118,7 +119,7 @@ HEALTHY: dict[str, tuple[Callable[[int], float | Times], dict[str, float]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize(("noise", "common_noise"), NOISES)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nobody_is_named_where_peers_prove_nothing(name: str, noise: float, common_noise: float, seed: int) -> None:
@@ -128,7 +129,7 @@ def test_nobody_is_named_where_peers_prove_nothing(name: str, noise: float, comm
     assert played.state.leader is None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_there_is_one_such_incident_a_generation(seed: int) -> None:
     """Check a rank that is slow, well for a while, and slow again: the first incident stays over."""
 
@@ -145,7 +146,7 @@ def test_there_is_one_such_incident_a_generation(seed: int) -> None:
     assert [closed.outcome for closed in played.closed] == ["Relieved"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 @pytest.mark.parametrize("factor", [1.2, 1.25, 1.3])
 def test_near_the_threshold_an_incident_opens_once_or_never(factor: float, seed: int) -> None:
     work = only(5, factor, RANKS)

@@ -15,6 +15,7 @@ from falcon_core.recovery.model.events import SlowClosed
 from falcon_core.recovery.model.observation import Look
 from falcon_core.recovery.model.slowdown import SlowIncident, SlowLink
 from falcon_core.recovery.model.suspects import Grown
+from tests.seeds import seeds
 from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, replace
 from tests.unit.recovery.series import Job, Times, only
@@ -40,7 +41,7 @@ def opened(played: Job) -> SlowIncident:
     return played.state.leader
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("more", [0.5, 2.0])
 @pytest.mark.parametrize("after", [0, 12, 30, 80])
 def test_a_rank_that_is_slow_soon_after_a_change_of_calls_is_named(after: int, more: float, seed: int) -> None:
@@ -55,7 +56,7 @@ def test_a_rank_that_is_slow_soon_after_a_change_of_calls_is_named(after: int, m
     assert slow.loss.seconds == pytest.approx((250 - after) * 0.2 * more * 0.4, rel=0.3), "nothing from before it"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("more", [0.5, 2.0])
 def test_a_rank_that_is_slow_before_a_change_of_calls_stays_the_same_incident(more: float, seed: int) -> None:
     played = job(CHANGE - 80, more=more, seed=seed).run(CHANGE + 250)
@@ -65,7 +66,7 @@ def test_a_rank_that_is_slow_before_a_change_of_calls_stays_the_same_incident(mo
     assert opened(played).loss.seconds == pytest.approx(lost, rel=0.3), "more work for all ranks is no loss"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("more", [0.5, 2.0])
 def test_a_change_of_calls_alone_names_no_rank_and_leaves_nothing_open(more: float, seed: int) -> None:
     played = job(math.inf, more=more, seed=seed).run(CHANGE + 250)
@@ -73,7 +74,7 @@ def test_a_change_of_calls_alone_names_no_rank_and_leaves_nothing_open(more: flo
     assert played.state.slowdowns == []
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_slowdown_without_a_name_ends_where_the_peers_show_nothing_under_the_new_calls(seed: int) -> None:
     work = lambda iteration: 1.3 if CHANGE - 20 <= iteration < CHANGE else 1.0  # noqa: E731
     calls = lambda iteration: 4 if iteration < CHANGE else 8  # noqa: E731

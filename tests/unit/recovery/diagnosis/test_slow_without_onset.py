@@ -16,6 +16,7 @@ from falcon_core.recovery.detail_requests import wanted_detail
 from falcon_core.recovery.diagnosis import slow_without_onset
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.state import Levels, RecoveryState, Suspicions
+from tests.seeds import seeds
 from tests.unit.recovery.diagnosis.test_slow_from_start import opened
 from tests.unit.recovery.seen import replace
 from tests.unit.recovery.series import Job, Times, only
@@ -40,7 +41,7 @@ def job(work: Callable[[int], float | Times], **fields: float) -> Job:
     return Job(work, **{"ranks": RANKS, "price_seconds": NEVER, "least": others, **fields})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize(("noise", "common_noise"), NOISES)
 @pytest.mark.parametrize("stages", [1, 4])
 def test_a_slow_rank_that_costs_less_than_an_onset_is_named(
@@ -90,7 +91,7 @@ def test_its_node_is_replaced_when_the_loss_has_paid_for_it() -> None:
     assert [closed.outcome for closed in played.closed] == ["Helped"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_relief_is_the_ranks_own_computation(seed: int) -> None:
     played = job(slow(1.5, until=700), seed=seed).run(690)
     assert played.state.leader is not None, "though the job's iterations are as good as well"
@@ -127,7 +128,7 @@ HEALTHY: dict[str, tuple[Callable[[int], float | Times], dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize(("noise", "common_noise"), NOISES)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nobody_is_named_where_that_proves_nothing(name: str, noise: float, common_noise: float, seed: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.seeds import seeds
 from tests.unit.recovery.incidents import named
 from tests.unit.recovery.series import Job, Times, only
 
@@ -26,7 +27,7 @@ def broken(*faults: tuple[int, float, int]) -> Any:
 NOISES = [(0.015, 0.0), (0.04, 0.05)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize(("noise", "common_noise"), NOISES)
 @pytest.mark.parametrize(("first", "other"), [(1.6, 1.5), (1.4, 1.4), (2.0, 1.3)])
 def test_two_at_once_cost_one_restart(first: float, other: float, noise: float, common_noise: float, seed: int) -> None:
@@ -39,14 +40,14 @@ def test_two_at_once_cost_one_restart(first: float, other: float, noise: float, 
     assert (job.state.leader, job.state.further) == (None, [])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_three_at_once_cost_one_restart(seed: int) -> None:
     work = broken((1, 1.6, 200), (3, 1.5, 200), (6, 1.7, 230))
     job = Job(work, seed=seed, pod_seconds=lambda _: 5.0, spares=3).run(700)
     assert [replicas for replicas, _ in job.switched] == [[1, 3, 6]]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_second_without_a_spare_is_replaced_when_there_is_one(seed: int) -> None:
     work = broken((3, 1.6, 200), (6, 1.5, 200))
     job = Job(work, seed=seed, pod_seconds=lambda _: 5.0, spares=1).run(500)
@@ -58,7 +59,7 @@ def test_a_second_without_a_spare_is_replaced_when_there_is_one(seed: int) -> No
     assert named(job.state.leader).rank in {3, 6} - set(replicas)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_second_during_the_preparation_joins_it(seed: int) -> None:
     alone = Job(broken((3, 1.6, 200)), seed=seed, spares=4).run(500)
     ((_, begins),) = alone.prepared
@@ -67,7 +68,7 @@ def test_a_second_during_the_preparation_joins_it(seed: int) -> None:
     assert [replicas for replicas, _ in job.switched] == [[3, 6]]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_blip_beside_a_slow_node_takes_no_node(seed: int) -> None:
     """Check a second node that is slow for 12 iterations, just when the first is being prepared."""
     alone = Job(broken((3, 1.6, 200)), seed=seed, spares=4).run(500)

@@ -15,6 +15,7 @@ from falcon_core.recovery.model.slowdown import Applied, NodeFault, SlowIncident
 from falcon_core.recovery.model.state import RecoveryState
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.recovery.strategies.replace_node import PREPARE_DEADLINE_SECONDS
+from tests.seeds import seeds
 from tests.unit.recovery.incidents import located, named
 from tests.unit.recovery.seen import NOW, POLICY, replace
 from tests.unit.recovery.series import Job, Times, only
@@ -225,7 +226,7 @@ def test_all_nodes_of_a_job_that_flap_in_turn_cost_at_most_three_spells_each(fla
     assert number < 3 * flapping_nodes
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_node_that_is_slow_for_a_third_of_the_time_is_replaced_in_the_end(seed: int) -> None:
     def work(iteration: int) -> float | Times:
         return only(3, 1.7) if iteration > 200 and iteration % 50 < 17 else 1.0
@@ -236,7 +237,7 @@ def test_a_node_that_is_slow_for_a_third_of_the_time_is_replaced_in_the_end(seed
     assert incidents == {"gpt2-1"}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_load_that_moves_between_ranks_takes_no_node(seed: int) -> None:
     """Check a hot expert that moves every 40 iterations: each rank that has it is slow for a while."""
     places, hot = random.Random(seed), [0]

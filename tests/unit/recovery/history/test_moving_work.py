@@ -15,6 +15,7 @@ from falcon_core.recovery.model.state import Habits, RecoveryState
 from falcon_core.signals.job.cause import CpuEvidence
 from falcon_core.wire.reporting.messages import Work
 from falcon_core.wire.reporting.microbatches import MicroShare
+from tests.seeds import seeds
 from tests.unit.recovery.incidents import located, named, stay
 from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
 from tests.unit.recovery.series import Job, Times, hot, only
@@ -33,7 +34,7 @@ def named_after(job: Job) -> list[tuple[int, int]]:
     return [(rank, iteration - MOVED) for rank, iteration in job.named if iteration > MOVED]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_hot_expert_that_moves_is_told_once(seed: int) -> None:
     job = Job(hot, seed=seed, shown="Hidden", noise=0.03).run(1200)
     assert [rank for rank, _ in job.named] == [0]
@@ -42,7 +43,7 @@ def test_a_hot_expert_that_moves_is_told_once(seed: int) -> None:
     assert len({known.replica for known in job.state.habits.stays}) >= 4, "but each is remembered"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_rank_that_stays_slow_for_longer_than_work_does_is_named(seed: int) -> None:
     job = after_moves(only(5, 1.7), seed=seed).run(MOVED + 2 * EVERY)
     ((rank, since),) = named_after(job)
@@ -52,14 +53,14 @@ def test_a_rank_that_stays_slow_for_longer_than_work_does_is_named(seed: int) ->
     assert job.state.leader.onset.iteration - MOVED <= job.policy.consecutive, "the loss counts from the onset"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_rank_that_is_slower_than_the_others_were_is_named_at_once(seed: int) -> None:
     job = after_moves(only(5, 2.5), seed=seed).run(MOVED + 40)
     ((rank, since),) = named_after(job)
     assert (rank, since <= 24) == (5, True)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_two_nodes_that_are_slow_alike_do_not_hide_each_other(seed: int) -> None:
     """Check two ranks of which noise makes now this one the slowest and now that one."""
     job = after_moves(only(2, 1.7) * only(5, 1.7), seed=seed).run(MOVED + 2 * EVERY)
@@ -92,7 +93,7 @@ def test_one_rank_of_unlike_workers_that_turns_slow_is_named_alone() -> None:
     assert named_ranks == {2, 6}, "each at the time when it computed longer than it used to"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_spells_of_one_node_are_one_stay(seed: int) -> None:
     """Check a rank that flaps, after work has moved: none of its spells is as long as a move."""
 

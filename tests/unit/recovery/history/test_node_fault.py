@@ -24,6 +24,7 @@ from falcon_core.recovery.model.suspects import Stay
 from falcon_core.signals.job.cause import CpuEvidence, explain
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.reporting.messages import Work
+from tests.seeds import seeds
 from tests.unit.recovery.incidents import CHECKING, SETTLED, after, incident, late_start, located, named, stay, step
 from tests.unit.recovery.seen import FAST, NOW, POLICY, SLOW, STRAGGLER, member, rank, replace, seen
 from tests.unit.recovery.series import Job, Times, hot, only
@@ -357,7 +358,7 @@ def test_an_incident_of_an_earlier_version_goes_on() -> None:
 # -- whole series ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_hot_expert_that_moves_takes_no_node(seed: int) -> None:
     job = Job(hot, seed=seed, shown="Hidden", noise=0.03).run(1200)
     assert len(job.named) == 1, "as an imbalance, and once (test_imbalance)"

@@ -12,10 +12,11 @@ from falcon_core.recovery.history import reporting_threshold
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident, Spell
 from falcon_core.recovery.model.state import Habits, RecoveryState
+from tests.seeds import seeds
 from tests.unit.recovery.seen import FAST, MS, ONSET, POLICY, replace, seen
 from tests.unit.recovery.series import Job, Times, only
 
-SEEDS = range(2)
+SEEDS = seeds(2)
 NOISES = [(0.015, 0.0), (0.04, 0.05)]  # of each rank, and of all together
 RANKS = 8
 FIRST = ONSET.iteration
