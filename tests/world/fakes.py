@@ -27,6 +27,7 @@ from falcon_operator.base.ports import (
     NodeView,
     NotFound,
     Occupant,
+    OtherJobs,
     PodView,
     Rejected,
 )
@@ -247,6 +248,7 @@ class FakeBus:
             session_healthy_since_seconds=world.bus_up_since,
             bus_full=world.bus_full,
             unread=dict(world.unread),
+            others=world.other_jobs if not world.alive else OtherJobs(),
         )
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:

@@ -21,7 +21,7 @@ from falcon_core.wire.saves.peers import CopiesReport, Peers
 from falcon_operator.api.common import TAINT_SPARE, ObjectMeta
 from falcon_operator.api.trainingjob import TrainingJob, TrainingJobSpec, TrainingJobStatus, WarmPoolRef
 from falcon_operator.api.warmpool import SpareStatus, WarmPool, WarmPoolSpec, WarmPoolStatus
-from falcon_operator.base.ports import Manifest, NamespaceRules, NodeReport, Occupant, PodView, Received
+from falcon_operator.base.ports import Manifest, NamespaceRules, NodeReport, Occupant, OtherJobs, PodView, Received
 from falcon_operator.intent.model.intent import Intent
 from falcon_operator.intent.model.run import decode, read_run
 from tests.world.agents import Voices
@@ -136,6 +136,7 @@ class WorldState:
         self.plan: Plan | None = None
         self.bus_up_since: float | None = self.clock.monotonic() - 100.0
         self.bus_full = False
+        self.other_jobs = OtherJobs()
         self.unread: dict[str, str] = {}  # by pod uid
         self.received: dict[str, Received] = {}
         self.voices = Voices()

@@ -172,6 +172,13 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     clock_seconds: float | None = None
 
 
+class OtherJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of other jobs of whose agents any is heard, and of those of which none is heard any more."""
+
+    reporting: int = 0
+    silent: int = 0
+
+
 class JobReports(msgspec.Struct, frozen=True, kw_only=True):
     """The bus's knowledge of one job."""
 
@@ -184,6 +191,7 @@ class JobReports(msgspec.Struct, frozen=True, kw_only=True):
     session_healthy_since_seconds: float | None = None
     unread: dict[str, str] = {}  # by pod uid: why its newest report cannot be read; the report before it stands
     bus_full: bool = False  # etcd refuses every write: a report comes by a gateway's stream or not at all
+    others: OtherJobs = OtherJobs()  # counted only where no agent of this job is heard
 
 
 class JobFindings(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,11 +22,12 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.reporting.messages import RankSignals, Summary
 from falcon_core.wire.reporting.reports import decode_summary
 from falcon_gateway import Batch, Entries, PodEntry
-from falcon_operator.base.ports import JobReports, Received
+from falcon_operator.base.ports import JobReports, OtherJobs, Received
 
 OLD = float("-inf")  # received at an unknown time before this session
 RefusedReport = Literal["Malformed", "Impossible"]  # cut or no report at all; beyond the bounds, or of another version
 _CLOCK_REPORTS = 8  # a late report says little of its node's clock, and an early one nothing of today's
+CENSUS_SECONDS = 1.0  # for which a count of all jobs holds: every silent job asks for it at each look
 _MOST_REMEMBERED = 4_096  # batches; the second way is seconds behind the first at most
 
 
@@ -59,6 +60,11 @@ class _Job:
         """Return the pods whose agents are known to be alive."""
         return frozenset(self.entries.pods.keys() - self.gone_since.keys() - self.unknown_since.keys())
 
+    @property
+    def is_silent(self) -> bool:
+        """Check whether agents of the job were heard, and none is any more; their gateways may be lost."""
+        return bool(self.entries.pods) and not self.alive
+
     def keep(self, pod_uids: Collection[str]) -> None:
         """Forget all other pods."""
         self.entries.keep(pod_uids)
@@ -76,6 +82,8 @@ class ReportsCache:
         self._heard: dict[str, int] = {}  # gateways → incarnations
         self._hearing_since: float | None = None  # any gateway
         self.incarnations: dict[str, int] = {}  # the newest of each gateway that has sent a batch
+        self._census = OtherJobs()  # of all jobs
+        self._counted_at = OLD
 
     def take(self, batch: Batch, now: float) -> JobKey | None:
         """Take over a batch, whichever way it came. Return its job if the batch holds anything new."""
@@ -120,7 +128,7 @@ class ReportsCache:
         """Return what is known of one job."""
         job = self._jobs.get(job_uid)
         if job is None:
-            return JobReports(session_healthy_since_seconds=healthy_since)
+            return JobReports(session_healthy_since_seconds=healthy_since, others=self._all_jobs(now))
         gone = {pod: since for pod, since in job.gone_since.items() if pod not in job.unknown_since}
         # A pod whose gateway is lost counts as gone only once its agent has had the time to connect to another one.
         for pod, since in job.unknown_since.items():
@@ -134,6 +142,7 @@ class ReportsCache:
             gone_since_seconds=gone,
             session_healthy_since_seconds=healthy_since,
             unread=dict(job.unread),
+            others=OtherJobs() if job.alive else self._others(job, now),
         )
 
     def refused(self) -> dict[tuple[str, str, str], int]:
@@ -199,6 +208,22 @@ class ReportsCache:
             gateway_unix=gateway_unix,
             clock_seconds=min(clocks, default=None),
         )
+
+    # -- other jobs --------------------------------------------------------------------------------------------------
+
+    def _others(self, job: _Job, now: float) -> OtherJobs:
+        """Count the other jobs, for a job of which no agent is heard."""
+        every = self._all_jobs(now)
+        return msgspec.structs.replace(every, silent=every.silent - 1) if every.silent and job.is_silent else every
+
+    def _all_jobs(self, now: float) -> OtherJobs:
+        """Count the jobs, once a second at most."""
+        if now - self._counted_at >= CENSUS_SECONDS:
+            self._counted_at = now
+            jobs = [job for job in self._jobs.values() if job.entries.pods]
+            silent = sum(job.is_silent for job in jobs)
+            self._census = OtherJobs(reporting=len(jobs) - silent, silent=silent)
+        return self._census
 
     # -- gateways ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery import JobChange, Policy, SlowIncident, StandbyPod
+from falcon_core.recovery import JobChange, MemberSeen, Policy, SlowIncident, StandbyPod
 from falcon_operator.api.common import Condition
 from falcon_operator.api.trainingjob import TrainingJobStatus
 from falcon_operator.api.warmpool import WarmPoolStatus
@@ -19,6 +19,7 @@ from falcon_operator.base.time_format import clock_time, timestamp
 from falcon_operator.intent.observation import job_observation, pod_starts
 from falcon_operator.intent.placement import last_resort, standby_pods
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
+from falcon_operator.manifests.pods import secret_name
 from falcon_operator.status.groups.group_status import group_words
 from falcon_operator.status.text.common_cause import common_words
 from falcon_operator.status.text.elastic import unused_sizes
@@ -31,6 +32,9 @@ replace = msgspec.structs.replace
 START_SECONDS = 20.0  # of a generation, in which imports of all ranks keep a busy node's agent from its CPU
 SILENT_SECONDS = 5.0  # of an agent, after which people hear of it even then
 NEVER_HEARD_SECONDS = 60.0  # of a pod that runs, in which its agent has to be heard first
+CUT_OFF_SECONDS = 15.0  # of agents that were heard: a gateway that restarts is reached again within seconds
+NAMED_NODES = 16  # in a command that a person copies
+_BUS_AWAY = "the operator hears neither etcd nor all gateways, so it watches no job"
 ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter
 
 
@@ -132,7 +136,7 @@ def ready(view: View, state: State) -> Finding:
     if view.blind_since is not None:
         message = (
             f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but Falcon"
-            " cannot watch it; look at the gateways, at etcd and at the containers falcon-agent"
+            f" cannot watch it; {_whose_silence(view)}"
         )
         return Finding("Ready", None, "Blind", message)
     # Reports arrive, so from here on the ranks' own progress decides.
@@ -225,6 +229,8 @@ def agents_lost(view: View) -> list[int]:
 
 def agent_lost(view: View) -> Finding | None:
     """Build the finding on whether an agent is silent; None where the bus cannot tell."""
+    if all_silent(view):
+        return Finding("AgentLost", None, "AllSilent", "the condition AgentsCutOff says which agents", quiet=True)
     lost = agents_lost(view)
     if view.live.agents_lost and not lost:
         return None
@@ -238,16 +244,139 @@ def agent_lost(view: View) -> Finding | None:
         return Finding("AgentLost", True, "AgentSilent", f"the agent in {pods} does not answer; {peers}")
     # While the bus has trouble, silence proves nothing about an agent.
     if view.live.bus_trouble:
-        return None
+        return _most_silent(view)
     if view.intent.recovery.is_stopped or not view.obs.running:
         return Finding("AgentLost", False, "Recovering", "training is stopped for a repair")
     return Finding("AgentLost", False, "AgentsAlive", "every agent reports")
 
 
-def agents_cut_off(view: View) -> Finding:
-    """Build the finding on whether a NetworkPolicy seems to keep the job's agents from the gateways.
+def _most_silent(view: View) -> Finding | None:
+    """Build the finding on a job of which most agents are silent, though some are heard; None for other jobs."""
+    silent = [member for member in view.obs.members if _is_silent(member) and member.silent_seconds >= CUT_OFF_SECONDS]
+    heard = [member for member in view.obs.members if member.alive]
+    if not (silent and heard and view.watching):
+        return None
+    names, nodes = listed([member.pod_name for member in silent]), listed([member.node for member in silent])
+    message = (
+        f"the agents in {names} do not answer, though that in {heard[0].pod_name} does: training may go on, and nothing"
+        f" is restarted for it; look at the network of the nodes {nodes}, at NetworkPolicies that select these pods,"
+        f" and at kubectl logs {silent[0].pod_name} -n {view.snap.job.metadata.namespace} -c {AGENT_CONTAINER}"
+    )
+    return Finding("AgentLost", True, "MostAgentsSilent", message)
 
-    Whether the network plugin enforces policies at all is not known, so running pods must never have been heard.
+
+def _is_silent(member: MemberSeen) -> bool:
+    return member.pod == "Present" and member.alive is False and not member.done
+
+
+def all_silent(view: View) -> list[MemberSeen]:
+    """Return the members with a pod where the agents of all have been silent for a while; empty for other jobs."""
+    present = [member for member in view.obs.members if member.pod == "Present" and not member.done]
+    silent = [each for each in present if _is_silent(each) and each.silent_seconds >= CUT_OFF_SECONDS]
+    # A node that counts as lost is dealt with: its silence is explained.
+    return silent if len(silent) == len(present) and not view.live.lost else []
+
+
+def _whose_silence(view: View) -> str:
+    """Return what to look at where no agent of the job is heard."""
+    others = view.snap.reports.others
+    if not view.obs.bus_healthy:
+        return f"{_BUS_AWAY}: look at the gateways and at etcd"
+    if others.reporting:
+        return f"{_others_heard(others.reporting)}, so the way of this job alone is cut: see condition AgentsCutOff"
+    return "look at the gateways, at etcd and at the containers falcon-agent"
+
+
+def _others_heard(count: int) -> str:
+    return f"those of {count} other job{'s are' if count > 1 else ' is'} heard"
+
+
+def agents_cut_off(view: View) -> Finding | None:
+    """Build the finding on whether no agent of the job is heard, and whether the cause lies with this job alone.
+
+    Return None where that is not known yet.
+    """
+    never = _never_heard(view)
+    if never is not None:
+        return never
+    if not view.obs.bus_healthy:
+        if view.blind_since is None:
+            return None  # an operator that has just started
+        return Finding("AgentsCutOff", None, "BusAway", _BUS_AWAY, quiet=True)
+    silent = all_silent(view)
+    if not silent:
+        return Finding("AgentsCutOff", False, "NotKnown", "nothing is known to keep the agents from the gateways")
+    others = view.snap.reports.others
+    if not others.reporting:
+        return _bus_silent(view, silent)
+    since = clock_time(view.snap.now - min(member.silent_seconds for member in silent))
+    said = f"no agent of this job has been heard since {since}, while {_others_heard(others.reporting)}"
+    if all(member.agent_ended for member in silent):
+        return Finding("AgentsCutOff", True, "AgentsEnded", f"{said}: the agents' containers do not run; {_logs(view)}")
+    if not any(member.node_health.ready for member in silent):
+        return Finding("AgentsCutOff", True, "NodesNotReady", f"{said}, and {_nodes_not_ready(silent)}")
+    message = (
+        f"{said}: gateways and etcd work, and the way of this job alone is cut. Training may go on, and nothing is"
+        f" restarted. {_own_way(view)}"
+    )
+    return Finding("AgentsCutOff", True, "OnlyThisJob", message)
+
+
+def _bus_silent(view: View, silent: list[MemberSeen]) -> Finding:
+    """Build the finding on a job that is silent while no other job's agent is heard."""
+    since = clock_time(view.snap.now - min(member.silent_seconds for member in silent))
+    look = (
+        "Look at the gateways: kubectl get pods,networkpolicies in Falcon's namespace"
+        " (docs/platform-engineer.md, When a gateway is lost)"
+    )
+    count = view.snap.reports.others.silent
+    if count:
+        them = f"{count} other job{'s are' if count > 1 else ' is'} silent as well"
+        message = (
+            f"no agent of any job has been heard since {since}: {them}, so the gateways or the way to them are the"
+            f" cause, and not this job. Training may go on, and nothing is restarted. {look}"
+        )
+        return Finding("AgentsCutOff", None, "AllJobs", message)
+    message = (
+        f"no agent of this job has been heard since {since}, and no other job is there to compare with: its own way or"
+        f" the gateways may be the cause. Training may go on, and nothing is restarted. {look}. {_own_way(view)}"
+    )
+    return Finding("AgentsCutOff", None, "NoOtherJob", message)
+
+
+def _own_way(view: View) -> str:
+    """Return what may cut the way of one job's agents, and how to see which of it does."""
+    job = view.snap.job
+    namespace = job.metadata.namespace
+    return (
+        f"Look at the NetworkPolicies of namespace {namespace} (egress to port 7443 of the gateways and to DNS:"
+        " docs/platform-engineer.md, The gateway), at the certificate in"
+        f" Secret {secret_name(job)} (openssl x509 -noout -enddate), and at {_logs(view)}"
+    )
+
+
+def _logs(view: View) -> str:
+    pod = next(member.pod_name for member in view.obs.members if _is_silent(member))
+    return f"kubectl logs {pod} -n {view.snap.job.metadata.namespace} -c {AGENT_CONTAINER}"
+
+
+def _nodes_not_ready(silent: list[MemberSeen]) -> str:
+    """Return what follows where all nodes of a job are lost, or cut off while their ranks train on."""
+    nodes = sorted({member.node for member in silent})
+    names = " ".join(nodes) if len(nodes) <= NAMED_NODES else "NODE"
+    return (
+        f"its nodes {listed(nodes)} are NotReady: they are lost, or cut off while they train on, so nothing is"
+        " restarted yet. The job moves when Kubernetes gives the nodes up and deletes their pods: after 5 minutes, or"
+        " never where spec.template.spec.tolerations tolerates node.kubernetes.io/unreachable. Once you know that they"
+        " are off:"
+        f" kubectl taint nodes {names} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    )
+
+
+def _never_heard(view: View) -> Finding | None:
+    """Build the finding on running pods of which no agent has ever reported; None for other jobs.
+
+    Whether the network plugin enforces policies at all is not known.
     """
     snap = view.snap
     heard = bool(snap.reports.alive or snap.reports.summaries)
@@ -270,7 +399,7 @@ def agents_cut_off(view: View) -> Finding:
                 f" kubectl logs {running[0].name} -c {AGENT_CONTAINER} says what fails"
             )
             return Finding("AgentsCutOff", True, "NeverHeard", message)
-    return Finding("AgentsCutOff", False, "NotKnown", "no NetworkPolicy is known to keep the agents from the gateways")
+    return None
 
 
 def _is_late(pod: PodView, now: float) -> bool:

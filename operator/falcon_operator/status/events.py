@@ -37,6 +37,7 @@ _CONDITIONS = (
     ("Failed", "Warning"),
     ("Suspended", "Normal"),
     ("AgentLost", "Warning"),
+    ("AgentsCutOff", "Warning"),
 )
 _WENT_WRONG = (
     ("Accepted", "NotAccepted"),

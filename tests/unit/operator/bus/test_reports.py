@@ -12,7 +12,7 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.reporting.messages import CommSignals, Onset, RankSignals, Summary
 from falcon_core.wire.reporting.reports import encode_summary
 from falcon_gateway import Batch, Entry
-from falcon_operator.base.ports import JobReports
+from falcon_operator.base.ports import JobReports, OtherJobs
 from falcon_operator.bus.reports import ReportsCache
 
 JOB = JobKey("ns", "job", "uid-1")
@@ -267,3 +267,30 @@ def test_the_excess_of_a_slowdown_is_kept_while_its_rank_sends_briefs(iteration:
         take(cache, entry(change=next(numbers), payload=payload))
     (rank,) = of(cache).summaries["pod-a"].summary.ranks
     assert rank.comms == ([excess] if kept else []), "the counts belong to their own moment"
+
+
+def test_the_others_are_counted_for_a_job_of_which_no_agent_is_heard() -> None:
+    cache = hearing()
+    jobs = [JobKey("ns", f"job-{number}", f"uid-{number}") for number in range(5)]
+    for job in jobs:
+        cache.take(batch(entry(), entry(pod="pod-b"), job=job), 10.0)
+    assert of(cache, jobs[0]).others == OtherJobs(), "its own agents are heard"
+    for job in jobs[:2]:
+        silent = entry(change=2, alive=False), entry(pod="pod-b", change=2, alive=False)
+        cache.take(batch(*silent, job=job), 20.0)
+    cache.take(batch(entry(change=2, alive=False), job=jobs[2]), 20.0)
+    assert of(cache, jobs[0], 20.0).others == OtherJobs(reporting=3, silent=1)
+    assert of(cache, JobKey("ns", "unheard", "uid-9"), 20.0).others == OtherJobs(reporting=3, silent=2)
+
+
+def test_jobs_whose_gateway_is_lost_or_whose_pods_are_gone_do_not_report() -> None:
+    cache = hearing("h")
+    jobs = [JobKey("ns", f"job-{number}", f"uid-{number}") for number in range(3)]
+    cache.take(batch(entry(), job=jobs[0], gateway="h"), 10.0)
+    cache.take(batch(entry(), job=jobs[1]), 10.0)
+    cache.take(batch(entry(), job=jobs[2]), 10.0)
+    cache.announced(jobs[2], frozenset())
+    cache.hear({"h": FIRST}, 20.0)
+    assert of(cache, jobs[1], 20.0).others == OtherJobs(reporting=1)
+    cache.hear({}, 30.0)
+    assert of(cache, jobs[1], 30.0).others == OtherJobs(silent=1)
