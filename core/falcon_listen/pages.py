@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ssl
 import time
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -26,6 +27,11 @@ from falcon_listen.listener import Listener, listening_socket
 from falcon_listen.places import Limits
 
 LIMITS: Final = Limits(places=128, places_of_a_source=16, opened_per_second=20, opened_at_once=40)
+# asyncio reads TLS through a buffer that each connection has from before its handshake, 256 KiB by default: 1024 silent
+# connections to the webhook took 330 MiB of the operator. A record of TLS has 16 KiB at most. It holds for all TLS of a
+# process with pages; the agents' copies, which are large, are in another.
+TLS_BUFFER_BYTES: Final = 16 << 10
+SSLProtocol.max_size = TLS_BUFFER_BYTES
 CONNECTION_SECONDS: Final = 15.0  # whatever the client does meanwhile
 KEPT_SECONDS: Final = 1.0  # of the text of metrics
 MOST_BODY_BYTES: Final = 1024

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -20,6 +23,7 @@ from falcon_listen.access import Access
 from falcon_listen.listener import REPLACED, TOO_FAST, Listener
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: operator\r\n\r\n"
+HELLO = bytes([22, 3, 1, 0x3F, 0xF0, 1, 0, 0x3F, 0xEC, 3, 3]) + bytes(4096)  # the beginning of a TLS handshake
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: operator\r\n\r\n"
 
 
@@ -89,6 +93,25 @@ async def test_health_is_answered_while_other_sources_hold_all_they_can(
         assert await served.get("/healthz") == b"ok\n"
         assert served.refused.count(REPLACED) >= 20 * 12 - pages.LIMITS.places
     assert not caplog.records
+
+
+@pytest.mark.parametrize("sent", [b"", HELLO], ids=["silent", "half a handshake"])
+async def test_a_tls_handshake_that_does_not_end_takes_little_memory(sent: bytes) -> None:
+    """The webhook's port, which every pod reaches, has places for 1024 of them."""
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    clients = 64
+    with contextlib.ExitStack() as stack:
+        async with pages.serving(web.Application(), 0, lambda _: None, lambda: bare) as port:
+            served = Served(port, Large(), [])
+            stack.push(served.clients)
+            await served.hold("127.0.0.2", sent)
+            tracemalloc.start()
+            stack.callback(tracemalloc.stop)
+            for number in range(clients):
+                await served.hold(f"127.0.1.{1 + number % 8}", sent)
+            await asyncio.sleep(0.1)  # the last handshakes begin
+            grown, _ = tracemalloc.get_traced_memory()
+    assert clients * 8_000 < grown < clients * 64_000
 
 
 async def test_a_client_is_served_beside_slow_ones_of_its_own_address() -> None:
