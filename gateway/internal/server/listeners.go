@@ -25,6 +25,7 @@ import (
 const (
 	handshakeTimeout    = 5 * time.Second
 	operatorConnections = 16
+	operatorHandshakes  = 64       // any pod may begin one where no plugin enforces policies
 	otherConnections    = 4        // of each other name on the operator's port: none takes the operator's place
 	window              = 64 << 10 // what a stream's peer may send, or leave unread, without being waited for
 	buffer              = 4 << 10  // an agent's messages are small, and there are many agents
@@ -146,6 +147,7 @@ func agentLimits(settings *config.Config, center *hub.Hub, log *slog.Logger) tra
 func operatorLimits(settings *config.Config, center *hub.Hub) transport.Limits {
 	return transport.Limits{
 		Connections:         operatorConnections + 2*otherConnections,
+		Handshakes:          operatorHandshakes,
 		HandshakesPerSecond: settings.HandshakesPerSecond,
 		ConnectionsOf: func(commonName string) int {
 			if commonName == OperatorName {

@@ -22,6 +22,9 @@ const handshakeBurstSeconds = 5
 type Limits struct {
 	// Connections in all.
 	Connections int
+	// Handshakes that have not ended. They count apart from Connections, and a newer one takes the place of an older one.
+	// 0: they count among Connections, and the newer one is refused.
+	Handshakes int
 	// HandshakesPerSecond of one source address.
 	HandshakesPerSecond int
 	// ConnectionsOf returns how many connections the certificates of this common name may have.
@@ -43,18 +46,23 @@ type Guard struct {
 	open      int
 	byName    map[string]int
 	addresses *budget.Addresses
+	begun     *handshakes // nil: they count in `open`
 }
 
 // NewGuard wraps the credentials of a listener.
 func NewGuard(listening *Listening, limits Limits) *Guard {
 	rate := float64(limits.HandshakesPerSecond)
-	return &Guard{
+	guard := &Guard{
 		TransportCredentials: credentials.NewTLS(listening.trust.files.get()), // what gRPC asks for besides handshakes
 		listening:            listening,
 		limits:               limits,
 		byName:               map[string]int{},
 		addresses:            budget.NewAddresses(rate, handshakeBurstSeconds*rate),
 	}
+	if limits.Handshakes > 0 {
+		guard.begun = newHandshakes(limits.Handshakes)
+	}
+	return guard
 }
 
 // Client is the other end of a connection: who it is by its certificate, and the means to get rid of it.
@@ -88,20 +96,19 @@ func (c *Client) Close() { _ = c.connection.Close() }
 
 // ServerHandshake is called by gRPC for each new connection, in a goroutine of its own and with a deadline set.
 func (g *Guard) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if reason := g.enter(raw.RemoteAddr(), time.Now()); reason != "" {
+	if reason := g.enter(raw, time.Now()); reason != "" {
 		g.limits.Refused(reason, "")
 		_ = raw.Close()
 		return nil, nil, errors.New("refused: " + string(reason))
 	}
 	connection, tlsInfo, err := g.listening.handshake(raw)
 	if err != nil {
-		g.leave("")
+		g.fail(raw)
 		g.limits.Refused(job.Certificate, "")
 		return nil, nil, err
 	}
 	name := tlsInfo.State.PeerCertificates[0].Subject.CommonName
-	if !g.admit(name) {
-		g.leave("")
+	if !g.admit(raw, name) {
 		g.limits.Refused(job.Connections, name)
 		_ = connection.Close()
 		return nil, nil, errors.New("refused: too many connections of " + name)
@@ -125,39 +132,62 @@ func (g *Guard) Renew(to string, stop <-chan struct{}, log *slog.Logger) {
 func (g *Guard) Clone() credentials.TransportCredentials { return g }
 
 // enter counts a connection in, unless it is beyond a limit; then it returns why.
-func (g *Guard) enter(from net.Addr, now time.Time) job.Reason {
+func (g *Guard) enter(raw net.Conn, now time.Time) job.Reason {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open >= g.limits.Connections {
 		return job.Connections
 	}
-	if tcp, ok := from.(*net.TCPAddr); ok && !g.addresses.Take(tcp.AddrPort().Addr(), now) {
+	if source := sourceOf(raw); source.IsValid() && !g.addresses.Take(source, now) {
 		return job.Handshakes
 	}
-	g.open++
-	g.limits.Opened(1)
+	if g.begun == nil {
+		g.count(1)
+	} else if replaced := g.begun.begin(raw); replaced != nil {
+		_ = replaced.Close()
+	}
 	return ""
 }
 
-func (g *Guard) admit(name string) bool {
+// fail counts a connection out whose handshake came to nothing.
+func (g *Guard) fail(raw net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.discount(raw)
+}
+
+// admit counts the client in whose handshake has ended, unless it is beyond a limit; then the connection is counted out.
+func (g *Guard) admit(raw net.Conn, name string) bool {
 	most := g.limits.ConnectionsOf(name)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.byName[name] >= most {
+	g.discount(raw)
+	if g.byName[name] >= most || g.open >= g.limits.Connections {
 		return false
 	}
 	g.byName[name]++
+	g.count(1)
 	return true
+}
+
+// discount counts a connection out whose handshake is over.
+func (g *Guard) discount(raw net.Conn) {
+	if g.begun == nil {
+		g.count(-1)
+	} else {
+		g.begun.end(raw)
+	}
+}
+
+func (g *Guard) count(change int) {
+	g.open += change
+	g.limits.Opened(change)
 }
 
 func (g *Guard) leave(name string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.open--
-	g.limits.Opened(-1)
-	if name == "" {
-		return
-	}
+	g.count(-1)
 	if g.byName[name]--; g.byName[name] == 0 {
 		delete(g.byName, name)
 	}

@@ -12,7 +12,7 @@ from falcon_gateway import LinkError
 from falcon_gateway._agent import AGENT, PROTOCOL
 from falcon_gateway._proto import gateway_pb2 as pb
 from falcon_gateway._stream import Stream
-from tests.integration.gateway.gateways import BERT, GPT, Gateway, Site
+from tests.integration.gateway.gateways import BERT, GPT, Gateway, Site, eventually
 from tests.integration.operator.cluster import until_async
 
 # budget/limits.go, for GPT's four pods of one rank
@@ -83,6 +83,34 @@ async def test_connections_without_a_word_from_one_address_keep_nobody_else_out(
                 honest.client.report(b"well")
                 await operator.sees(BERT, 0, b"well")
             await gateway.counted("refused_total", reason="certificate")  # their handshakes' time is over
+
+
+async def test_strangers_who_hold_the_operators_port_keep_no_operator_out(site: Site) -> None:
+    """Two pods without a certificate open connections there, say nothing, and open others as soon as one is closed."""
+    gateway = site.gateway(FALCON_HANDSHAKES_PER_SECOND="20")  # the default
+    host, port = gateway.operator.split(":")
+    await eventually(lambda: gateway.page("healthz"))
+    with contextlib.ExitStack() as stack:
+
+        async def hold() -> None:
+            for number in itertools.count():
+                raw = stack.enter_context(socket.socket())
+                raw.setblocking(False)
+                raw.bind((f"127.0.0.{2 + number % 2}", 0))
+                with contextlib.suppress(OSError):
+                    await asyncio.get_running_loop().sock_connect(raw, (host, int(port)))
+                await asyncio.sleep(0.01)
+
+        holding = asyncio.ensure_future(hold())
+        try:
+            await asyncio.sleep(1)
+            for _ in range(3):  # each time a new operator begins
+                async with site.leader(gateway, BERT) as operator, site.agent(BERT, 0) as honest:
+                    honest.client.report(b"well")
+                    async with asyncio.timeout(20):
+                        await operator.sees(BERT, 0, b"well")
+        finally:
+            holding.cancel()
 
 
 async def test_no_stream_hears_the_commands_of_another_job(site: Site) -> None:
