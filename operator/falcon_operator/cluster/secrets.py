@@ -124,6 +124,8 @@ class CertificateStore:
             f"{self._etcd}-root", "a client certificate of user root", "tls.crt", "tls.key", "ca.crt"
         )
         [control] = await self._provided(f"{self._etcd}-ca", "the authority that etcd trusts for clients", "ca.crt")
+        self._pairs.note(f"{self._etcd}-root", root_cert)
+        self._pairs.note(f"{self._etcd}-ca", control)
         _, data = await self._pairs.get(f"{self._etcd}-ca")
         jobs = await self._jobs(now)
         if data.get("ca.key"):

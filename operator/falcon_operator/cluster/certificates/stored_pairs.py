@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime as dt
 from collections.abc import Callable
 
@@ -115,6 +116,12 @@ class StoredPairs:
             if await self._put(leaf.name, version, wanted, why or "an authority changed"):
                 return self._noted(leaf.name, fresh)
         raise Conflict(f"Secret {self._namespace}/{leaf.name} keeps changing: another client writes it")
+
+    def note(self, name: str, cert: bytes) -> None:
+        """Note when a certificate expires that another person provides; what cannot be read has no expiry."""
+        self.expiries.pop(name, None)
+        with contextlib.suppress(ValueError):
+            self.expiries[name] = certs.expires_unix(cert)
 
     def _noted(self, name: str, pair: Pair) -> Pair:
         self.expiries[name] = certs.expires_unix(pair.cert)

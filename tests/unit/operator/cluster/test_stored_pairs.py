@@ -80,3 +80,21 @@ async def test_a_key_that_does_not_fit_the_owners_authority_is_said_and_not_used
     await store.external(("gateway",), NOW)
     files = secrets.files("falcon", "falcon-gateway-tls")
     assert certs.problem(certs.Pair(files["tls.crt"], files["tls.key"]), owned.cert, NOW) == ""
+
+
+@pytest.mark.parametrize("with_key", [True, False])
+async def test_the_certificates_that_the_owner_of_an_etcd_has_to_renew_have_an_expiry_too(with_key: bool) -> None:
+    """No operator renews them, so that a metric is all that warns."""
+    secrets = Secrets()
+    store = CertificateStore(secrets, "falcon", "falcon-etcd", "falcon")  # type: ignore[arg-type]
+    owned = certs.new_authority(NOW)
+    root = certs.issue_client(owned, certs.ROOT_USER, NOW)
+    secrets.write("falcon", "falcon-etcd-root", {"ca.crt": owned.cert, "tls.crt": root.cert, "tls.key": root.key})
+    secrets.write("falcon", "falcon-etcd-ca", {"ca.crt": owned.cert, **({"ca.key": owned.key} if with_key else {})})
+    if not with_key:
+        gateway = certs.issue_server(owned, ("gateway",), NOW)
+        secrets.write("falcon", "falcon-gateway-tls", {"tls.crt": gateway.cert, "tls.key": gateway.key})
+    await store.external(("gateway",), NOW)
+    days = {"ca": certs.AUTHORITY_DAYS, "root": certs.LEAF_DAYS}
+    expected = {f"falcon-etcd-{name}": pytest.approx((NOW + count * DAY).timestamp()) for name, count in days.items()}
+    assert {name: store.expiries.get(name) for name in expected} == expected
