@@ -20,6 +20,7 @@ from falcon_torch.elastic.roster import Arrival, Roster, Standing
 
 MOST_BYTES = 1 << 22  # of a line
 LOOK_SECONDS = 0.5
+MOST_STRANGERS = 64  # connections that have not entered, next to two for each rank, since all ranks come at once
 KEEPALIVE = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10000))
 
 
@@ -51,6 +52,8 @@ class Meeting:
         self._processes: Dict[int, Tuple[int, int]] = {}  # rank and process number, by seat
         self._roster = Roster(size, patience_seconds)
         self._connections: Dict[int, socket.socket] = {}
+        self._strangers: Dict[socket.socket, None] = {}  # that have not entered, the oldest first
+        self._most_strangers = 2 * size + MOST_STRANGERS
         self._lock = threading.Lock()
         self._seats = itertools.count(1)
         self._stopped = threading.Event()
@@ -70,6 +73,10 @@ class Meeting:
                 if self.address_family == socket.AF_INET6:
                     self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
                 super().server_bind()
+
+            def process_request(self, request: Any, client_address: Any) -> None:
+                meeting._admit(request)
+                super().process_request(request, client_address)
 
         self._server = _Server(("", 0), _Connection)
         self.port: int = self._server.server_address[1]
@@ -93,6 +100,18 @@ class Meeting:
             with self._lock:
                 self._look()
 
+    def _admit(self, connection: socket.socket) -> None:
+        """Count a connection in; where there are too many that have not entered, end the oldest.
+
+        Each has a thread, and a container may have no more than so many. A rank enters as soon as it is connected.
+        """
+        with self._lock:
+            self._strangers[connection] = None
+            if len(self._strangers) > self._most_strangers:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                _end(oldest)
+
     def _serve(self, connection: socket.socket, lines: Any) -> None:
         keep_alive(connection)
         seat = next(self._seats)
@@ -109,6 +128,7 @@ class Meeting:
             return
         finally:
             with self._lock:
+                self._strangers.pop(connection, None)
                 self._connections.pop(seat, None)
                 self._processes.pop(seat, None)
                 self._roster.leave(seat)
@@ -118,6 +138,7 @@ class Meeting:
         if "enter" in message:
             self._processes[seat] = int(message["enter"]), int(message["process"])
             self._roster.enter(seat, *self._processes[seat])
+            self._strangers.pop(self._connections[seat], None)
         elif "arrive" in message:
             arrival = Arrival(str(message["handle"]), list(message["progress"]), bool(message["has_state"]))
             self._roster.arrive(seat, int(message["arrive"]), arrival)

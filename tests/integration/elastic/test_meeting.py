@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,22 @@ def test_a_process_that_is_refused_is_reported_with_its_rank_and_number() -> Non
         heard = [json.loads(line) for line in lines]
     assert [next(iter(message)) for message in heard] == ["group", "renew", "refused"]
     assert refused == [(1, os.getpid() + 1)]
+    meeting.close()
+
+
+def test_strangers_who_enter_nothing_take_few_threads_of_the_training_pod() -> None:
+    """Each connection has a thread, in a container whose processes and threads are counted."""
+    meeting = elastic_meeting.Meeting(2, PATIENCE)
+    before, strangers = threading.active_count(), 400
+    with contextlib.ExitStack() as stack:
+        for number in range(strangers):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", meeting.port), timeout=20))
+            stranger.sendall(b"{}\n" * (number % 2))
+        first = stack.enter_context(enter("127.0.0.1", meeting.port, 0))
+        second = stack.enter_context(enter("127.0.0.1", meeting.port, 1))
+        for connection in (first, second):
+            assert json.loads(connection.makefile().readline())["group"] == 1
+        assert threading.active_count() - before <= elastic_meeting.MOST_STRANGERS + 2 * 2 + 2
     meeting.close()
 
 
