@@ -35,6 +35,10 @@ NEVER_HEARD_SECONDS = 60.0  # of a pod that runs, in which its agent has to be h
 CUT_OFF_SECONDS = 15.0  # of agents that were heard: a gateway that restarts is reached again within seconds
 NAMED_NODES = 16  # in a command that a person copies
 _BUS_AWAY = "the operator hears neither etcd nor all gateways, so it watches no job"
+_LOOK_AT_GATEWAYS = (
+    "Look at the gateways: kubectl get pods,networkpolicies in Falcon's namespace"
+    " (docs/platform-engineer.md, When a gateway is lost)"
+)
 ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter
 
 
@@ -325,21 +329,18 @@ def agents_cut_off(view: View) -> Finding | None:
 def _bus_silent(view: View, silent: list[MemberSeen]) -> Finding:
     """Build the finding on a job that is silent while no other job's agent is heard."""
     since = clock_time(view.snap.now - min(member.silent_seconds for member in silent))
-    look = (
-        "Look at the gateways: kubectl get pods,networkpolicies in Falcon's namespace"
-        " (docs/platform-engineer.md, When a gateway is lost)"
-    )
     count = view.snap.reports.others.silent
     if count:
         them = f"{count} other job{'s are' if count > 1 else ' is'} silent as well"
         message = (
             f"no agent of any job has been heard since {since}: {them}, so the gateways or the way to them are the"
-            f" cause, and not this job. Training may go on, and nothing is restarted. {look}"
+            f" cause, and not this job. Training may go on, and nothing is restarted. {_LOOK_AT_GATEWAYS}"
         )
         return Finding("AgentsCutOff", None, "AllJobs", message)
     message = (
         f"no agent of this job has been heard since {since}, and no other job is there to compare with: its own way or"
-        f" the gateways may be the cause. Training may go on, and nothing is restarted. {look}. {_own_way(view)}"
+        f" the gateways may be the cause. Training may go on, and nothing is restarted. {_LOOK_AT_GATEWAYS}."
+        f" {_own_way(view)}"
     )
     return Finding("AgentsCutOff", None, "NoOtherJob", message)
 
@@ -392,6 +393,8 @@ def _never_heard(view: View) -> Finding | None:
             )
             return Finding("AgentsCutOff", True, "HostNetwork", message)
         if view.obs.bus_healthy and all(_is_late(pod, snap.now) for pod in running):
+            if snap.reports.others.silent and not snap.reports.others.reporting:
+                return Finding("AgentsCutOff", None, "AllJobs", f"no agent of any job is heard. {_LOOK_AT_GATEWAYS}")
             message = (
                 f"no agent has reported though its pod has run for {NEVER_HEARD_SECONDS:.0f} s, and the gateways are"
                 " heard: a NetworkPolicy that selects the pods for egress has to let them reach port 7443 of the"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from falcon_operator.base.ports import JobReports
+from falcon_operator.base.ports import JobReports, OtherJobs
 from falcon_operator.job.reconciler import JobReconciler
 from tests.world.running import Settings, condition, operator, run
 from tests.world.world import World
@@ -58,3 +58,14 @@ async def test_no_policy_is_suspected_while_the_operator_itself_hears_no_gateway
     monkeypatch.setattr(world.bus, "reports", lambda _: JobReports(session_healthy_since_seconds=None))
     await run(world, operator, lambda w: w.clock.seconds >= 90, seconds=120)
     assert condition(world.status, "AgentsCutOff") == ""
+
+
+async def test_no_policy_is_suspected_while_all_jobs_are_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    deaf = JobReports(session_healthy_since_seconds=0.0, others=OtherJobs(silent=4))
+    monkeypatch.setattr(world.bus, "reports", lambda _: deaf)
+    await run(world, operator, lambda w: condition(w.status, "AgentsCutOff") != "", seconds=120)
+    [found] = [each for each in world.status.conditions if each.type == "AgentsCutOff"]
+    assert (found.status, found.reason) == ("Unknown", "AllJobs")
