@@ -36,7 +36,7 @@ from tests.integration.gateway.gateways import GPT, Agent, Gateway, Operator, Si
 TABLE: Final = Path(__file__).with_name("ADVERSARY.md")
 SECONDS: Final = 8.0  # of each attack
 ANSWER_SECONDS: Final = 5.0  # in which a kubelet's probe or a reader has to be answered at the latest
-MOST_MIB: Final = 64.0  # by which a process may grow
+MOST_MIB: Final = 96.0  # by which a process may grow: a quarter of the smallest limit of their containers, an agent's
 REST_SECONDS: Final = 6.0  # between two attacks: handshakes that have begun end within 5 s
 
 
