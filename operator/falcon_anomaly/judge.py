@@ -17,6 +17,7 @@ from falcon_anomaly.detectors.medians import median
 from falcon_anomaly.detectors.peers import SHIPPED, Comparison, Limit, Usual
 from falcon_anomaly.series.board import WINDOW_SECONDS, Board
 from falcon_anomaly.series.metrics import Role, metric
+from falcon_core.judgement import JUDGEMENT
 
 Array = npt.NDArray[Any]
 
@@ -114,6 +115,7 @@ class _Windows:
         self.count = board.windows
         self._newest_seconds = board.newest_seconds
         self.now = now
+        self.free = free_windows(board)
 
     def ended(self, window: int) -> float:
         return self._newest_seconds - (self.count - 1 - window) * WINDOW_SECONDS
@@ -147,7 +149,7 @@ def _differences(
     if len(columns):
         standing = {rank: one.usual for rank, one in held.items()}
         compared = as_compared(board, name, values)
-        result = peers.compare(compared[:, columns], metric(name), standing, limit=limit)
+        result = peers.compare(compared[:, columns], metric(name), standing, limit=limit, free=windows.free[columns])
     if result is None:
         # Nothing can be said in a pause or before a history: what stood goes on to stand.
         yield from (_kept(rank, name, one) for rank, one in held.items() if one.ended is None)
@@ -200,6 +202,17 @@ def as_compared(board: Board, name: str, values: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = values / board.medians(whole)
     return np.asarray(np.where(np.isfinite(shares), shares, np.nan))
+
+
+def free_windows(board: Board) -> npt.NDArray[np.bool_]:
+    """Return the windows in which no rank can have held up the job, since the ranks hardly waited [window].
+
+    None of them where it is not known how long they waited.
+    """
+    if "wait" not in board.metrics:
+        return np.zeros(board.windows, np.bool_)
+    share = median(as_compared(board, "wait", board.medians("wait")), 0)
+    return np.asarray(share < JUDGEMENT.culprit_iteration_share)
 
 
 def compared_windows(values: Array, training: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:

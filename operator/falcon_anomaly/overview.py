@@ -116,7 +116,8 @@ def _compared(
     """
     of, values = metric(name), judge.as_compared(on, name, on.medians(name))
     limit = limits.get(name.partition(":")[0], peers.SHIPPED)
-    result = peers.compare(values[:, training], of, standing, limit=limit, also_small=True)
+    free = judge.free_windows(on)[training]
+    result = peers.compare(values[:, training], of, standing, limit=limit, also_small=True, free=free)
     if result is None:
         return None
     differences = result.differences

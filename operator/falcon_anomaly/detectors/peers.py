@@ -81,11 +81,13 @@ def compare(
     *,
     limit: Limit = SHIPPED,
     also_small: bool = False,
+    free: npt.NDArray[np.bool_] | None = None,
 ) -> Comparison | None:
     """Compare one metric's training windows [rank, window], oldest first; None if no rank differs or little is known.
 
     ``standing``: what ranks with a verdict are held against, which must not move while the verdict lasts.
     ``limit``: what is learned of the metric. ``also_small``: compare as well where no rank differs at present.
+    ``free``: the windows in which the ranks hardly waited for one another [window]; None: not known.
     """
     least = LEAST_OF_FAULTS if metric.role == Role.FAULT else LEAST_HISTORY
     if values.shape[1] < least:
@@ -96,9 +98,12 @@ def compare(
     known = np.flatnonzero(~np.isnan(own))
     if len(known) < 2:
         return None
+    has_trait = np.zeros(len(values), np.bool_)
     if metric.role == Role.FAULT:
-        # An excess that was there from the start is an excess.
-        own = np.fmin(own, median(own, 0))
+        # An excess that was there from the start is an excess, beyond what was there while the ranks hardly waited.
+        usual_rank = median(own, 0)
+        own = np.fmin(own, np.fmax(usual_rank, _trait(plain, metric, older, free)))
+        has_trait = own > usual_rank
     shipped_share = _shipped_share(values.shape[1], metric)
     share = _learned_share(values.shape[1], metric, limit) or shipped_share
     if not standing and not also_small and _is_small(plain[:, -LASTING:] - own[:, None], known, metric, share):
@@ -121,6 +126,8 @@ def compare(
     factor = float(np.interp(values.shape[1], lengths, factors))
     judged = np.array([rank not in standing for rank in range(len(values))])
     peaks, own_peaks = _healthy_peak(differences[:, :older], judged, metric), _peaks(moved[:, :older])
+    # Peers without a trait are quieter than it is: a rank with one must exceed its own noise.
+    peaks = np.where(has_trait, np.fmax(own_peaks, SCATTER / factor * _spread(moved[:, :older])), peaks)
     floor = max(share * whole, scatter)
     thresholds = np.maximum(floor, factor * peaks)
     own_thresholds = np.maximum(floor, factor * own_peaks)
@@ -143,6 +150,17 @@ def compare(
         own_lasting,
         np.maximum(scatter, factor * own_peaks),
     )
+
+
+def _trait(plain: Array, metric: Metric, older: int, free: npt.NDArray[np.bool_] | None) -> Array:
+    """Return each rank's usual level in windows of the older half in which it cost the job nothing [rank].
+
+    NaN where there are too few such windows, or where the metric is bad by more than the time that it takes.
+    """
+    if free is None or not metric.slows:
+        return np.full(len(plain), np.nan)
+    columns = np.flatnonzero(free[:older])
+    return median(plain[:, columns], 1, least=LEAST_OF_FAULTS // 4) if len(columns) else np.full(len(plain), np.nan)
 
 
 def _shipped_share(windows: int, metric: Metric) -> float:
@@ -201,6 +219,13 @@ def _scatter(older: Array) -> float:
     """Return the standard deviation of single windows of the ranks together, as their median distance shows it."""
     middle = median(older, 1)[:, None]
     return 1.48 * float(np.nan_to_num(median(np.abs(older - middle).reshape(1, -1), 1)[0]))
+
+
+def _spread(older: Array) -> Array:
+    """Return the standard deviation of each rank's single windows, outliers among them [rank]; 0 where it has none."""
+    count = np.maximum(1, np.count_nonzero(~np.isnan(older), axis=1))[:, None]
+    from_mean = older - np.nansum(older, axis=1, keepdims=True) / count
+    return np.asarray(np.sqrt(np.nansum(from_mean**2, axis=1) / count[:, 0]))
 
 
 def _healthy_peak(older: Array, judged: Array, metric: Metric) -> Array:

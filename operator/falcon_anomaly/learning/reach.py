@@ -13,7 +13,7 @@ import numpy as np
 
 from falcon_anomaly.detectors import peers
 from falcon_anomaly.detectors.peers import LONG_HISTORY, Comparison, Limit
-from falcon_anomaly.judge import compared_windows
+from falcon_anomaly.judge import compared_windows, free_windows
 from falcon_anomaly.learning.limits import LEAST, MARGIN, learnable
 from falcon_anomaly.series.board import Board
 from falcon_anomaly.series.metrics import Metric, Role, metric
@@ -30,15 +30,17 @@ def reaches(board: Board) -> tuple[bool, dict[str, float]]:
         share of its floor, by the metric's name before a colon: of several volumes, the largest.
     """
     training = np.flatnonzero(board.training())
+    free = free_windows(board)
     found: dict[str, float] = {}
     for name in board.metrics:
         known = name.partition(":")[0]
         if not learnable(known):
             continue
         of, values = metric(name), board.medians(name)
-        values = values[:, compared_windows(values, training)]
+        columns = compared_windows(values, training)
+        values = values[:, columns]
         if _is_known(values, of):
-            result = peers.compare(values, of, {}, limit=Limit(_SMALL, _SMALL))
+            result = peers.compare(values, of, {}, limit=Limit(_SMALL, _SMALL), free=free[columns])
             share = 0.0 if result is None else reach(result, board.ranks_per_pod) / of.floor
             found[known] = max(found.get(known, 0.0), share)
     return len(training) < LONG_HISTORY, found

@@ -29,17 +29,18 @@ class Metric(msgspec.Struct, frozen=True):
     ratio: bool = True  # ranks are compared by ratios
     worse: int = 0  # 1: only more than the peers' is an anomaly; -1: only less; 0: both
     part_of: str = ""  # the metric of which this one is compared as a share
+    slows: bool = False  # it is bad for the time that it takes, and for nothing else
 
 
 _TABLE: Final[Mapping[str, Metric]] = {
-    "cpu_throttled": Metric(Role.FAULT, 0.05, ratio=False, worse=1),
-    "cpu_pressure": Metric(Role.FAULT, 0.10, ratio=False, worse=1),
-    "memory_pressure": Metric(Role.FAULT, 0.10, ratio=False, worse=1),
-    "io_pressure": Metric(Role.FAULT, 0.10, ratio=False, worse=1),
-    "retransmits": Metric(Role.FAULT, 5.0, ratio=False, worse=1),  # a second
+    "cpu_throttled": Metric(Role.FAULT, 0.05, ratio=False, worse=1, slows=True),
+    "cpu_pressure": Metric(Role.FAULT, 0.10, ratio=False, worse=1, slows=True),
+    "memory_pressure": Metric(Role.FAULT, 0.10, ratio=False, worse=1, slows=True),
+    "io_pressure": Metric(Role.FAULT, 0.10, ratio=False, worse=1, slows=True),
+    "retransmits": Metric(Role.FAULT, 5.0, ratio=False, worse=1, slows=True),  # a second
     "nic_errors": Metric(Role.FAULT, 1.0, ratio=False, worse=1),
-    "nic_congestion": Metric(Role.FAULT, 20.0, ratio=False, worse=1),
-    "run_delay": Metric(Role.FAULT, 0.20, ratio=False, worse=1),  # seconds a second, of all threads
+    "nic_congestion": Metric(Role.FAULT, 20.0, ratio=False, worse=1, slows=True),
+    "run_delay": Metric(Role.FAULT, 0.20, ratio=False, worse=1, slows=True),  # seconds a second, of all threads
     "gpu_ecc": Metric(Role.FAULT, 1.0, ratio=False, worse=1),
     "memory": Metric(Role.RESOURCE, 0.20),
     "collecting": Metric(Role.RESOURCE, 0.05, ratio=False, worse=1),  # garbage, share of the time

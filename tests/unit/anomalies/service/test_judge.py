@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -122,6 +123,39 @@ def test_a_machine_that_was_bad_from_the_start_is_named_and_a_rank_that_has_anot
     job_of_parts.retransmits[5] += 40
     (found,) = verdicts(job_of_parts)
     assert (found.rank, found.metric) == (5, "retransmits")
+
+
+def test_packets_sent_twice_from_the_start_are_a_trait_where_the_ranks_hardly_wait() -> None:
+    free = job()
+    free.link = 0.2 * free.link
+    free.slow[:] = 1.0
+    free.retransmits[5] += free.random.choice([22.0, 38.0], free.windows)
+    held_up = msgspec.structs.replace(free, link=free.link + 0.1, random=random_of("test", 2))
+    assert [verdicts(free, at) for at in range(5 * MINUTE, free.windows, 5 * MINUTE)] == [[]] * 9
+    (found,) = verdicts(held_up)
+    assert (found.rank, found.metric) == (5, "retransmits")
+
+
+def test_a_rank_with_a_trait_is_named_when_it_goes_beyond_it_and_not_when_others_hold_up_the_job() -> None:
+    worse, other = (job(seed=seed) for seed in (3, 4))
+    for each in (worse, other):
+        each.link = 0.2 * each.link
+        each.slow[:] = 1.0
+        each.retransmits[5] += 30 + each.random.normal(0, 3, each.windows)
+    worse.retransmits[5] += 60 * between(worse, BEGIN, worse.windows)
+    other.link[1] += 0.5 * between(other, BEGIN, other.windows)
+    (found,) = verdicts(worse)
+    assert (found.rank, found.metric) == (5, "retransmits")
+    assert verdicts(other) == []
+
+
+def test_errors_of_a_gpus_memory_are_no_trait_though_the_ranks_hardly_wait() -> None:
+    free = job()
+    free.link = 0.2 * free.link
+    free.slow[:] = 1.0
+    free.ecc[2] += 5
+    (found,) = verdicts(free)
+    assert (found.rank, found.metric) == (2, "gpu_ecc")
 
 
 def test_phases_that_are_marked_are_neither_judged_nor_learned_from() -> None:
