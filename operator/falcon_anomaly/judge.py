@@ -100,7 +100,7 @@ def look(
         if metric(name).role == Role.LOSS:
             bound = KEPT if (Kind.LOSS_SPIKE, name, None) in state.open else 1.0
             verdicts += _job_loss(name, values[:, windows.training], windows, bound)
-    verdicts += _witnessed(list(_differing(found, now)), board, windows)
+    verdicts += _witnessed(list(_differing(found, state, now)), board, windows)
     verdicts += _silent(board)
     verdicts += _errors(board, names, state)
     opened = frozenset((each.kind, each.metric, each.rank) for each in verdicts)
@@ -255,13 +255,19 @@ def _first_window(result: Comparison, rank: int) -> int:
     return 0
 
 
-def _differing(found: Sequence[_Difference], now: float) -> Iterator[Verdict]:
-    """Yield one verdict a rank: its first cause leads, and the metrics that follow from it are named with it."""
+def _differing(found: Sequence[_Difference], state: State, now: float) -> Iterator[Verdict]:
+    """Yield one verdict a rank: its first cause leads, and the metrics that follow from it are named with it.
+
+    An effect alone also comes from what the peers do: it is a verdict where the rank has left its own past as well.
+    """
+    raised = {rank for kind, _, rank in state.open if kind == Kind.DIFFERS}
     of_rank: dict[tuple[int, bool], list[_Difference]] = defaultdict(list)
     for one in found:
         of_rank[one.rank, metric(one.name).role == Role.LOSS].append(one)
     for (rank, of_loss), several in of_rank.items():
         first, *rest = sorted(several, key=lambda one: (metric(one.name).role, -one.score))
+        if metric(first.name).role == Role.EFFECT and rank not in raised and all(one.own_score < 1 for one in several):
+            continue
         yield Verdict(
             rank=rank,
             metric=first.name,

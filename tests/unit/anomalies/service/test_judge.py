@@ -158,6 +158,25 @@ def test_errors_of_a_gpus_memory_are_no_trait_though_the_ranks_hardly_wait() -> 
     assert (found.rank, found.metric) == (2, "gpu_ecc")
 
 
+def activity(moved: Mapping[int, float]) -> Board:
+    """Return a board of four ranks whose GPUs are busy for 0.8 of the time, and since five minutes for other shares."""
+    board, random = Board(4), random_of("activity", 1)
+    board.set_phase(0.0, 10.0 * board.windows, Phase.TRAINING)
+    for window in range(board.windows):
+        for rank in range(4):
+            value = moved.get(rank, 0.8) if window >= board.windows - 5 * MINUTE else 0.8
+            board.add(rank, 10.0 * (window + 1), {"gpu_activity": (value + random.normal(0, 0.01),) * 3})
+    return board
+
+
+def test_an_effect_that_comes_from_what_the_peers_do_names_no_rank() -> None:
+    stayed = activity({0: 0.6, 1: 0.6, 2: 0.6})
+    left = activity({3: 0.6})
+    assert look(stayed, State(), stayed.newest_seconds)[0] == []
+    (found,) = look(left, State(), left.newest_seconds)[0]
+    assert (found.rank, found.metric) == (3, "gpu_activity")
+
+
 def test_phases_that_are_marked_are_neither_judged_nor_learned_from() -> None:
     marked = job()
     off = between(marked, BEGIN, BEGIN + 5 * MINUTE)
