@@ -126,7 +126,7 @@ class Judge:
         if name == found or (finding is None and self.classifier.excuses(text, source)):
             return finding
         if name == NONE and source is Source.OUTPUT and finding is not None and _ends_program(text):
-            return self._as_raised(finding)
+            return self._as_raised(finding, self.get(shipped_model().likeliest_fault(text, source)))
         known = self.get(name)
         if known is None:
             return None
@@ -134,9 +134,13 @@ class Judge:
             return finding
         return Finding(error_class=known, rule=LIKENESS, matched=clip(clean(text), MOST_MATCHED_CHARACTERS))
 
-    def _as_raised(self, finding: Finding) -> Finding:
-        """Return the finding in a raised exception that reads like no fault: it fails no job."""
-        known = self.get(RAISED) if finding.error_class.permanent else None
+    def _as_raised(self, finding: Finding, likeliest: ErrorClass | None) -> Finding:
+        """Return the finding in a raised exception that reads like no fault.
+
+        It fails the job only if the class of faults that it is most like does so as well.
+        """
+        certain = not finding.error_class.permanent or (likeliest is not None and likeliest.permanent)
+        known = None if certain else self.get(RAISED)
         return finding if known is None else msgspec.structs.replace(finding, error_class=known)
 
     def _judge(self, text: str) -> LastWords:

@@ -69,6 +69,11 @@ class Model:
             clearly &= scores[best] - scores[self._place[NONE]] >= MORE_CLEARLY
         return name if clearly and scores[best] >= least else found
 
+    def likeliest_fault(self, text: str, source: Source) -> str:
+        """Return the class of the faults that a line is most like, where it is certain that it is no healthy one."""
+        scores = self._remembered(_VALUE.sub("0000", plain_text(text, source)), source)
+        return max((float(score), name) for score, name in zip(scores, self._names, strict=True) if name != NONE)[1]
+
     def scores(self, text: str, source: Source) -> Any:
         """Return the score of each class: float32 [classes]."""
         return self._scores(plain_text(text, source), source)
