@@ -159,8 +159,10 @@ async def test_a_job_that_is_forgotten_leaves_nothing(bench: Bench) -> None:
 
         await eventually(left)
         assert await stored(session.client, BERT.key.prefix) == {BERT.key.announce, BERT.key.plan}
-        assert session.reports() == JobReports(
-            session_healthy_since_seconds=session.reports().session_healthy_since_seconds
+        found = session.reports()
+        assert found.others.reporting >= 1, "the other job's agent is heard"
+        assert found == JobReports(
+            session_healthy_since_seconds=found.session_healthy_since_seconds, others=found.others
         )
 
 
