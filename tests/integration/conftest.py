@@ -29,6 +29,7 @@ FILES_IN_ORDER = (  # what a module shares takes long to make
 )
 
 FIRST = (  # half a minute and more each: at the end, all but one worker would wait for them
+    "tests/integration/operator/bus/test_authorities.py",
     "tests/integration/operator/test_life.py",
     "tests/integration/operator/test_foreign_objects.py",
     "tests/integration/shim/launch/test_resources.py",
