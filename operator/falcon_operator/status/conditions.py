@@ -292,7 +292,7 @@ def _whose_silence(view: View) -> str:
 
 
 def _others_heard(count: int) -> str:
-    return f"those of {count} other job{'s are' if count > 1 else ' is'} heard"
+    return f"those of {count} other job{'s' if count > 1 else ''} are heard"
 
 
 def agents_cut_off(view: View) -> Finding | None:
