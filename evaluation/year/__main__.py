@@ -46,31 +46,21 @@ _NOT_JUDGED: Final = ("slow nodes left", "stood still [s]", "price of a replacem
 JUDGED: Final = tuple(name for name in FIGURES if name not in _NOT_JUDGED)
 
 
-def lived(member: Member, seed: int) -> list[Month]:
-    """Return the months of a job's year."""
-    return Life(member, seed, MONTHS).run()
+def lived(member: Member, seed: int, keep: Path | None = None) -> list[Month]:
+    """Return the months of a job's year, from the folder ``keep`` where they are known there."""
+    file = None if keep is None else keep / f"{seed}-{member.number}.json"
+    if file is not None and file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=list[Month])
+    months = Life(member, seed, MONTHS).run()
+    if file is not None:
+        file.write_bytes(msgspec.json.encode(months))
+    return months
 
 
 def _all(members: Sequence[Member], seed: int, keep: Path | None) -> list[list[Month]]:
-    """Return the months of each job, from ``keep`` where they are known there."""
     with ProcessPoolExecutor() as pool:
-        waiting = []
-        for member in members:
-            file = None if keep is None else keep / f"{seed}-{member.number}.json"
-            known = file is not None and file.exists()
-            waiting.append((file, file if known else None, None if known else pool.submit(lived, member, seed)))
-        lives = []
-        for file, known_file, made in waiting:
-            months = made.result() if made is not None else _read(known_file)
-            if file is not None and made is not None:
-                file.write_bytes(msgspec.json.encode(months))
-            lives.append(months)
-    return lives
-
-
-def _read(file: Path | None) -> list[Month]:
-    assert file is not None
-    return msgspec.json.decode(file.read_bytes(), type=list[Month])
+        waiting = [pool.submit(lived, member, seed, keep) for member in members]
+        return [life.result() for life in waiting]
 
 
 def _rows(months: Sequence[Month]) -> list[str]:
