@@ -240,6 +240,7 @@ class Agents:
             healthy_iteration_ns=signals.healthy_iteration_ns,
             healthy_noise=signals.healthy_noise,
             healthy_compute_ns=signals.healthy_compute_ns,
+            healthy_compute_error=signals.healthy_compute_error,
             onset=onset,
             work=signals.work,
             comms=self._traffic.comms(rank, {} if onset is None else reader.chain.lasting_excess()),

@@ -79,6 +79,7 @@ class Agent:
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_noise=None if reference is None else reference.noise,
             healthy_compute_ns=None if self._compute is None else round(math.exp(self._compute.level)),
+            healthy_compute_error=None if self._compute is None else self._compute.error(5),
             comms=[CommSignals(comm=7, size=ranks, place=rank, excess_ns=[max(0, excess)])] if slowdown else [],
             onset=None
             if slowdown is None

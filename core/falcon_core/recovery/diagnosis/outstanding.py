@@ -19,7 +19,7 @@ from falcon_core.recovery.model.observation import Observation, RankSeen
 from falcon_core.stats.medians import Floats
 from falcon_core.stats.order import median_of
 
-LEAST_SCATTERED = 16  # ranks whose scatter is measured: of fewer, fixed thresholds decide alone
+LEAST_SCATTERED = 16  # ranks whose scatter is measured: of fewer, what agents know of their noise decides
 _NORMAL = NormalDist()
 _LEAST_GROWTH = 1e-9  # of a computation, as a share: a rank that computes nothing has no logarithm
 Rises = Mapping[int, tuple[float, RankSeen]]
@@ -52,6 +52,24 @@ def noise_share(growth: Floats, typical: Floats | float) -> float:
     """
     if len(growth) < LEAST_SCATTERED:
         return 0.0
-    share = 1 - JUDGEMENT.noise_chance / len(growth)
     distances = np.abs(np.log(np.maximum(growth, _LEAST_GROWTH) / np.maximum(typical, _LEAST_GROWTH)))
-    return math.expm1(median_of(distances) * _NORMAL.inv_cdf(share) / _NORMAL.inv_cdf(0.75))
+    return math.expm1(median_of(distances) * _farthest_of(len(growth)) / _NORMAL.inv_cdf(0.75))
+
+
+def known_noise_share(errors: Floats, *, peers: int | None = None) -> float:
+    """Return the same share of ranks that are too few to show their noise by their scatter.
+
+    ``errors``: of a median of C computations of each rank, while it was healthy, of logarithms (``RankSignals``); NaN
+    where an agent does not say it: [n]. 0 where none does. ``peers``: with whose median a rank is compared, which has
+    noise as well; None: with its own healthy computation.
+    """
+    known = errors[~np.isnan(errors)]
+    if not len(known):
+        return 0.0
+    of_peers = 0.0 if peers is None else min(1.0, math.pi / 2 / max(1, peers))  # variance of a median ÷ that of a rank
+    return math.expm1(median_of(known) * math.sqrt(1 + of_peers) * _farthest_of(len(errors)))
+
+
+def _farthest_of(ranks: int) -> float:
+    """Return the standard deviations beyond which noise puts any of so many ranks once in 10⁵ looks."""
+    return _NORMAL.inv_cdf(1 - JUDGEMENT.noise_chance / ranks)

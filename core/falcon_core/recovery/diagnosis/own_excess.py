@@ -5,8 +5,9 @@ named then if its growth lies outside the scatter of the other pods' growth (as 
 named when the other ranks have recovered. The slowest pod is compared with all others, then the next one with those
 that are left. If a pod lies within the scatter, no faster pod lies outside.
 
-Of many ranks, noise that lasts raises some at any time. So a rank is named only if it lies beyond the noise of the
-others as well, whatever the job has gained (``outstanding.noise_share``).
+Noise that lasts raises some rank at any time, and the more ranks there are, the farther. So a rank is named only if it
+lies beyond the noise of the others as well, whatever the job has gained (``outstanding.noise_share``). Few ranks do not
+show their noise: what their agents have learned of it counts (``known_noise_share``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.diagnosis.outstanding import noise_share
+from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, known_noise_share, noise_share
 from falcon_core.recovery.model.observation import Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import MOST_NODES
@@ -38,6 +39,7 @@ class OwnExcess(msgspec.Struct, frozen=True):
     rows: list[Ints]  # of the ranks that do the same work, each row once
     healthy_ns: Floats  # [ranks]
     growth: Floats  # computation ÷ healthy computation: [windows, ranks]
+    errors: Floats  # of a median of C healthy computations, of logarithms; NaN: not known: [ranks]
 
     def beyond(self, least_ns: float, policy: Policy) -> set[int]:
         """Return the ranks whose own excess is ``least_ns`` in every window, and no mere part of a common gain."""
@@ -71,7 +73,10 @@ class OwnExcess(msgspec.Struct, frozen=True):
     def _beyond_noise(self, slow: Flags, own: Floats) -> Flags:
         """Return which of the slow ranks noise does not explain: [ranks]. ``own``: [windows, ranks]."""
         others = ~slow
-        noise = np.array([noise_share(window[others], self._typical(window, others)) for window in self.growth])
+        if np.count_nonzero(others) < LEAST_SCATTERED:
+            noise = np.full(len(own), known_noise_share(self.errors))
+        else:
+            noise = np.array([noise_share(window[others], self._typical(window, others)) for window in self.growth])
         # The excess is beyond what the others gained, and noise raises that.
         return np.asarray(slow & np.all(own >= noise[:, np.newaxis] * (self.growth - own), axis=0))
 
@@ -104,7 +109,7 @@ def measured(groups: Sequence[list[RankSeen]], windows: int, policy: Policy) -> 
     each = [ranks.take(ranks.healthy_compute_ns != 0) for ranks in map(Ranks.of, groups)]
     each = [ranks for ranks in each if ranks]
     if not each:
-        return OwnExcess([], np.empty(0, dtype=np.int64), [], np.empty(0), np.empty((windows, 0)))
+        return OwnExcess([], np.empty(0, dtype=np.int64), [], np.empty(0), np.empty((windows, 0)), np.empty(0))
     bounds = np.cumsum([0] + [len(ranks) for ranks in each]).tolist()
     compute_ns = np.concatenate([ranks.compute_times.newest(windows * width) for ranks in each])
     fastest = compute_ns.reshape(-1, windows, width).min(axis=2)
@@ -115,4 +120,5 @@ def measured(groups: Sequence[list[RankSeen]], windows: int, policy: Policy) -> 
         rows=[np.arange(begin, end) for begin, end in pairwise(bounds)],
         healthy_ns=healthy_ns,
         growth=(fastest / healthy_ns[:, np.newaxis]).T,
+        errors=np.concatenate([ranks.healthy_compute_error for ranks in each]),
     )

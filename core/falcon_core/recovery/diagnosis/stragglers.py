@@ -10,7 +10,7 @@ import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
-from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, noise_share
+from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, known_noise_share, noise_share
 from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.workload_check import Straggler, grown, waited_for
@@ -181,11 +181,12 @@ def _beyond_the_median(group: Ranks, policy: Policy) -> list[Outlier]:
 def _noise(group: Ranks, slow_ranks: Collection[int], policy: Policy) -> float:
     """Return how far noise raises the slowest of so many ranks, as a share of its computation; 0 where unknown.
 
-    By the growth of those that are not slow, because ranks may differ by nature. ``group``: ranks with C iterations.
+    By the growth of those that are not slow, because ranks may differ by nature; of few, by what their agents know.
+    ``group``: ranks with C iterations.
     """
     known = group.take(~are_in(group.numbers, slow_ranks) & (group.healthy_compute_ns != 0))
     if len(known) < LEAST_SCATTERED:
-        return 0.0
+        return known_noise_share(group.healthy_compute_error, peers=len(group) - 1)
     growth = known.compute_times.medians(policy.consecutive) / known.healthy_compute_ns
     return noise_share(growth, median_of(growth))
 

@@ -291,6 +291,12 @@ class Ranks(list[RankSeen]):
         return self._floats([sent.healthy_compute_ns or 0 for sent in self.sent])
 
     @_column
+    def healthy_compute_error(self) -> Floats:
+        """Return the standard errors of a median of C healthy computations, of logarithms; NaN: not known."""
+        errors = [sent.healthy_compute_error for sent in self.sent]
+        return self._floats([math.nan if error is None else error for error in errors])
+
+    @_column
     def longest_growth(self) -> Floats:
         """Return the growth of the longest stretches of computation since the onset; NaN: not known."""
         return self._floats([math.nan if (known := sent.longest_growth) is None else known for sent in self.sent])

@@ -29,6 +29,13 @@ class HealthyComputation:
         """Return the level [ns]; None while it is being learned."""
         return None if self.reference is None else round(math.exp(self.reference.level))
 
+    def error(self, count: int) -> float | None:
+        """Return the standard error of a median of ``count`` computations against the level, of their logarithms.
+
+        None while the level is being learned.
+        """
+        return None if self.reference is None else self.reference.error(count)
+
     def learn(self, healthy: Measured, measurer: Measurer) -> None:
         """Learn from a healthy iteration.
 

@@ -474,6 +474,7 @@ class RankChain:
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=self._healthy_compute.level_ns,
+            healthy_compute_error=self._healthy_compute.error(self._detection.consecutive_iterations),
             longest_share=self._measurer.waits.longest_share if self._is_new else None,
             first_stretch=self._measurer.waits.first_stretch if self._is_new else None,
             longest_growth=None if slowdown is None else self._longest_growth(),

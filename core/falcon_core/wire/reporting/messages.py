@@ -181,6 +181,8 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     healthy_iteration_ns: Int64 | None = None  # slow-moving reference, frozen during a slowdown
     healthy_noise: float | None = None  # standard deviation of the healthy iteration time's logarithm
     healthy_compute_ns: Int64 | None = None
+    # Standard error of a median of C computations, of its logarithm, against that of the former. In the detail.
+    healthy_compute_error: float | None = None
     longest_share: float | None = None  # of the healthy computation: in the longest stretch between two calls
     first_stretch: FirstStretch | None = None  # likewise
     longest_growth: float | None = None  # while slow: of that longest stretch, now ÷ when healthy

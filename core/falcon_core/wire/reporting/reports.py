@@ -95,6 +95,7 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     stall_permille: Known = -1
     samples: StackSamples | None = None
     sends: Annotated[list[SentSignals], Meta(max_length=MAX_SENDS)] = []
+    healthy_compute_error_permille: Known = -1
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -349,6 +350,7 @@ def _detail(rank: RankSignals, stack: int) -> _Detail:
         permille(rank.stall_share),
         rank.samples,
         rank.sends[:MAX_SENDS],
+        permille(rank.healthy_compute_error),
     )
 
 
@@ -390,6 +392,7 @@ def _signals(
         healthy_iteration_ns=of_units(sent.healthy_iteration_us, _US),
         healthy_noise=fraction(sent.healthy_noise_permille),
         healthy_compute_ns=of_units(sent.healthy_compute_us, _US),
+        healthy_compute_error=fraction(detail.healthy_compute_error_permille),
         longest_share=fraction(sent.longest_permille),
         first_stretch=None if sent.first_stretch is None else _first_stretch(*sent.first_stretch),
         longest_growth=fraction(sent.longest_growth_permille),

@@ -48,6 +48,23 @@ def test_iteration_and_compute_time_follow_the_clock() -> None:
     assert set(signals.compute_ns) == {computed}
 
 
+@pytest.mark.parametrize("jitter", [0.02, 0.08])
+def test_the_error_of_a_median_is_reported_once_the_healthy_computation_is_known(jitter: float) -> None:
+    """Check it against the medians of five computations of the same noise; what is reported may be too large."""
+    script = _started(jitter)
+    script.cycle([*ddp(3), MEAN_LOSS], times=6)
+    assert _fed(script.records).signals(0, 0).healthy_compute_error is None
+    script.cycle([*ddp(3), MEAN_LOSS], times=300)
+    chain, medians = RankChain(Detection()), list[float]()
+    for at in range(0, len(script.records), 20):  # five iterations
+        chain.feed(script.records[at : at + 20])
+        medians.append(np.median(chain.signals(0, 0).compute_ns[-5:] or [np.nan]))
+    error = chain.signals(0, 0).healthy_compute_error
+    assert error is not None
+    seen = float(np.std(np.log(medians[20:])))
+    assert seen <= error < max(2.5 * seen, 0.01)
+
+
 def test_an_onset_is_reported_within_ten_iterations_and_relief_ends_it() -> None:
     cycle = [*ddp(3), MEAN_LOSS]
     script = _started()
