@@ -144,6 +144,29 @@ def test_a_slow_node_is_found_between_three_and_sixty_times_the_longest_stay(len
             assert judged(state, slow, NOW + later) == (evidence, iterations)
 
 
+@given(
+    history=st.lists(
+        st.tuples(st.integers(1, 50_000), st.sampled_from([0.0, 5.0, 60.0, 3600.0, 40_000.0]), st.integers(10, 14)),
+        max_size=node_fault.MOST_STAYS,
+    ),
+    gap=st.sampled_from([0.0, 5.0, 60.0]),
+    work=st.sampled_from(["Fixed", "InBytes"]),
+)
+def test_whatever_passed_before_delays_a_slow_node_by_sixty_times_the_longest_stay(
+    history: list[tuple[int, float, int]], gap: float, work: Work
+) -> None:
+    """Check any mixture of slowdowns that were handed over and that merely passed, also again on the same nodes."""
+    stays, until = [], NOW - gap
+    for iterations, quiet, replica in reversed(history):
+        began_at = until - 0.65 * iterations
+        stays.insert(0, stay(replica, iterations, at=until, began_at=began_at))
+        until = began_at - quiet
+    state = RecoveryState(habits=Habits(stays=stays))
+    longest = max((each.iterations for each in stays), default=0)
+    enough = slow_for(math.ceil(node_fault.MOST_STAY_FACTOR * longest) + 1, 2, NOW, work)
+    assert node_fault.suffices(judged(state, enough, NOW)[0], POLICY)
+
+
 @given(lengths=st.lists(st.integers(1, 50_000), min_size=3, max_size=node_fault.MOST_STAYS), scale=st.integers(2, 50))
 def test_a_factor_depends_on_the_scatter_of_lengths_and_not_on_their_unit(lengths: list[int], scale: int) -> None:
     longest_first = sorted(lengths, reverse=True)
