@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from dev.cluster import faults
-from dev.kubectl import Json, Kubectl
+from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import Job, training_job
 from tests.e2e.spares import spares, wait_for_spares
 
@@ -20,7 +20,7 @@ MANY = 100_000
 VICTIM = 1
 VICTIM_LEFT = 0.4  # of its node's CPU
 SPARE_LEFT = 0.25
-BACK = 0.25  # of the healthy iteration time: the machine's other programs move it
+BACK = 0.5  # of the healthy iteration time: other programs of the machine add some, the slow nodes 150 % and 300 %
 SPEC = {
     "warmPoolRef": {"name": "spares"},
     "mitigation": {"strategies": [{"type": "Ignore"}, {"type": "ReplaceNode", "overheadSeconds": 10}]},
@@ -64,4 +64,9 @@ def test_a_rank_on_a_spare_that_is_slow_before_or_after_it_is_claimed_moves_on_t
     assert "did not help" in first["result"]
     assert "its normal compute time" in newest["slowdown"], "not its own time on the slow spare"
     assert status["counters"]["replacements"] == 2
-    assert job.own_clock_seconds() <= healthy * (1 + BACK)
+    wait_for(
+        "its steps are about as long as before, by the script's own clock",
+        lambda: job.own_clock_seconds() <= healthy * (1 + BACK),
+        timeout_seconds=60,
+        last_seen=lambda: f"healthy {healthy:.3f} s, now {job.own_clock_seconds():.3f} s",
+    )
