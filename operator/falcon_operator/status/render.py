@@ -22,7 +22,7 @@ from falcon_operator.status.limits import fit
 from falcon_operator.status.metrics_check import metrics_check
 from falcon_operator.status.text.common_cause import describe_common_cause
 from falcon_operator.status.text.exchanges import swapping_words
-from falcon_operator.status.text.format import fault_brief, link_brief, listed, milliseconds
+from falcon_operator.status.text.format import fault_brief, judged_words, link_brief, listed, milliseconds
 from falcon_operator.status.text.node_kept import is_kept
 from falcon_operator.status.text.outage import open_outage, outage_brief
 from falcon_operator.status.text.planned_move import move_summary
@@ -283,7 +283,7 @@ def _slow_doing(slow: SlowIncident, policy: Policy) -> str:
             return "replacing the node"
         case "Checking" if (judged := checked_strategy(slow)) is not None:
             by_spare = judged.facts.takes_spare and slow.restart.replaced_by
-            return f"replaced by {slow.restart.replaced_by}, restarting" if by_spare else judged.facts.restarting
+            return judged_words(f"replaced by {slow.restart.replaced_by}" if by_spare else judged.facts.judged, slow)
         case _ if slow.moved is not None and not slow.moved.failed and slow.phase == "Located":
             return f"micro-batches moved to other ranks, {slow.loss.seconds:.1f} s lost"
         case _ if is_kept(slow, policy):

@@ -25,13 +25,17 @@ async def test_a_rank_on_a_slow_spare_moves_on_to_a_third_node(spare: float) -> 
     world = World(spares=2)
     await moved(world, 2.5, spare)
     states: list[str] = []
+    summaries: list[str] = []
 
     def trains(seen: World) -> bool:
         states.append(seen.status.state)
+        summaries.append(seen.status.summary.partition("; ")[2])
         return seen.generation == 3 and seen.status.state == "Running"
 
     await run(world, operator, trains, seconds=240)
     assert world.node_of(VICTIM).name == "spare-1"
+    moved_to = f"replaced by {FIRST_TAKEN}"
+    assert f"{moved_to}, restarting" not in summaries[summaries.index(f"{moved_to}, measuring whether it helped") :]
     assert {entry.node for entry in world.exclusions} == {"node-b", FIRST_TAKEN}
     newest, first = world.status.diagnoses
     assert (first.node, newest.node, newest.rank) == ("node-b", FIRST_TAKEN, VICTIM)

@@ -28,7 +28,7 @@ FACTS: Final = StrategyType(
     act="the node is replaced",
     would_act="the node would be replaced",
     would_have_acted="the node would have been replaced",
-    restarting="replaced, restarting",
+    judged="replaced",
     machine_leaves="its node is replaced",
     event="Replacing",
 )

@@ -25,6 +25,6 @@ class StrategyType(msgspec.Struct, frozen=True, kw_only=True):
     would_act: str = ""  # "pods would exchange their roles"
     would_have_acted: str = ""  # "roles would have been exchanged"
     acted: str = ""  # "all ranks restarted in their pods"; empty where the status has the figures of what was done
-    restarting: str = ""  # while the new generation starts: "pods have exchanged their roles, restarting"
+    judged: str = ""  # while its effect is not known yet: "pods have exchanged their roles"
     machine_leaves: str = ""  # the effect on the culprit's machine: "its pod takes another role"
     event: str = "Mitigating"  # reason of the Event at the moment of the action

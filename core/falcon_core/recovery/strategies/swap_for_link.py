@@ -47,7 +47,7 @@ FACTS: Final = StrategyType(
     act="pods exchange their roles",
     would_act="pods would exchange their roles",
     would_have_acted="roles would have been exchanged",
-    restarting="pods have exchanged their roles, restarting",
+    judged="pods have exchanged their roles",
     machine_leaves="its pod takes another role",
     event="RolesExchanged",
 )

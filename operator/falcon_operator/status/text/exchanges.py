@@ -11,7 +11,7 @@ from falcon_core.recovery.views import newest_application
 from falcon_operator.api.trainingjob import DoneStep
 from falcon_operator.status.text.action_log import done_step, when_due, will_act
 from falcon_operator.status.text.early_action import why_early
-from falcon_operator.status.text.format import listed, milliseconds, percent, seconds
+from falcon_operator.status.text.format import judged_words, listed, milliseconds, percent, seconds
 
 _LINK_WAITS: Final = "Falcon judges the link when no rank is slow any more; each slowdown counts only its own loss"
 
@@ -98,7 +98,7 @@ def exchange_next(exchange: Candidate, policy: Policy) -> str:
 def swapping_words(slow: SlowIncident) -> str:
     """Return what is being done about a slow link, for a line in a table."""
     if slow.phase == "Checking":
-        return swap_for_link.FACTS.restarting
+        return judged_words(swap_for_link.FACTS.judged, slow)
     if slow.blocked:
         return f"roles are exchanged when {slow.blocked}"
     return f"{slow.loss.seconds:.1f} s lost, no action yet"

@@ -159,6 +159,11 @@ def change_words(change: JobChange) -> str:
     )
 
 
+def judged_words(done: str, slow: SlowIncident) -> str:
+    """Return what was done about a slowdown and what follows, until its effect is known: a line in a table."""
+    return f"{done}, {'restarting' if slow.restart.trained_at is None else 'measuring whether it helped'}"
+
+
 def since_words(slow: SlowIncident) -> str:
     """Say since when a job is slow."""
     if slow.onset.iteration <= 1:
