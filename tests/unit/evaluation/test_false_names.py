@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from evaluation.names.__main__ import most_by_chance
-from evaluation.names.looks import SLOW_RANK, looks
+from evaluation.names.looks import SLOW_RANK, looks, noise
+from tests.unit.recovery.series import Job
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16, 17, 64])
@@ -17,6 +18,15 @@ def test_of_few_ranks_noise_names_none_that_is_healthy(ranks: int, correlation: 
     rng = np.random.default_rng(44)
     drawn = (looks(rng, ranks, deviation, correlation) for deviation in (0.04, 0.08, 0.12) for _ in range(4))
     assert sum(map(bool, itertools.chain.from_iterable(drawn))) <= most_by_chance(4 * 3 * 36 * 1e-5)
+
+
+@pytest.mark.parametrize(("ranks", "deviation", "seed"), [(8, 0.08, 7), (16, 0.08, 7), (16, 0.12, 7)])
+def test_a_healthy_job_of_few_ranks_with_noise_that_lasts_names_none(ranks: int, deviation: float, seed: int) -> None:
+    """Check the whole way, from the agents' onsets on: noise itself makes iterations long for a while."""
+    factors = np.exp(noise(np.random.default_rng(seed), 3001, ranks, deviation, 0.95))
+    job = Job(lambda iteration: factors[iteration], ranks=ranks, noise=0.0).run(3000)
+    assert any(look.state.slowdowns for look in job.looks)
+    assert job.named == []
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16])
