@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from falcon_anomaly.jobs import Figures
 from falcon_anomaly.prometheus.rounds import State
+
+
+class Expiry(NamedTuple):
+    """When the certificate expires that the service shows [unix seconds], and which Secret holds it."""
+
+    secret: str
+    unix: Callable[[], float]
 
 
 class Metrics:
@@ -20,8 +28,10 @@ class Metrics:
         gateways: Callable[[], int],
         dropped: Callable[[], int],
         queries: Mapping[str, State],
+        certificate: Expiry,
     ) -> None:
         self.registry = CollectorRegistry()
+        self._certificate = certificate
         self._queries = queries
         self._figures = figures
         self._gateways = gateways
@@ -41,8 +51,17 @@ class Metrics:
             yield GaugeMetricFamily(name, text, value=value)
         for name, (text, count) in _counters(figures, self._dropped()).items():
             yield CounterMetricFamily(name, text, value=count)
+        yield _of_certificate(self._certificate)
         if self._queries:
             yield from _of_queries(self._queries)
+
+
+def _of_certificate(certificate: Expiry) -> Metric:
+    """Return the metric of the operator's name, so that one alert covers both."""
+    name, text = "falcon_certificate_expires_timestamp_seconds", "When a certificate expires, unix time."
+    family = GaugeMetricFamily(name, text, labels=["secret"])
+    family.add_metric([certificate.secret], certificate.unix())
+    return family
 
 
 def _of_queries(queries: Mapping[str, State]) -> Iterator[Metric]:

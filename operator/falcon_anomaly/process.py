@@ -20,7 +20,7 @@ from falcon_anomaly import server
 from falcon_anomaly.gateways import Gateways
 from falcon_anomaly.inbox import Arrival, Inbox
 from falcon_anomaly.jobs import Jobs
-from falcon_anomaly.metrics import Metrics
+from falcon_anomaly.metrics import Expiry, Metrics
 from falcon_anomaly.prometheus.rounds import Rounds
 from falcon_anomaly.queries.joining import Joined, Known
 from falcon_anomaly.settings import EXIT_CONFIG, Settings, SettingsError, load
@@ -53,11 +53,13 @@ class _Life:
         )
         wanted = settings.prometheus
         self._rounds = None if wanted is None else Rounds(wanted, settings.prometheus_dir, self._pods, self._queried)
+        self._certificate = server.Certificate(settings.tls_dir)
         self._metrics = Metrics(
             self._jobs.figures,
             lambda: self._gateways.answering,
             lambda: self._inbox.dropped + self._gateways.dropped,
             {} if self._rounds is None else self._rounds.states,
+            Expiry(settings.tls_secret, lambda: self._certificate.expires_unix),
         )
 
     async def live(self) -> None:
@@ -65,7 +67,7 @@ class _Life:
         registry, access = self._metrics.registry, self._access()
         pages = server.Pages(lambda: self._answer, self._overview, self._lesson, registry, self._missing, access)
         wanted = server.Ports(self._settings.port, self._settings.metrics_port, self._settings.metrics_tls_port)
-        async with server.serving(wanted, self._settings.tls_dir, pages) as ports:
+        async with server.serving(wanted, self._certificate, pages) as ports:
             log.info("serving", port=ports.secured, metrics_port=ports.plain)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._gateways.run(), name="gateways")

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import structlog
 from aiohttp import web
+from cryptography import x509
 from prometheus_client import CollectorRegistry
 
 from falcon_core.wire.lessons import MAX_MESSAGE_BYTES, LessonError
@@ -56,13 +57,12 @@ class Ports(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(wanted: Ports, tls_dir: Path, pages: Pages) -> AsyncIterator[Ports]:
+async def serving(wanted: Ports, certificate: Certificate, pages: Pages) -> AsyncIterator[Ports]:
     """Serve on all addresses; yield the ports, which differ from those that are wanted where these are 0.
 
-    Raises OSError where a port is taken or a certificate cannot be read.
+    Raises OSError where a port is taken.
     """
     async with AsyncExitStack() as stack:
-        certificate = _Certificate(tls_dir)
         refused = page_server.refusals(pages.registry)
         verdicts = page_server.serving(_verdict_pages(pages), wanted.secured, refused, lambda: certificate.context)
         secured = await stack.enter_async_context(verdicts)
@@ -95,13 +95,15 @@ def _context_for_all(tls_dir: Path) -> ssl.SSLContext:
     return context
 
 
-class _Certificate:
+class Certificate:
     """The service's certificate and whom it trusts, as they stand in files."""
 
+    expires_unix: float  # when the certificate expires that new connections are shown, unix seconds
+
     def __init__(self, tls_dir: Path) -> None:
+        """Read the files. Raises OSError where one cannot be read, ValueError where the certificate is none."""
         self._tls_dir = tls_dir
-        self._loaded = self._read()
-        self.context, self.of_metrics = server_context(tls_dir), _context_for_all(tls_dir)
+        self._take(self._read())
 
     async def renew(self) -> None:
         """Take up files that the operator has renewed, for the connections that begin from then on."""
@@ -109,11 +111,16 @@ class _Certificate:
             try:
                 found = self._read()
                 if found != self._loaded:
-                    self.context, self.of_metrics = server_context(self._tls_dir), _context_for_all(self._tls_dir)
-                    self._loaded = found
-            except OSError as error:  # being replaced
+                    self._take(found)
+            except (OSError, ValueError) as error:  # being replaced
                 log.warning("the certificate cannot be read", error=str(error))
             await asyncio.sleep(RENEWAL_SECONDS)
+
+    def _take(self, files: list[bytes]) -> None:
+        self.context, self.of_metrics = server_context(self._tls_dir), _context_for_all(self._tls_dir)
+        shown = x509.load_pem_x509_certificate(files[FILES.index("tls.crt")])
+        self.expires_unix = shown.not_valid_after_utc.timestamp()
+        self._loaded = files
 
     def _read(self) -> list[bytes]:
         return [(self._tls_dir / name).read_bytes() for name in FILES]

@@ -48,6 +48,7 @@ class Settings(BaseSettings):
     gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]  # each leads to several
     gateway_name: Text  # in the gateways' certificate
     tls_dir: Path  # ca.crt, tls.crt, tls.key
+    tls_secret: Text = "anomalies-tls"  # name of the Secret that holds them; the metric of its expiry has it
     memory_limit_bytes: Annotated[int, Field(ge=0, description="a whole number of bytes")] = 0  # 0: none
     port: Port = 8443
     metrics_port: Port = 8080

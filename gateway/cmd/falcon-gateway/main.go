@@ -60,6 +60,9 @@ func run(settings *config.Config, log *slog.Logger) error {
 		return fmt.Errorf("FALCON_ETCD_ENDPOINTS: %w", err)
 	}
 	counters := metrics.New()
+	if err := counters.ShowExpiry(settings.EtcdTLSSecret, security.Expires); err != nil {
+		return fmt.Errorf("FALCON_ETCD_TLS_SECRET: %w", err)
+	}
 	center := hub.New(gateway, etcd, counters, log, begun)
 	listeners, err := server.Listen(settings, center, log)
 	if err != nil {

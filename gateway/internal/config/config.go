@@ -36,9 +36,11 @@ type Config struct {
 	APIServer      string // https://host:port: it is asked about the tokens of clients
 	ServiceAccount string // folder of the token, and of the API server's ca.crt
 	TLSDir         string // tls.crt and tls.key of both listeners
+	TLSSecret      string // name of the Secret that holds them; the metrics of certificates have it
 	JobsAuthority  string // signs the agents' certificates
 	EtcdEndpoints  []string
 	EtcdTLSDir     string // ca.crt, tls.crt and tls.key towards etcd; ca.crt signs the operator's certificate, too
+	EtcdTLSSecret  string // name of the Secret that holds them
 
 	Connections         int
 	HandshakesPerSecond int // a source address
@@ -61,9 +63,11 @@ func Load(get func(string) string) (*Config, error) {
 		OperatorListen:      r.address("FALCON_OPERATOR_LISTEN", defaultOperator),
 		PagesListen:         r.address("FALCON_PAGES_LISTEN", defaultPages),
 		TLSDir:              r.folder("FALCON_TLS_DIR", "tls.crt", "tls.key"),
+		TLSSecret:           r.orElse("FALCON_TLS_SECRET", "gateway-tls"),
 		JobsAuthority:       r.file("FALCON_JOBS_AUTHORITY"),
 		EtcdEndpoints:       r.endpoints("FALCON_ETCD_ENDPOINTS"),
 		EtcdTLSDir:          r.folder("FALCON_ETCD_TLS_DIR", "ca.crt", "tls.crt", "tls.key"),
+		EtcdTLSSecret:       r.orElse("FALCON_ETCD_TLS_SECRET", "etcd-root"),
 		Connections:         r.number("FALCON_MAX_CONNECTIONS", defaultConnections),
 		HandshakesPerSecond: r.number("FALCON_HANDSHAKES_PER_SECOND", defaultHandshakes),
 		LogLevel:            r.level("FALCON_LOG_LEVEL"),
@@ -92,6 +96,13 @@ type reader struct {
 
 func (r *reader) value(variable string) string { return strings.TrimSpace(r.get(variable)) }
 
+func (r *reader) orElse(variable, otherwise string) string {
+	if value := r.value(variable); value != "" {
+		return value
+	}
+	return otherwise
+}
+
 func (r *reader) wrong(variable, value, remedy string) {
 	if value == "" {
 		r.problems = append(r.problems, fmt.Sprintf("%s is not set: %s", variable, remedy))
@@ -117,10 +128,7 @@ func (r *reader) ip(variable string) string {
 }
 
 func (r *reader) address(variable, otherwise string) string {
-	value := r.value(variable)
-	if value == "" {
-		value = otherwise
-	}
+	value := r.orElse(variable, otherwise)
 	if _, port, err := net.SplitHostPort(value); err != nil || !isPort(port) {
 		r.wrong(variable, value, "write host:port")
 	}

@@ -3,6 +3,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -79,6 +81,15 @@ func New() *Metrics {
 	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.Refused, m.PagesRefused, m.Reports, m.Series, m.Unread, m.Subscribers, m.Thinned, m.Paused, m.Lost, m.Passed, m.Writes, m.Connections, m.Delay)
 	return m
+}
+
+// ShowExpiry exports when the certificate expires that the Secret of this name holds, as the process has read it. The
+// name of the metric is that of the operator's (docs/platform-engineer.md), so that one alert covers both.
+func (m *Metrics) ShowExpiry(secret string, expires func() time.Time) error {
+	return m.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "falcon_certificate_expires_timestamp_seconds", Help: "When a certificate expires, unix time.",
+		ConstLabels: prometheus.Labels{"secret": secret},
+	}, func() float64 { return float64(expires().Unix()) }))
 }
 
 // Refuse counts a refusal.

@@ -57,6 +57,9 @@ func Listen(settings *config.Config, center *hub.Hub, log *slog.Logger) (*Listen
 	if err != nil {
 		return nil, err
 	}
+	if err := center.Metrics.ShowExpiry(settings.TLSSecret, agents.Expires); err != nil {
+		return nil, err
+	}
 	l := &Listeners{draining: NewDraining(), log: log, closed: make(chan struct{})}
 	l.guards = map[string]*transport.Guard{
 		"agents":   transport.NewGuard(agents, agentLimits(settings, center, log)),

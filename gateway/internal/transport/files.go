@@ -50,6 +50,9 @@ func Server(folder, authority string) (*Listening, error) {
 	return &Listening{newTrust(files, func(config *tls.Config) *x509.CertPool { return config.ClientCAs })}, nil
 }
 
+// Expires returns when the certificate expires that the listener shows to new connections.
+func (l *Listening) Expires() time.Time { return expiry(l.trust.files.get()) }
+
 // ForAll returns the TLS of a listener whose clients show no certificate: its own from `folder` (tls.crt, tls.key). The
 // files are read again after they changed.
 func ForAll(folder string) (*tls.Config, error) {
@@ -125,10 +128,15 @@ func (e *EtcdCredentials) ClientHandshake(
 // Clone is part of gRPC's interface; what is read from files can be shared.
 func (e *EtcdCredentials) Clone() credentials.TransportCredentials { return e }
 
+// Expires returns when the certificate expires that new connections show to etcd.
+func (e *EtcdCredentials) Expires() time.Time { return expiry(e.trust.files.get()) }
+
 // Renew closes the connections whose trust has ended, until `stop` is closed.
 func (e *EtcdCredentials) Renew(stop <-chan struct{}, log *slog.Logger) {
 	e.trust.run("etcd", stop, log)
 }
+
+func expiry(config *tls.Config) time.Time { return config.Certificates[0].Leaf.NotAfter }
 
 func pair(folder string) (*tls.Certificate, error) {
 	certificate, err := tls.LoadX509KeyPair(filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))

@@ -52,6 +52,7 @@ class Service:
             "FALCON_GATEWAYS": gateways,
             "FALCON_GATEWAY_NAME": gateway_name,
             "FALCON_TLS_DIR": str(tls),
+            "FALCON_TLS_SECRET": "falcon-anomalies-tls",
             "FALCON_PORT": str(self.port),
             "FALCON_METRICS_PORT": str(self.pages),
             "FALCON_LOG_LEVEL": "debug",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import ssl
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from tests.integration.operator.cluster import until, until_async
 from tests.integration.ports import free_port
 from tests.unit.operator.fake_clock import FakeClock
 
+EXPIRES = "falcon_certificate_expires_timestamp_seconds"
 VERDICT = Verdict(kind="differs", rank=1, metric="cpu", lasted=60)
 
 
@@ -93,7 +95,7 @@ async def test_an_authority_that_has_left_is_trusted_no_more_without_a_restart(
             await asyncio.sleep(0.05)
         pytest.fail(f"after 10 s, {client.folder.name} is {'not trusted yet' if wanted else 'still trusted'}")
 
-    async with server.serving(server.Ports(free_port(), free_port()), tls, _pages()) as ports:
+    async with server.serving(server.Ports(free_port(), free_port()), server.Certificate(tls), _pages()) as ports:
         (tls / "ca.crt").write_bytes(newest.pair.cert + authority.pair.cert)
         await answers(ports.secured, newest, wanted=True)
         await answers(ports.secured, authority, wanted=True)
@@ -126,13 +128,17 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
         writer.close()
         return certificate
 
-    async with server.serving(server.Ports(free_port(), free_port()), tls, _pages()) as ports:
+    certificate = server.Certificate(tls)
+    expires_first = certificate.expires_unix
+    async with server.serving(server.Ports(free_port(), free_port()), certificate, _pages()) as ports:
         before = await shown(ports.secured)
         assert await shown(ports.secured) == before
         (tls / "tls.crt").write_bytes(b"half of a certifica")
         await asyncio.sleep(0.2)
         assert await shown(ports.secured) == before
-        fresh = certs.issue_server(authority.pair, [NAME], authority.now, certs.ANOMALY_SERVICE)
+        assert certificate.expires_unix == expires_first
+        made = authority.now - dt.timedelta(days=40)  # expires earlier
+        fresh = certs.issue_server(authority.pair, [NAME], made, certs.ANOMALY_SERVICE)
         (tls / "tls.key").write_bytes(fresh.key)
         (tls / "tls.crt").write_bytes(fresh.cert)
         for _ in range(200):
@@ -141,6 +147,13 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
             await asyncio.sleep(0.05)
         else:
             pytest.fail("the earlier certificate is still shown after 10 s")
+        assert certificate.expires_unix == certs.expires_unix(fresh.cert) != expires_first
+
+
+def test_its_metrics_say_when_the_certificate_expires_that_it_shows(service: Service, tls: Path) -> None:
+    """While no operator runs, nothing else says it."""
+    expires = certs.expires_unix((tls / "tls.crt").read_bytes())
+    assert service.labelled(EXPIRES, "secret") == {"falcon-anomalies-tls": expires}
 
 
 async def test_only_the_operator_gets_verdicts(service: Service, authority: Authority, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_its_environment_is_what_it_reads() -> None:
     assert (mount["mountPath"], mount["readOnly"]) == (given["FALCON_TLS_DIR"], True)
     prefix = chart.operator_env()["FALCON_GATEWAY_SECRET_PREFIX"]
     (volume,) = pod(chart)["volumes"]
-    assert volume["secret"]["secretName"] == f"{prefix}-anomalies-tls"
+    assert volume["secret"]["secretName"] == given["FALCON_TLS_SECRET"] == f"{prefix}-anomalies-tls"
 
 
 def test_the_operator_asks_where_it_listens() -> None:

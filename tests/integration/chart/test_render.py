@@ -194,6 +194,8 @@ def test_agents_reach_the_gateway_and_the_gateway_reaches_etcd() -> None:
         "tls": f"{prefix}-gateway-tls",
         "etcd": f"{operator['FALCON_ETCD_SECRET_PREFIX']}-root",
     }
+    named = {"tls": env["FALCON_TLS_SECRET"], "etcd": env["FALCON_ETCD_TLS_SECRET"]}
+    assert named == _secrets(pod), "the metric of a certificate's expiry names the Secret as the operator's does"
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
     template = chart("Deployment", "falcon-gateway")["spec"]["template"]["metadata"]

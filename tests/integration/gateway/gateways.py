@@ -122,9 +122,11 @@ class Gateway:
             "FALCON_OPERATOR_LISTEN": self.operator,
             "FALCON_PAGES_LISTEN": self.pages,
             "FALCON_TLS_DIR": str(files.tls),
+            "FALCON_TLS_SECRET": "falcon-gateway-tls",
             "FALCON_JOBS_AUTHORITY": str(files.jobs_authority),
             "FALCON_ETCD_ENDPOINTS": ",".join(etcd.endpoints),
             "FALCON_ETCD_TLS_DIR": str(files.etcd_tls),
+            "FALCON_ETCD_TLS_SECRET": "falcon-etcd-root",
             "FALCON_HANDSHAKES_PER_SECOND": "1000",  # all agents of a test share one address
             **environment,
         }

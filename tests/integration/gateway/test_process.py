@@ -82,6 +82,31 @@ async def test_a_renewed_certificate_is_taken_up(site: Site) -> None:
     await eventually(shown)
 
 
+async def test_its_metrics_say_when_the_certificates_expire_that_it_shows(site: Site) -> None:
+    """While no operator runs, nothing else says it."""
+    gateway = site.gateway()
+    await gateway.ready()
+    tls, etcd = (site.control.server("localhost").cert, site.control.client("root").cert)
+
+    async def shown() -> dict[str, float]:
+        samples = await gateway.samples()
+        wanted = "falcon_certificate_expires_timestamp_seconds"
+        return {sample.labels["secret"]: sample.value for sample in samples if sample.name == wanted}
+
+    def of_files() -> dict[str, float]:
+        files = {"falcon-gateway-tls": tls, "falcon-etcd-root": etcd}
+        return {secret: certs.expires_unix(file.read_bytes()) for secret, file in files.items()}
+
+    assert await shown() == of_files()
+    made = dt.datetime.now(dt.UTC) - dt.timedelta(days=40)  # expires earlier
+    tls_files.write(tls.parent, site.control.pair.cert, certs.issue_server(site.control.pair, ["localhost"], made))
+
+    async def renewed() -> bool:
+        return await shown() == of_files()
+
+    await eventually(renewed)
+
+
 async def _serial(site: Site, endpoint: str) -> int:
     """Return the serial number of the certificate that a gateway shows."""
     host, port = endpoint.split(":")
