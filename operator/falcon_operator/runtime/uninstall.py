@@ -1,25 +1,28 @@
-"""Remove from all nodes what Falcon has written there: ``python -m falcon_operator.runtime.uninstall``.
+"""Remove what a release leaves behind: ``python -m falcon_operator.runtime.uninstall``.
 
-The chart runs it after ``helm uninstall``. Operator and node agents may be ending at that time, so the nodes are looked
-at until nothing has come back for a while. Jobs train on, and an operator that is installed again writes it again.
+That is what Falcon has written on nodes, and in the release's namespace the pods that test nodes and those of ``helm
+test``. The chart runs it after ``helm uninstall``. Operator and node agents may be ending at that time, so it looks
+until nothing has come back for a while. Jobs train on, and an operator that is installed again makes it again.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
 
 from falcon_core.model import CPU_BUSY_CONDITION
-from falcon_operator.api.common import GROUP
+from falcon_operator.api.common import GROUP, LABEL_ROLE
 from falcon_operator.base import logs, spare_annotations
 from falcon_operator.base.ports import Conflict, NotFound, Rejected
 from falcon_operator.cluster.transport import MERGE_PATCH, STRATEGIC_PATCH, Transport, load_configuration, path_of
+from falcon_operator.manifests.burn_in import ROLE_BURN_IN
 
 PAUSE_SECONDS: Final = 3.0
 QUIET_LOOKS: Final = 4  # in a row that found nothing
@@ -29,8 +32,22 @@ CONDITIONS: Final = (CPU_BUSY_CONDITION,)  # that the node agent writes
 log = structlog.get_logger("falcon_operator")
 
 
+class Pods(NamedTuple):
+    """Where the pods are that are deleted, and the labels of those of ``helm test``."""
+
+    namespace: str
+    of_helm_test: str
+
+
+class _Owner(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+
+
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
+    deletion_timestamp: str = ""
+    owner_references: list[_Owner] = []
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
     annotations: dict[str, str] | None = None
@@ -56,12 +73,27 @@ class Node(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+
+    @property
+    def of_pool(self) -> bool:
+        owners = self.metadata.owner_references
+        return any(owner.api_version.startswith(f"{GROUP}/") and owner.kind == "WarmPool" for owner in owners)
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    items: list[_Pod]
+    metadata: _Metadata = _Metadata()
+
+
 class _Page(msgspec.Struct, frozen=True):
     items: list[Node]
     metadata: _Metadata = _Metadata()
 
 
 _page = msgspec.json.Decoder(_Page)
+_pods = msgspec.json.Decoder(_Pods)
 
 
 def left_taints(node: Node) -> list[dict[str, Any]] | None:
@@ -79,6 +111,36 @@ def own_annotations(node: Node) -> dict[str, str | None]:
 def own_conditions(node: Node) -> list[str]:
     """Return the types of the node's conditions that the node agent has written."""
     return [condition.type for condition in node.status.conditions or [] if condition.type in CONDITIONS]
+
+
+async def delete_pods(http: Transport, namespace: str, selector: str, *, of_pools: bool) -> int:
+    """Delete once the namespace's pods that ``selector`` selects. Return how many there were.
+
+    ``of_pools``: only those that a WarmPool owns, since labels can be anybody's. A pod that is being deleted already
+    does not count: on a dead node it stays for long. Raises OSError, Rejected.
+    """
+    names = [
+        pod.metadata.name
+        async for pod in _pods_of(http, namespace, selector)
+        if not pod.metadata.deletion_timestamp and (pod.of_pool or not of_pools)
+    ]
+    for name in names:
+        with contextlib.suppress(NotFound):
+            await http.call("DELETE", path_of("v1", "pods", namespace, name))
+            log.info("pod deleted", pod=name)
+    return len(names)
+
+
+async def _pods_of(http: Transport, namespace: str, selector: str) -> AsyncIterator[_Pod]:
+    token = ""
+    while True:
+        query = {"limit": PAGE, "labelSelector": selector, **({"continue": token} if token else {})}
+        page = _pods.decode(await http.call("GET", path_of("v1", "pods", namespace), query=query))
+        for pod in page.items:
+            yield pod
+        token = page.metadata.continue_
+        if not token:
+            return
 
 
 async def clean(http: Transport) -> int:
@@ -125,16 +187,24 @@ async def another_release(http: Transport, selector: str) -> bool:
     return bool(msgspec.json.decode(await http.call("GET", path, query=query))["items"])
 
 
-async def uninstall(selector: str, pause_seconds: float = PAUSE_SECONDS) -> bool:
-    """Clean the nodes until nothing comes back. Return whether that was reached. Raises OSError, Rejected."""
+async def uninstall(selector: str, pods: Pods, pause_seconds: float = PAUSE_SECONDS) -> bool:
+    """Clean the nodes and delete ``pods`` until nothing comes back. Return whether that was reached.
+
+    ``selector``: of ClusterRoles. Where one has these labels, another release looks after the nodes. Raises OSError,
+    Rejected.
+    """
     http = Transport(await load_configuration(), lambda: None)
     try:
-        if selector and await another_release(http, selector):
+        others = bool(selector) and await another_release(http, selector)
+        if others:
             log.info("another release looks after the nodes")
-            return True
         quiet = 0
         for _ in range(MOST_LOOKS):
-            quiet = 0 if await clean(http) else quiet + 1
+            found = await delete_pods(http, pods.namespace, f"{LABEL_ROLE}={ROLE_BURN_IN}", of_pools=True)
+            found += await delete_pods(http, pods.namespace, pods.of_helm_test, of_pools=False)
+            if not others:
+                found += await clean(http)
+            quiet = 0 if found else quiet + 1
             if quiet == QUIET_LOOKS:
                 return True
             await asyncio.sleep(pause_seconds)
@@ -145,16 +215,18 @@ async def uninstall(selector: str, pause_seconds: float = PAUSE_SECONDS) -> bool
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line. Return the exit code: 1 where something failed or keeps coming back."""
-    parser = argparse.ArgumentParser(prog="uninstall", description="Remove from all nodes what Falcon has written.")
+    parser = argparse.ArgumentParser(prog="uninstall", description="Remove what a release leaves behind.")
     parser.add_argument(
-        "--unless", default="", metavar="LABELS", help="do nothing where a ClusterRole has these labels"
+        "--unless", default="", metavar="LABELS", help="leave the nodes where a ClusterRole has these labels"
     )
-    selector = parser.parse_args(arguments).unless
+    parser.add_argument("--namespace", required=True, help="of the release")
+    parser.add_argument("--tests", required=True, metavar="LABELS", help="of the pods of helm test")
+    options = parser.parse_args(arguments)
     logs.configure("info")
     try:
-        done = asyncio.run(uninstall(selector))
+        done = asyncio.run(uninstall(options.unless, Pods(options.namespace, options.tests)))
     except (OSError, Rejected) as error:
-        log.error("nodes not cleaned", error=str(error))
+        log.error("something of the release is left", error=str(error))
         return 1
     return 0 if done else 1
 
