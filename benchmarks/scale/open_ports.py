@@ -5,8 +5,8 @@ make venv gateway cluster-build && python -m benchmarks.scale.open_ports --write
 
 Operator, gateway and anomaly service run as the chart starts them, before a real API server, and a holder of
 checkpoints in a process of its own. Meanwhile an agent reports to the gateway twice a second, the pages of health are
-asked ten times a second, and a reader with a good token reads the metrics each second. The attacks come from a process
-of their own, at 64 addresses of loopback.
+asked ten times a second, a reader with a good token reads the metrics each second, and an operator that has just
+started connects to the agent's gateway. The attacks come from a process of their own, at 64 addresses of loopback.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import socket
+import ssl
 import sys
 import tempfile
 import time
@@ -120,8 +122,13 @@ class Honest:
 
 
 @contextlib.asynccontextmanager
-async def reporting(folder: Path, environment: dict[str, str]) -> AsyncIterator[tuple[Gateway, Honest]]:
-    """Run a gateway with an etcd, and an agent that reports to it."""
+async def reporting(
+    folder: Path, environment: dict[str, str]
+) -> AsyncIterator[tuple[Gateway, Honest, Callable[[], bool]]]:
+    """Run a gateway with an etcd, and an agent that reports to it.
+
+    Yield both, and a function that connects to the gateway as a new operator and returns whether it was served.
+    """
     site = Site(folder)
     site.etcd.start()
     gateway = site.gateway(**environment)
@@ -131,11 +138,32 @@ async def reporting(folder: Path, environment: dict[str, str]) -> AsyncIterator[
             honest = Honest(agent, operator)
             work = asyncio.create_task(honest.report())
             try:
-                yield gateway, honest
+                yield gateway, honest, _new_operator(site, gateway)
             finally:
                 work.cancel()
     finally:
         site.stop()
+
+
+def _new_operator(site: Site, gateway: Gateway) -> Callable[[], bool]:
+    host, _, port = gateway.operator.rpartition(":")
+    context = ssl.create_default_context(cafile=str(site.control.ca))
+    context.check_hostname = False
+    issued = site.control.client("root")
+    context.load_cert_chain(issued.cert, issued.key)
+    context.set_alpn_protocols(["h2"])
+
+    def connect() -> bool:
+        """Return whether the gateway sends the first frame of HTTP/2, which follows the handshake."""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((host, int(port)), ANSWER_SECONDS) as opened,
+            context.wrap_socket(opened) as secured,
+        ):
+            return secured.recv(9) != b""
+        return False
+
+    return connect
 
 
 def _clients(metrics: Metrics, good: str) -> dict[str, tuple[float, Callable[[], bool]]]:
@@ -168,14 +196,21 @@ async def scene(folder: Path) -> AsyncIterator[tuple[list[Victim], Honest]]:
         asked = {"questions of a peer": (0.2, holder.answers)}
         victims.append(Victim("holder of checkpoints", holder.pid, {"copies": holder.port}, asked))
         (folder / "gateway").mkdir()
-        gateway, honest = await stack.enter_async_context(
+        gateway, honest, new_operator = await stack.enter_async_context(
             reporting(folder / "gateway", {"FALCON_HANDSHAKES_PER_SECOND": "20"})
         )
         own = Victim(
             "gateway of the agent",
             gateway.pid,
-            {"agents": int(gateway.agents.rpartition(":")[2]), "plain": int(gateway.pages.rpartition(":")[2])},
-            {},
+            {
+                kind: int(address.rpartition(":")[2])
+                for kind, address in (
+                    ("agents", gateway.agents),
+                    ("operator", gateway.operator),
+                    ("plain", gateway.pages),
+                )
+            },
+            {"connections of a new operator": (0.2, new_operator)},
         )
         yield [*victims, own], honest
 

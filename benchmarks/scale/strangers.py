@@ -22,6 +22,7 @@ ADDRESSES: Final = 64
 THREADS: Final = 8
 # A record with the beginning of a ClientHello that never ends.
 HELLO: Final = bytes([22, 3, 1, 0x3F, 0xF0, 1, 0, 0x3F, 0xEC, 3, 3]) + bytes(15_000)
+SECURED: Final = ("token", "webhook", "copies", "agents", "operator")  # kinds of ports with TLS
 REQUESTS: Final = b"GET /metrics HTTP/1.1\r\nHost: falcon\r\n\r\n" * 200
 
 
@@ -131,7 +132,7 @@ def _answer(port: int, number: int, context: ssl.SSLContext) -> str:
 
 STRANGERS: Final = (
     Stranger("slow readers of metrics", _held("that read nothing", REQUESTS, small=True), ("plain",)),
-    Stranger("silent connections before TLS", _held("without a word", b""), ("token", "webhook", "copies", "agents")),
-    Stranger("half a TLS handshake", _held("with half a handshake", HELLO), ("token", "webhook", "copies", "agents")),
+    Stranger("silent connections before TLS", _held("without a word", b""), SECURED),
+    Stranger("half a TLS handshake", _held("with half a handshake", HELLO), SECURED),
     Stranger("wrong tokens", wrong_tokens, ("token",)),
 )
