@@ -279,6 +279,13 @@ podAffinityTerm:
 {{- end -}}
 
 {{- /* A pod of `helm test`: what its metadata has besides a name, and what its spec has besides containers. */ -}}
+{{- /* Environment of programs that are not ours and speak inside the cluster alone: a proxy that a policy of the platform
+names to all pods is for the world outside. Ours use none by themselves. */ -}}
+{{- define "falcon.noProxyEnv" -}}
+- {name: NO_PROXY, value: "*"}
+- {name: no_proxy, value: "*"}
+{{- end -}}
+
 {{- define "falcon.testMetadata" -}}
 labels: {{- include "falcon.labels" . | nindent 2 }}
   app.kubernetes.io/component: test

@@ -71,6 +71,7 @@ func Open(endpoints []string, security credentials.TransportCredentials, gateway
 		Logger:               zap.NewNop(), // the store tells of failures itself
 		DialOptions: []grpc.DialOption{
 			grpc.WithTransportCredentials(security), // in the place of the client's own, which would read the files once
+			grpc.WithNoProxy(),                      // etcd is near; a proxy that a policy names to all pods is for the world outside
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Second, Timeout: 3 * time.Second}),
 		},
 	})

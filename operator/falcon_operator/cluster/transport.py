@@ -55,6 +55,8 @@ async def load_configuration() -> Configuration:
         # A KUBECONFIG that is set inside a pod is meant: it wins over the pod's own account.
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            # The API server is inside the cluster; a proxy that a policy names to all pods is for the world outside.
+            configuration.client_session_kwargs = {"trust_env": False}
         else:
             await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=os.environ.get("KUBECONFIG"), client_configuration=configuration

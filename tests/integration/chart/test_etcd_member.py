@@ -43,12 +43,12 @@ class Member:
         for flag, value in Rendered().etcd_flags().items():
             if flag.startswith("listen-"):
                 scheme, _, port = value.rpartition("0.0.0.0:")
-                value = f"{scheme}127.0.0.1:{self.ports[port]}"
+                value = f"{scheme}0.0.0.0:{self.ports[port]}"
             result.append(f"--{flag}={files.get(value, value)}")
         return result
 
-    def get(self, chart_port: str, path: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports[chart_port], timeout=2)
+    def get(self, chart_port: str, path: str, host: str = "127.0.0.1") -> int:
+        connection = http.client.HTTPConnection(host, self.ports[chart_port], timeout=2)
         with contextlib.closing(connection):
             connection.request("GET", path)
             return connection.getresponse().status
@@ -96,6 +96,14 @@ def _ready(member: Member) -> bool:
 def test_the_probes_answer(member: Member) -> None:
     assert member.get("2381", "/readyz") == http.HTTPStatus.OK
     assert member.get("2381", "/livez") == http.HTTPStatus.OK
+
+
+def test_it_listens_where_pods_have_addresses_of_ipv6_alone(member: Member) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    for port in ("2379", "2380"):
+        socket.create_connection(("::1", member.ports[port]), timeout=5).close()
+    assert member.get("2381", "/readyz", "::1") == http.HTTPStatus.OK
 
 
 def test_etcdctl_reaches_it_as_helm_test_does(member: Member) -> None:

@@ -204,6 +204,16 @@ def test_agents_reach_the_gateway_and_the_gateway_reaches_etcd() -> None:
     assert {"name": PORT, "containerPort": 7444} in container["ports"]
 
 
+def test_programs_of_others_use_no_proxy_that_the_platform_names_to_all_pods() -> None:
+    """They speak inside the cluster alone, and each takes HTTPS_PROXY for its way to the others."""
+    chart = Rendered()
+    pods = [chart.etcd_pod(), *(chart("Pod", f"falcon-test-{name}")["spec"] for name in ("etcd", "operator"))]
+    for pod in pods:
+        (container,) = pod["containers"]
+        given = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert (given["NO_PROXY"], given["no_proxy"]) == ("*", "*"), container["name"]
+
+
 @pytest.mark.parametrize("flags", [(), ("--set", "etcd.replicas=3,etcd.persistence.enabled=true")])
 def test_the_operator_knows_the_pods_of_etcd_by_their_labels(flags: tuple[str, ...]) -> None:
     chart = Rendered(*flags)

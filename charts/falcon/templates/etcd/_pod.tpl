@@ -79,8 +79,9 @@ spec:
     - --auto-compaction-retention={{ .Values.etcd.autoCompactionRetention }}
     - --quota-backend-bytes={{ .Values.etcd.quotaBackendBytes | int64 }}
     - --log-level=warn
-    {{- if not $single }}
     env:
+    {{- include "falcon.noProxyEnv" . | nindent 4 }}
+    {{- if not $single }}
     - name: POD_NAME
       valueFrom: {fieldRef: {fieldPath: metadata.name}}
     {{- end }}
