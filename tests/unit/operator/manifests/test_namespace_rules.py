@@ -102,6 +102,16 @@ MET = {
         {"cpu": "20m", "memory": "96Mi", "ephemeral-storage": "256Mi"},
         {"memory": "384Mi", "ephemeral-storage": "256Mi"},
     ),
+    "a limit that would be put in for what is written to disk": (
+        limits(default={"ephemeral-storage": "10Mi"}),
+        {"cpu": "20m", "memory": "96Mi", "ephemeral-storage": "64Mi"},
+        {"memory": "384Mi", "ephemeral-storage": "256Mi"},
+    ),
+    "a low maximum of what is written to disk": (
+        limits(max={"ephemeral-storage": "100Mi"}),
+        {"cpu": "20m", "memory": "96Mi", "ephemeral-storage": "64Mi"},
+        {"memory": "384Mi", "ephemeral-storage": "100Mi"},
+    ),
     "a rule for claims": (
         limits("PersistentVolumeClaim", min={"storage": "1Gi"}),
         {"cpu": "20m", "memory": "96Mi"},
