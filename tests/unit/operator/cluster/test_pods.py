@@ -77,6 +77,18 @@ def test_a_pod_with_its_sidecar() -> None:
     assert (trainer.exit_code, trainer.exit_reason, trainer.exit_message) == (137, "OOMKilled", "last words")
 
 
+def test_a_container_by_which_an_administrator_looks_into_a_pod_is_none_of_the_jobs() -> None:
+    """``kubectl debug`` adds it; whatever it ends with is no failure."""
+    ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-11-20T12:00:09Z"}
+    status = {"name": "debugger", "ready": False, "restartCount": 0, "state": {"terminated": ended}}
+    looked_into = {
+        **POD,
+        "spec": {**POD["spec"], "ephemeralContainers": [{"name": "debugger", "image": "busybox"}]},
+        "status": {**POD["status"], "ephemeralContainerStatuses": [status]},
+    }
+    assert view(json.dumps(looked_into).encode()) == view(json.dumps(POD).encode())
+
+
 def test_a_pod_that_waits_for_a_node_says_why() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
     assert view(with_status(conditions=[condition])).unschedulable == "0/4 nodes"
