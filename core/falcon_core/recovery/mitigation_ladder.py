@@ -207,7 +207,7 @@ def _search(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common
         slow = replace(slow, usual=usual)
     # No rank is named: the slowdown is reported only once it outlasts its possible explanations.
     if not slow_from_start.is_void(slow, state, look.obs):
-        slow = reporting_threshold.after_look(state, slow, look)
+        slow = reporting_threshold.after_look(state, slow, look, shared)
     slow = flapping.after_look(slow, look.obs.now, well=_is_well(state, slow, look))
     if flapping.is_over(slow, look.obs.now, rebalance.hold_seconds(state)):
         return _passed(state, slow, look)

@@ -103,6 +103,11 @@ def test_a_start_that_is_not_known_to_be_slow(factor: float, fields: dict[str, A
     assert step(seen(ranks=late_start(factor, **fields), generation=2), settled=level).state.leader is None
 
 
+def test_the_agents_alone_judge_a_level_that_rises_within_a_generation() -> None:
+    assert step(seen(ranks=late_start(2.6)), settled=SETTLED).state.leader is not None
+    assert step(seen(ranks=late_start(2.6)), settled=replace(SETTLED, generation=1)).state.leader is None
+
+
 def test_a_level_is_learned_once_it_has_settled() -> None:
     def learned(iterations: int) -> Level | None:
         ranks = {number: {"iterations": iterations, "period_calls": 4} for number in range(3)}

@@ -107,6 +107,21 @@ def found(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common |
     )
 
 
+def is_common_gain(slow: SlowIncident, look: Look, shared: Common | None, iterations: int) -> bool:
+    """Check whether a slowdown is none without what all ranks gained alike, whether or not that gain has settled.
+
+    ``iterations``: the length of the slowdown so far, over which its own loss (``cost.loss``) is spread.
+    """
+    if shared is None or len({member.node for member in look.obs.members}) < 2:
+        return False
+    own_ns = 1e9 * slow.loss.seconds / max(1, iterations)
+    if own_ns >= look.policy.verify * slow.times.healthy_ns:
+        return False
+    if _outside(look, _more_to_do(shared, None)) is not None:
+        return False
+    return unseen_waits.find(look.obs, look.policy).finding in ("Unknown", "Run")
+
+
 def _outside(look: Look, more: Floats) -> CommonCause | None:
     """Return what slows all ranks from outside of the job; None where their counters, or more work, say otherwise."""
     if median_of(more) > 1 + look.policy.verify / 2:

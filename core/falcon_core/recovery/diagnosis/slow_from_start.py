@@ -214,7 +214,8 @@ def against_earlier(state: RecoveryState, look: Look, tracked: Ranks) -> bool:
 
     Called where the agents report no onset.
     """
-    if state.levels.settled is None:
+    # Within a generation its agents judge the level by themselves, and know its noise better.
+    if state.levels.settled is None or state.levels.settled.generation == look.obs.generation:
         return False
     # This runs at each look at a healthy job, so one figure is compared before a whole level is made.
     known = tracked.healthy_iteration_ns[tracked.healthy_iteration_ns != 0]

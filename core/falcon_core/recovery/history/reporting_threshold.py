@@ -11,7 +11,13 @@ passes, or if the job has changed. It becomes an incident at once if a rank or a
 - **the job's habit**: half again as long as a slowdown that passed by itself and was as large as this one. Uploads
   after each checkpoint and cold caches at each epoch come and go without any action. This holds for ``MOST_SECONDS`` at
   most: a slowdown that passed after a day does not hide another for a day. The same holds for a rank that stands out
-  while work moves (``moving_work``). No habit hides a slowdown that makes iterations twice as long.
+  while work moves (``moving_work``);
+- **the job's own rhythm**: what all ranks gained alike, though the gain has not settled yet (``job_change``), such as
+  an allocator that slows down until it is emptied, or images of several sizes. It counts as a habit for as long as what
+  is left without it is less than ``verify``, on average since the onset, and for ``MOST_SECONDS`` at most. A slowdown
+  that began before the generation's level had settled counts as long: the job has not shown its rhythm by then.
+
+No habit hides a slowdown that makes iterations twice as long.
 
 Naming a rank or a link, and a change of the job, do not wait for any of this. If the work explains the slowness there
 is no incident, however long it lasts. The sizes of such a rank's calls show how much it has to do (``InBytes``). It
@@ -24,12 +30,14 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.diagnosis.job_change import same_size
+from falcon_core.recovery.diagnosis.job_change import is_common_gain, same_size
+from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.history import node_fault
 from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident, Spell, detected
 from falcon_core.recovery.model.state import RecoveryState
+from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 from falcon_core.stats.medians import median
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, RankSignals
 
@@ -41,8 +49,11 @@ LONGER = 1.5  # than the longest known: no two uploads last equally long
 replace = msgspec.structs.replace
 
 
-def after_look(state: RecoveryState, slow: SlowIncident, look: Look) -> SlowIncident:
-    """Return a slowdown without a name after another look at it: an incident, if it has lasted for that long."""
+def after_look(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> SlowIncident:
+    """Return a slowdown without a name after another look at it: an incident, if it has lasted for that long.
+
+    ``shared``: what all ranks gained alike; None where that is not known.
+    """
     level_ns = look.obs.iteration_ns(look.policy.consecutive, fresh=True) or 0.0
     slow = replace(slow, times=replace(slow.times, peak_ns=max(slow.times.peak_ns, int(level_ns))))
     if slow.phase != "Suspected":
@@ -53,7 +64,8 @@ def after_look(state: RecoveryState, slow: SlowIncident, look: Look) -> SlowInci
     if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
         return slow
     # Larger bytes are no news. Nor are slowdowns that this job has often, unless they cost as much as the job itself.
-    if _has_more_to_do(slow, look) or (is_usual(state, slow, look) and not _is_grave(slow, look)):
+    is_silent = is_usual(state, slow, look) or _is_rhythm(slow, look, shared)
+    if _has_more_to_do(slow, look) or (is_silent and not _is_grave(slow, look)):
         return slow
     return detected(slow, slow.link)
 
@@ -62,6 +74,16 @@ def is_usual(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     """Check whether a slowdown has lasted for no longer than the job is used to."""
     iterations, seconds = lasted(slow, look.obs)
     return seconds <= MOST_SECONDS and iterations <= LONGER * _usual_iterations(state, slow, look)
+
+
+def _is_rhythm(slow: SlowIncident, look: Look, shared: Common | None) -> bool:
+    """Check whether the job's own rhythm may explain a slowdown."""
+    iterations, seconds = lasted(slow, look.obs)
+    if seconds > MOST_SECONDS or slow.onset.generation != look.obs.generation:
+        return False
+    # Against an earlier generation's level a slowdown counts from the first iteration.
+    began_young = 1 < slow.onset.iteration <= SETTLED_ITERATIONS
+    return began_young or is_common_gain(slow, look, shared, iterations)
 
 
 def _is_grave(slow: SlowIncident, look: Look) -> bool:

@@ -223,7 +223,7 @@ class RankChain:
     def _judge(self, measured: Measured) -> None:
         """Look for a change with this iteration, and learn from an earlier one if there is none."""
         self._judged = measured.iteration.number
-        was_slow = self._detector.slowdown is not None
+        was_slow, had_level = self._detector.slowdown is not None, self._detector.reference is not None
         self._detector.feed(self._judged, measured.iteration.start_ns, measured.iteration_ns)
         if self._detector.slowdown is not None:
             if self._detector.slowdown.gradual and not was_slow:
@@ -231,9 +231,10 @@ class RankChain:
             self._unlearned.clear()
             self._unlearned_samples.clear()
             return
-        # Learned only after a delay: the detector may still find that a slowdown began before this iteration.
+        # Learned only after a delay: the detector may still find that a slowdown began before this iteration. Those that
+        # its first level rests on are healthy by definition, up to the last of them.
         self._unlearned.append(measured)
-        if len(self._unlearned) > _HEALTHY_DELAY or self._detector.reference is None:
+        if len(self._unlearned) > _HEALTHY_DELAY or not had_level:
             self._learn(self._unlearned.popleft())
 
     def _take_samples(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,30 @@ def test_cold_caches_that_fade_unequally_are_no_incident(
         1150
     )
     assert (job.named, incidents(job)) == ([], [])
+
+
+def alternating(low: float, high: float, since: int) -> Callable[[int], float]:
+    """Return by iteration how long all ranks compute: images are small and large in turn, five iterations each."""
+    return lambda iteration: (low, high)[iteration // 5 % 2] if iteration > since else 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_all_ranks_gain_alike_is_no_incident_though_it_never_settles(seed: int) -> None:
+    job = Job(alternating(1.3, 1.7, 150), seed=seed).run(400)
+    assert any(look.state.leader is not None for look in job.looks)
+    assert incidents(job) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rhythm_that_costs_as_much_as_the_job_is_an_incident(seed: int) -> None:
+    assert incidents(Job(alternating(2.5, 3.3, 150), seed=seed).run(400))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_network_that_is_slow_for_all_ranks_is_an_incident_whatever_they_compute(seed: int) -> None:
+    """Check transfers that take four times as long while the size of the images varies."""
+    work = alternating(0.95, 1.05, 0)
+    assert incidents(Job(work, lambda iteration: 4.0 if iteration > 150 else 1.0, seed=seed).run(400))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

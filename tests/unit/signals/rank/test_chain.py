@@ -80,6 +80,18 @@ def test_an_onset_is_reported_within_ten_iterations_and_relief_ends_it() -> None
     assert _fed(script.records).signals(0, 0).onset is None
 
 
+def test_the_healthy_computation_is_known_as_soon_as_the_healthy_iteration_is() -> None:
+    cycle = [*ddp(3), MEAN_LOSS]
+    script = _started()
+    script.cycle(cycle, times=9)
+    while _fed(script.records).healthy_ns is None:
+        script.cycle(cycle, times=1)
+    script.cycle(cycle, times=10, slowdown=1.5)
+    signals = _fed(script.records).signals(0, 0)
+    assert signals.onset is not None
+    assert signals.healthy_compute_ns == pytest.approx(208 * MS, rel=0.05)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_single_spikes_and_checkpoint_stalls_raise_nothing(seed: int) -> None:
     cycle = [*ddp(3), MEAN_LOSS]
