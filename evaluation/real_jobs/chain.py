@@ -49,7 +49,11 @@ class RankAgent:
         self._comms.feed(records)
         if self._profile is not None:
             self.is_profiled = self._profile.is_on(
-                self._chain.slowdown, self._chain.iterations, _CONSECUTIVE, learns=self._chain.learns_compute
+                self._chain.slowdown,
+                self._chain.iterations,
+                _CONSECUTIVE,
+                learns=self._chain.learns_compute,
+                scatters=self._chain.scatters,
             )
 
     def count(self, unix_ns: int, unix_offset_ns: int, stood: Floats) -> None:

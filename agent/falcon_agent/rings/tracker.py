@@ -151,7 +151,11 @@ class Tracker:
         width = self.detection.consecutive_iterations
         profiled = [
             tracked.profile.is_on(
-                tracked.chain.slowdown, tracked.chain.iterations, width, learns=tracked.chain.learns_compute
+                tracked.chain.slowdown,
+                tracked.chain.iterations,
+                width,
+                learns=tracked.chain.learns_compute,
+                scatters=tracked.chain.scatters,
             )
             for tracked in self._tracked.values()
             if tracked.enqueues

@@ -102,10 +102,11 @@ def test_the_share_of_the_longest_stretch_arrives_to_a_permille() -> None:
 
 def test_stretches_of_new_and_slow_ranks_arrive() -> None:
     new = rank(0, longest_share=0.5, first_stretch=FirstStretch(place=3, share=0.0314, call=4.25))
-    slow = rank(1, longest_growth=1.5, healthy_cpu_fraction=0.93)
+    slow = rank(1, longest_growth=1.5, healthy_cpu_fraction=0.93, lasting_compute_ns=3_500_000_000)
     arrived = sent(pod([new, slow], [])).ranks
     assert (arrived[0].first_stretch, arrived[0].longest_growth) == (new.first_stretch, None)
     assert (arrived[1].first_stretch, arrived[1].longest_growth, arrived[1].healthy_cpu_fraction) == (None, 1.5, 0.93)
+    assert [each.lasting_compute_ns for each in arrived] == [None, slow.lasting_compute_ns]
 
 
 def test_the_last_words_of_a_process_pass_and_are_bounded() -> None:
@@ -232,7 +233,7 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
         [],
         "new",
     ]
-    newer[6] = [[*newer[6][0], -1, None, -1, -1, "new"]]
+    newer[6] = [[*newer[6][0], -1, None, -1, -1, -1, "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
 

@@ -63,4 +63,6 @@ def _corrected(rank: RankSeen, fixed: float) -> RankSeen:
     compute_ns = [round(each * factor) for each in rank.sent.compute_ns]
     micro_ns = round((1 - fixed) * median(compute_ns) / micro.per_rank)
     micro = replace(micro, micro_ns=micro_ns, timed=True)
-    return replace(rank, sent=replace(rank.sent, compute_ns=compute_ns, micro=micro))
+    # Of many iterations it is not known with which share they were computed.
+    sent = replace(rank.sent, compute_ns=compute_ns, micro=micro, lasting_compute_ns=None)
+    return replace(rank, sent=sent)

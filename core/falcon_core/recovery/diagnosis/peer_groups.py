@@ -48,6 +48,15 @@ def found_in(groups: Iterable[Group], numbers: Collection[int]) -> dict[int, Ran
     return {number: group.by_number[number] for group in groups for number in group.by_number.keys() & set(numbers)}
 
 
+def newest_levels(group: Group, newest: int | None = None) -> Floats:
+    """Return each rank's median computation of the ``newest`` iterations, or of its report, ns: [n].
+
+    Of a rank whose computation scatters much it is that of many more iterations.
+    """
+    lasting = group.lasting_compute_ns
+    return np.where(lasting > 0, lasting, group.compute_times.medians(newest))
+
+
 def held_against_peers(groups: list[Group], slow: Collection[int]) -> list[Straggler]:
     """Compare the newest iterations of the slow ranks with those of the ranks that do the same work."""
     found: list[Straggler] = []
@@ -56,7 +65,7 @@ def held_against_peers(groups: list[Group], slow: Collection[int]) -> list[Strag
         # Without a well rank in the group there is nothing to compare with.
         if not is_slow.any() or is_slow.all():
             continue
-        levels = group.compute_times.medians()
+        levels = newest_levels(group)
         peers_ns = max(1, int(median_of(levels[~is_slow])))
         shown = shown_shares(group)
         found += [

@@ -39,6 +39,7 @@ from falcon_core.recovery.diagnosis.peer_groups import (
     groups_of,
     held_against_peers,
     measured_ranks,
+    newest_levels,
     settled_groups,
     shown_shares,
 )
@@ -316,7 +317,7 @@ def _whole_ns(group: Group) -> Floats:
 
 def _are_still_slow(group: Group, policy: Policy) -> Flags:
     """Check which ranks' newest iterations are longer than the others': [n]."""
-    newest = group.compute_times.medians(policy.consecutive)
+    newest = newest_levels(group, policy.consecutive)
     return np.asarray(newest >= _STILL_FACTOR * median_of_others(newest))
 
 

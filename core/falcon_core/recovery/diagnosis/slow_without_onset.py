@@ -6,7 +6,8 @@ its iterations 5 to 10 % longer. It is named nevertheless, and in time its loss 
 time proves little here, so all of these conditions have to hold:
 
 - **Grown.** The newest iterations are ``lasting_factor`` times the rank's own healthy computation, and as many times
-  the median of the ranks that do the same work.
+  the median of the ranks that do the same work. Where a rank's computation scatters much from one iteration to the
+  next, these are the newest 64, as its agent reports them (``signals.rank.lasting_compute``), and otherwise C.
 - **Apart.** What it grew by is ``apart_factor`` times the distance within which ``apart_share`` of the other ranks'
   growth lies around what is typical of their group.
 - **Few.** Such ranks are fewer than half of their group, on a single node or on few of the job's nodes.
@@ -33,7 +34,14 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.diagnosis.culprit_timing import held_against
 from falcon_core.recovery.diagnosis.outstanding import outstanding
-from falcon_core.recovery.diagnosis.peer_groups import LEAST_GROUP, Group, found_in, held_against_peers, settled_groups
+from falcon_core.recovery.diagnosis.peer_groups import (
+    LEAST_GROUP,
+    Group,
+    found_in,
+    held_against_peers,
+    newest_levels,
+    settled_groups,
+)
 from falcon_core.recovery.diagnosis.stragglers import culprit_of
 from falcon_core.recovery.model.observation import Look, Observation, Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
@@ -190,7 +198,7 @@ def _growth(group: Group, levels: Mapping[int, int], policy: Policy) -> tuple[Fl
 
     ``levels``: the healthy computation of ranks that were found earlier, ns by rank.
     """
-    newest, healthy = group.compute_times.medians(policy.consecutive), group.healthy_compute_ns
+    newest, healthy = newest_levels(group, policy.consecutive), group.healthy_compute_ns
     if levels:
         healthy = healthy.copy()
         for row in np.flatnonzero(are_in(group.numbers, levels)).tolist():

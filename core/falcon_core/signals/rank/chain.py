@@ -25,6 +25,7 @@ from falcon_core.signals.changepoint.detector import ChangeDetector, Reference, 
 from falcon_core.signals.iterations.device_times import Completions
 from falcon_core.signals.iterations.segmenter import Iteration, IterationTracker
 from falcon_core.signals.rank.hang_deadline import MINIMUM_DEADLINE_NS, HangDeadline
+from falcon_core.signals.rank.lasting_compute import SCATTERED, LastingComputation
 from falcon_core.signals.rank.pulse_means import PulseMeans, waits_ns
 from falcon_core.signals.rank.saved_state import RankMemory, levels
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
@@ -132,6 +133,7 @@ class RankChain:
         self._recent: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)
         self._sampled: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
         self._means = PulseMeans()
+        self._lasting = LastingComputation()
         self._unlearned_samples: deque[Measured] = deque()
         self._completions.forget()
         self._newest = self._base
@@ -207,6 +209,7 @@ class RankChain:
         if iteration.interrupted:
             return measured
         self._means.add(measured)
+        self._lasting.add(measured)
         if measured.compute_ns is None:
             self._completions.wait_for(iteration)
             self._take_samples()
@@ -231,8 +234,8 @@ class RankChain:
             self._unlearned.clear()
             self._unlearned_samples.clear()
             return
-        # Learned only after a delay: the detector may still find that a slowdown began before this iteration. Those that
-        # its first level rests on are healthy by definition, up to the last of them.
+        # Learned only after a delay: the detector may still find that a slowdown began before this iteration. All that
+        # its first level rests on is healthy.
         self._unlearned.append(measured)
         if len(self._unlearned) > _HEALTHY_DELAY or not had_level:
             self._learn(self._unlearned.popleft())
@@ -243,6 +246,7 @@ class RankChain:
             measured = self._measurer.measure(iteration)
             self._sampled.append(measured)
             self._means.add_sample(measured)
+            self._lasting.add_sample(measured)
             if self._detector.slowdown is None and self._measurer.is_settled(iteration):
                 self._unlearned_samples.append(measured)
         slope = self._measurer.slopes[1]
@@ -328,6 +332,12 @@ class RankChain:
     def learns_compute(self) -> bool:
         """Return whether the rank's cycle is known, and its healthy computation is not."""
         return self._tracker.cycle_calls is not None and self._healthy_compute.level_ns is None
+
+    @property
+    def scatters(self) -> bool:
+        """Return whether a device times the computation, and it differs much from one iteration to the next."""
+        reference = self._healthy_compute.reference
+        return bool(self._sampled) and reference is not None and reference.noise >= SCATTERED
 
     def _slow_compute_ns(self) -> float | None:
         """Return the computation [ns] that is slow; None while the healthy level is learned."""
@@ -422,6 +432,11 @@ class RankChain:
         slowdown = self._detector.slowdown
         return slowdown if slowdown is not None and slowdown.window else None
 
+    def _lasting_compute_ns(self) -> int | None:
+        """Return the median computation [ns] of many iterations; None where few say as much, and while pulses last."""
+        reference = self._healthy_compute.reference
+        return None if reference is None or self._pulses is not None else self._lasting.median_ns(reference.noise)
+
     def _stall_share(self) -> float | None:
         """Return the median of ``Excess.stall_share`` over the newest iterations; None where it is not known.
 
@@ -476,6 +491,7 @@ class RankChain:
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=self._healthy_compute.level_ns,
             healthy_compute_error=self._healthy_compute.error(self._detection.consecutive_iterations),
+            lasting_compute_ns=self._lasting_compute_ns(),
             longest_share=self._measurer.waits.longest_share if self._is_new else None,
             first_stretch=self._measurer.waits.first_stretch if self._is_new else None,
             longest_growth=None if slowdown is None else self._longest_growth(),

@@ -12,6 +12,9 @@ the job's newest state is known.
 A rank is profiled, too, until its healthy computation is known: in a generation, and again after a change of its calls,
 whose healthy level is learned again. At one cycle in 20 that takes hundreds of iterations, in which a rank that becomes
 slow has nothing to be compared with. The first iterations may still warm up, and teach nothing.
+
+A rank whose computation scatters much is compared by the median of many iterations (``lasting_compute``). At one cycle
+in 20 these would be many minutes old, so a quarter of its cycles is timed.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from falcon_core.signals.changepoint.generation_level import SETTLED_ITERATIONS
 
 SAMPLE_EVERY: Final = 20  # cycles, of which the device times one
 _LEARNING: Final = 4 * LEAST_SAMPLES  # cycles, at most, until the healthy computation is known
+_QUARTER: Final = (16, 64)  # cycles that are timed, of as many, where the computation scatters much
 _APART: Final = 10  # lengths of a profile, from the begin of a profile to the begin of the next
 
 
@@ -36,12 +40,26 @@ class Profile:
         self._begun_at: int | None = None  # iteration, of the newest profile
         self._learns_from: int | None = None  # iteration since which the healthy computation is being learned
 
-    def is_on(self, slowdown: Slowdown | None, iterations: int, consecutive: int, *, learns: bool = False) -> bool:
+    def is_on(
+        self,
+        slowdown: Slowdown | None,
+        iterations: int,
+        consecutive: int,
+        *,
+        learns: bool = False,
+        scatters: bool = False,
+    ) -> bool:
         """Check whether every cycle is to be timed now.
 
         ``iterations``: the rank's, which may begin again with another period; ``consecutive``: C; ``learns``: the
-        rank's cycle is known, and its healthy computation is not.
+        rank's cycle is known, and its healthy computation is not; ``scatters``: its computation differs much from one
+        iteration to the next.
         """
+        on, of = _QUARTER
+        return self._follows(slowdown, iterations, consecutive, learns=learns) or (scatters and iterations % of < on)
+
+    def _follows(self, slowdown: Slowdown | None, iterations: int, consecutive: int, *, learns: bool) -> bool:
+        """Check whether an onset, a relief or the begin of learning asks for every cycle."""
         is_learning = self._is_learning(iterations, learns=learns)
         onset = None if slowdown is None else slowdown.reported_iteration
         has_changed = onset != self._onset

@@ -121,12 +121,13 @@ class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _NewRank(_Rank, array_like=True, frozen=True, gc=False):
-    """A rank that has known its healthy level for a short time, or is slow: others do not take bytes for it."""
+    """A rank that has known its healthy level for a short time, scatters much, or is slow: others take no bytes."""
 
     longest_permille: Known = -1
     first_stretch: tuple[Count, Count, Count] | None = None  # FirstStretch's fields, shares in millionths
     longest_growth_permille: Known = -1
     healthy_cpu_permille: Known = -1
+    lasting_compute_us: KnownUs = -1
 
 
 class _Throttle(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -320,7 +321,8 @@ def _brief(rank: RankSignals, unix_ns: int, with_detail: bool, stacks: Mapping[t
         detail=_detail(rank, stacks.get(tuple(rank.stack), -1)) if with_detail else None,
         size_class=-1 if rank.size_class is None else rank.size_class,
     )
-    if rank.longest_share is None and rank.longest_growth is None and rank.healthy_cpu_fraction is None:
+    rare = (rank.longest_share, rank.longest_growth, rank.healthy_cpu_fraction, rank.lasting_compute_ns)
+    if all(value is None for value in rare):
         return cast(_NewRank, brief)  # an array without its last fields, which have defaults
     first = rank.first_stretch
     return _NewRank(
@@ -329,6 +331,7 @@ def _brief(rank: RankSignals, unix_ns: int, with_detail: bool, stacks: Mapping[t
         first_stretch=None if first is None else _sent_stretch(first),
         longest_growth_permille=permille(rank.longest_growth),
         healthy_cpu_permille=permille(rank.healthy_cpu_fraction),
+        lasting_compute_us=in_units(rank.lasting_compute_ns, _US),
     )
 
 
@@ -393,6 +396,7 @@ def _signals(
         healthy_noise=fraction(sent.healthy_noise_permille),
         healthy_compute_ns=of_units(sent.healthy_compute_us, _US),
         healthy_compute_error=fraction(detail.healthy_compute_error_permille),
+        lasting_compute_ns=of_units(sent.lasting_compute_us, _US),
         longest_share=fraction(sent.longest_permille),
         first_stretch=None if sent.first_stretch is None else _first_stretch(*sent.first_stretch),
         longest_growth=fraction(sent.longest_growth_permille),

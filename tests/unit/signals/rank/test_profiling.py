@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
@@ -66,3 +68,10 @@ def test_numbers_that_begin_anew_begin_a_profile() -> None:
     assert profile.is_on(SLOW, 5_000, C)
     assert not profile.is_on(SLOW, 5_000 + LENGTH, C)
     assert profile.is_on(SLOW, 3, C), "another period was found: what was measured of the one before means nothing"
+
+
+def test_a_quarter_of_the_cycles_is_timed_where_the_computation_scatters() -> None:
+    profile = Profile()
+    timed = [at for at in range(1, 1025) if profile.is_on(None, at, C, scatters=True)]
+    assert len(timed) == 256
+    assert max(later - at for at, later in pairwise(timed)) == 49
