@@ -200,6 +200,7 @@ _UNSEEN: Final = (
             ("store barrier, slept", 8.0),
             ("file lock", 12.0),
             ("file lock, slept", 12.0),
+            ("file lock in order, slept", 12.0),
         )
     ),
 )

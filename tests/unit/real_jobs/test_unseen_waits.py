@@ -38,6 +38,18 @@ def test_the_rank_that_others_wait_for_unseen_is_named_alone(
     assert incident.nodes.keys() == {broken.node}
 
 
+@pytest.mark.parametrize("seed", [2, 3, 8])
+def test_a_rank_that_sleeps_in_a_queue_of_one_order_is_named_alone(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Check the fifth, the fourth and the second of eight ranks: those behind it are delayed by as much."""
+    pattern = Pattern(
+        name="of a test", kind="file lock in order, slept", iterations=330, faults=(does.straggler(12.0, ONSET),)
+    )
+    outcome = played(monkeypatch, pattern, world=8, level="low", seed=seed)
+    [broken] = outcome.broken
+    assert [incident.nodes.keys() for incident in outcome.incidents if incident.nodes] == [{broken.node}]
+    assert all(taken.slow for taken in outcome.taken)
+
+
 @pytest.mark.parametrize("kind", ["store barrier", "store barrier, slept"])
 def test_no_rank_is_named_where_all_compute_longer_or_sleep(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
     outcome = _played(monkeypatch, kind, effects=(does.everybody(ONSET, 2.5),))

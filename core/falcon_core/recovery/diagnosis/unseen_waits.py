@@ -77,7 +77,7 @@ def find(obs: Observation, policy: Policy) -> Waiting:
     )
     longer = computes_longer(ran, policy.verify)
     # Until then the CPU times are also of healthy iterations, and ranks that wait for a short time seem to run.
-    if 2 * int(longer.sum()) > len(longer) and _onset_seconds(obs) < COUNTED_SECONDS:
+    if int(longer.sum()) > 1 and _onset_seconds(obs) < COUNTED_SECONDS:
         return Waiting(finding="Alike", waits=longer)
     return waiting(ran, [sent.samples for sent in ranks.sent], policy.verify)
 

@@ -33,6 +33,7 @@ _LEAST_SAMPLES: Final = 6
 _AT_WAIT: Final = 1 / 2  # of the added time, that the others spend at the place of the wait at least
 _FOUND: Final = 1 / 4  # of the others' share of samples at that place: a rank with less does not wait there
 _ALIKE: Final = 3 / 4  # of the largest added time, the smallest: ranks leave a barrier together
+_EARLIER: Final = 1 / 20  # of the added time, by which the first of a queue is done before the next, at least
 _CHANCE: Final = 1e-4  # in one job, that a rank which waits as the others do is found as rarely as the culprit was
 
 
@@ -82,10 +83,16 @@ def waiting(ranks: RanWhile, samples: Sequence[StackSamples | None], growth: flo
         # few of the others wait, they do not wait for these.
         few = 2 * int(runs.sum()) <= len(runs) and 2 * int(waits.sum()) >= int((~runs).sum())
         return Waiting(finding="Wait" if few else "Contradict", waits=~runs if few else none)
-    for part in (standing_elsewhere(samples), absent_from_wait(samples, ranks), at_places_of_their_own(samples, ranks)):
+    for part in (
+        standing_elsewhere(samples),
+        absent_from_wait(samples, ranks),
+        at_places_of_their_own(samples, ranks),
+        first_of_queue(samples, ranks, longer),
+    ):
         if part.any():
             return Waiting(finding="Wait", waits=~part)
-    if 2 * int(waits.sum()) <= len(waits):
+    # A rank that waits alone has none behind it. Several may be one that sleeps and those that wait for it.
+    if int(waits.sum()) == 1:
         return Waiting(finding="Contradict", waits=none)
     return Waiting(finding="Alike", waits=longer)
 
@@ -180,6 +187,33 @@ def at_places_of_their_own(samples: Sequence[StackSamples | None], ranks: RanWhi
         if ((most < _FOUND * usual * taken) & _are_rare(most, taken, np.full(len(taken), usual)))[~there].all():
             found.append(there)
     return _agreed(found, len(samples))
+
+
+def first_of_queue(samples: Sequence[StackSamples | None], ranks: RanWhile, longer: Flags) -> Flags:
+    """Check which rank the others queue behind, where they come in the same order each time: [n]; none if not known.
+
+    Of the ranks that compute ``longer`` it comes first, and has a place of its own at which it spends the added time.
+    Those behind it are delayed by as much. Ranks before it compute no longer, and take no samples.
+    """
+    none, rows = np.zeros(len(samples), dtype=np.bool_), np.flatnonzero(longer)
+    added_ns, compute_ns = _added_ns(ranks)[rows], ranks.compute_ns[rows]
+    known = [each for row in rows.tolist() if (each := samples[row]) is not None and each.taken >= _LEAST_SAMPLES]
+    if len(rows) < 2 or len(known) < len(rows) or added_ns.min() < _ALIKE * added_ns.max():
+        return none
+    earliest, next_ns = np.sort(compute_ns)[:2].tolist()
+    if next_ns - earliest < _EARLIER * added_ns.max():
+        return none  # whether one of the two waits for the other is not known
+    first, taken = int(compute_ns.argmin()), np.array([each.taken for each in known], dtype=np.float64)
+    others = np.arange(len(rows)) != first
+    for place in _places(known):
+        least, most = _times_found(known, place)
+        usual = float(least[first] / taken[first])
+        if least[first] < _AT_WAIT * added_ns[first] / ranks.iteration_ns[rows[first]] * taken[first]:
+            continue
+        rare = (most < _FOUND * usual * taken) & _are_rare(most, taken, np.full(len(taken), usual))
+        if rare[others].all():
+            none[rows[first]] = True
+    return none
 
 
 def _of_all(samples: Sequence[StackSamples | None]) -> list[StackSamples]:

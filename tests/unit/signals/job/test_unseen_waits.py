@@ -136,6 +136,18 @@ def test_a_rank_in_the_middle_of_a_queue_is_not_parted_from_those_behind_it() ->
     assert (found(seen, stacks).finding, found(seen, stacks).waits.tolist()) == ("Alike", [False, True, True])
 
 
+def test_the_first_of_a_queue_is_waited_for_if_it_is_done_before_the_next() -> None:
+    stacks: list[StackSamples | None] = [None, samples(sleep=57, reduce=3), samples(wait=57, hold=3)]
+    first = found(ranks([100, 1050, 1110], [105] * 3), stacks)
+    assert (first.finding, first.waits.tolist()) == ("Wait", [True, False, True])
+    together = found(ranks([100, 1050, 1060], [105] * 3), stacks)
+    assert (together.finding, together.waits.tolist()) == ("Alike", [False, True, True])
+    last: list[StackSamples | None] = [None, stacks[2], stacks[1]]
+    both = found(ranks([100, 1050, 1110], [105] * 3), [None, samples(sleep=50, wait=10), samples(sleep=50, reduce=10)])
+    assert (both.finding, both.waits.tolist()) == ("Alike", [False, True, True]), "two sleep at the same place"
+    assert found(ranks([100, 1110, 1050], [105] * 3), last).waits.tolist() == [True, True, False]
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(3, 64), st.floats(0.1, 0.9), st.integers(0, 2**31))
 def test_chance_parts_no_ranks_that_all_sleep_alike(count: int, asleep: float, seed: int) -> None:
