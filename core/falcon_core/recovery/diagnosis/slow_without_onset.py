@@ -6,8 +6,8 @@ its iterations 5 to 10 % longer. It is named nevertheless, and in time its loss 
 time proves little here, so all of these conditions have to hold:
 
 - **Grown.** The newest iterations are ``lasting_factor`` times the rank's own healthy computation, and as many times
-  the median of the ranks that do the same work. Where a rank's computation scatters much from one iteration to the
-  next, these are the newest 64, as its agent reports them (``signals.rank.lasting_compute``), and otherwise C.
+  the median of the ranks that do the same work. These are the newest C. Where a rank's computation scatters much from
+  one iteration to the next, the newest 64 are enough (``signals.rank.lasting_compute``).
 - **Apart.** What it grew by is ``apart_factor`` times the distance within which ``apart_share`` of the other ranks'
   growth lies around what is typical of their group.
 - **Few.** Such ranks are fewer than half of their group, on a single node or on few of the job's nodes.
@@ -193,12 +193,18 @@ def _any_comes_forward(ranks: Ranks) -> bool:
     return bool(np.any(ranks.detailed & (ranks.healthy_compute_ns != 0)))
 
 
-def _growth(group: Group, levels: Mapping[int, int], policy: Policy) -> tuple[Floats, Floats]:
+def _few_and_many(group: Group, policy: Policy) -> list[Floats]:
+    """Return the ranks' computation of C iterations, and that of many where some scatter much, ns: [n] each."""
+    few = group.compute_times.medians(policy.consecutive)
+    return [few, newest_levels(group, policy.consecutive)] if group.lasting_compute_ns.any() else [few]
+
+
+def _growth(group: Group, newest: Floats, levels: Mapping[int, int], policy: Policy) -> tuple[Floats, Floats]:
     """Return each rank's newest computation over its healthy computation, and over its peers' newest: [n], [n].
 
     ``levels``: the healthy computation of ranks that were found earlier, ns by rank.
     """
-    newest, healthy = newest_levels(group, policy.consecutive), group.healthy_compute_ns
+    healthy = group.healthy_compute_ns
     if levels:
         healthy = healthy.copy()
         for row in np.flatnonzero(are_in(group.numbers, levels)).tolist():
@@ -225,19 +231,32 @@ def _still_slow(group: Group, levels: Mapping[int, int], policy: Policy) -> set[
     """Return which of the ranks that were found earlier are still slow."""
     if len(group) < LEAST_GROUP or not are_in(group.numbers, levels).any():
         return set()
-    own, excess = _growth(group, levels, policy)
-    slow = np.minimum(own, excess) >= _STILL_FACTOR
+    slow = np.zeros(len(group), dtype=np.bool_)
+    for newest in _few_and_many(group, policy):
+        own, excess = _growth(group, newest, levels, policy)
+        slow |= np.minimum(own, excess) >= _STILL_FACTOR
     return set(group.numbers[slow].tolist())
 
 
 def _outstanding(groups: Collection[Group], levels: Mapping[int, int], look: Look) -> list[int]:
-    """Return the ranks for which all conditions hold that a single look can show, the slowest first."""
+    """Return the ranks for which all conditions hold that a single look can show, the slowest first.
+
+    Those that stand out by few iterations come before those that stand out by many alone.
+    """
+    computes = [(group, _few_and_many(group, look.policy)) for group in groups if len(group) >= LEAST_GROUP]
+    few = _outstanding_by([(group, newest[0]) for group, newest in computes], levels, look)
+    if all(len(newest) == 1 for _, newest in computes):
+        return few
+    many = _outstanding_by([(group, newest[-1]) for group, newest in computes], levels, look)
+    return [*few, *(rank for rank in many if rank not in few)]
+
+
+def _outstanding_by(groups: list[tuple[Group, Floats]], levels: Mapping[int, int], look: Look) -> list[int]:
+    """Return the ranks that stand out by these newest computations of each group, ns: [n]."""
     rises: dict[int, tuple[float, RankSeen]] = {}
     distances: list[Floats] = []
-    for group in groups:
-        if len(group) < LEAST_GROUP:
-            continue
-        own, excess = _growth(group, levels, look.policy)
+    for group, newest in groups:
+        own, excess = _growth(group, newest, levels, look.policy)
         slow = np.minimum(own, excess) >= JUDGEMENT.lasting_factor
         # Where half of a group is slow, it is unknown which half is the healthy one.
         if 2 * int(slow.sum()) >= len(group):
