@@ -195,14 +195,14 @@ def first_of_queue(samples: Sequence[StackSamples | None], ranks: RanWhile, long
     Of the ranks that compute ``longer`` it comes first, and has a place of its own at which it spends the added time.
     Those behind it are delayed by as much. Ranks before it compute no longer, and take no samples.
     """
-    none, rows = np.zeros(len(samples), dtype=np.bool_), np.flatnonzero(longer)
+    found, rows = np.zeros(len(samples), dtype=np.bool_), np.flatnonzero(longer)
     added_ns, compute_ns = _added_ns(ranks)[rows], ranks.compute_ns[rows]
     known = [each for row in rows.tolist() if (each := samples[row]) is not None and each.taken >= _LEAST_SAMPLES]
     if len(rows) < 2 or len(known) < len(rows) or added_ns.min() < _ALIKE * added_ns.max():
-        return none
+        return found
     earliest, next_ns = np.sort(compute_ns)[:2].tolist()
     if next_ns - earliest < _EARLIER * added_ns.max():
-        return none  # whether one of the two waits for the other is not known
+        return found  # whether one of the two waits for the other is not known
     first, taken = int(compute_ns.argmin()), np.array([each.taken for each in known], dtype=np.float64)
     others = np.arange(len(rows)) != first
     for place in _places(known):
@@ -212,8 +212,8 @@ def first_of_queue(samples: Sequence[StackSamples | None], ranks: RanWhile, long
             continue
         rare = (most < _FOUND * usual * taken) & _are_rare(most, taken, np.full(len(taken), usual))
         if rare[others].all():
-            none[rows[first]] = True
-    return none
+            found[rows[first]] = True
+    return found
 
 
 def _of_all(samples: Sequence[StackSamples | None]) -> list[StackSamples]:
