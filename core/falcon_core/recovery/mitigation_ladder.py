@@ -136,7 +136,13 @@ def _learn_healthy(state: RecoveryState, look: Look) -> RecoveryState:
         return state
     if settled:
         state = job_change.learned_anew(state, level, look)
-    levels = replace(state.levels, healthy_ns=level.iteration_ns, settled=level if settled else state.levels.settled)
+    levels = replace(state.levels, healthy_ns=level.iteration_ns)
+    if settled:
+        slowest = levels.slowest
+        known = slowest is not None and slowest.generation == level.generation and same_work(slowest, level)
+        if slowest is None or not known or level.iteration_ns > slowest.iteration_ns:
+            slowest = level
+        levels = replace(levels, settled=level, slowest=slowest)
     return replace(state, levels=levels)
 
 

@@ -124,7 +124,7 @@ def _without_pods(snap: Snapshot, intent: Intent, reason: str, brief: str, messa
     if intent.membership.members or intent.started_at:
         intent = give_up_pods(close_open_incidents(intent, "Suspended", snap.now), snap.now)
         # What was measured and counted belongs to the shape and the template that may now change.
-        levels = replace(intent.recovery.levels, healthy_ns=None, settled=None)
+        levels = replace(intent.recovery.levels, healthy_ns=None, settled=None, slowest=None)
         recovery = replace(
             intent.recovery, levels=levels, habits=replace(intent.recovery.habits, repeats=[], outage=None), attempts=[]
         )

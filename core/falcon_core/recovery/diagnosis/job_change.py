@@ -107,15 +107,16 @@ def found(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common |
     )
 
 
-def is_common_gain(slow: SlowIncident, look: Look, shared: Common | None, iterations: int) -> bool:
+def is_own_rhythm(slow: SlowIncident, look: Look, shared: Common | None, *, iterations: int, slowest_ns: int) -> bool:
     """Check whether a slowdown is none without what all ranks gained alike, whether or not that gain has settled.
 
     ``iterations``: the length of the slowdown so far, over which its own loss (``cost.loss``) is spread.
+    ``slowest_ns``: the longest healthy iteration of this work that the generation has settled at; 0: not known.
     """
     if shared is None or len({member.node for member in look.obs.members}) < 2:
         return False
-    own_ns = 1e9 * slow.loss.seconds / max(1, iterations)
-    if own_ns >= look.policy.verify * slow.times.healthy_ns:
+    left_ns = slow.times.healthy_ns + 1e9 * slow.loss.seconds / max(1, iterations)
+    if left_ns >= (1 + look.policy.verify) * max(slow.times.healthy_ns, slowest_ns):
         return False
     if _outside(look, _more_to_do(shared, None)) is not None:
         return False

@@ -14,8 +14,9 @@ passes, or if the job has changed. It becomes an incident at once if a rank or a
   while work moves (``moving_work``);
 - **the job's own rhythm**: what all ranks gained alike, though the gain has not settled yet (``job_change``), such as
   an allocator that slows down until it is emptied, or images of several sizes. It counts as a habit for as long as what
-  is left without it is less than ``verify``, on average since the onset, and for ``MOST_SECONDS`` at most. A slowdown
-  that began before the generation's level had settled counts as long: the job has not shown its rhythm by then.
+  is left without it is less than ``verify``, on average since the onset, and for ``MOST_SECONDS`` at most. What the
+  generation has settled at before counts as healthy here: the agents' level may be that of the rhythm's fast part. So
+  does a slowdown count that began before the generation's level had settled: no rhythm has been seen by then.
 
 No habit hides a slowdown that makes iterations twice as long.
 
@@ -30,7 +31,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.diagnosis.job_change import is_common_gain, same_size
+from falcon_core.recovery.diagnosis.job_change import is_own_rhythm, same_size
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.history import node_fault
 from falcon_core.recovery.history.detail_schedule import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
@@ -42,6 +43,7 @@ from falcon_core.stats.medians import median
 from falcon_core.wire.reporting.messages import RECENT_ITERATIONS, RankSignals
 
 LEAST_ITERATIONS = 5 * RECENT_ITERATIONS
+LEAST_JUDGED = 4 * RECENT_ITERATIONS  # between the first and the last of five reports
 LEAST_SECONDS = 60.0
 MOST_SECONDS = 3600.0
 MOST_SPELLS = 8
@@ -61,10 +63,15 @@ def after_look(state: RecoveryState, slow: SlowIncident, look: Look, shared: Com
     iterations, seconds = lasted(slow, look.obs)
     # All ranks must have been asked for their detail once, or a culprit could still be found.
     asking = OWN_JUDGEMENT_SECONDS + turns(len(look.obs.ranks)) * TURN_SECONDS
-    if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
+    # A slow degradation began long before the first report of it.
+    if (
+        iterations <= LEAST_ITERATIONS
+        or _judged(slow, look.obs) < LEAST_JUDGED
+        or seconds <= max(LEAST_SECONDS, asking)
+    ):
         return slow
     # Larger bytes are no news. Nor are slowdowns that this job has often, unless they cost as much as the job itself.
-    is_silent = is_usual(state, slow, look) or _is_rhythm(slow, look, shared)
+    is_silent = is_usual(state, slow, look) or _is_rhythm(state, slow, look, shared)
     if _has_more_to_do(slow, look) or (is_silent and not _is_grave(slow, look)):
         return slow
     return detected(slow, slow.link)
@@ -76,14 +83,23 @@ def is_usual(state: RecoveryState, slow: SlowIncident, look: Look) -> bool:
     return seconds <= MOST_SECONDS and iterations <= LONGER * _usual_iterations(state, slow, look)
 
 
-def _is_rhythm(slow: SlowIncident, look: Look, shared: Common | None) -> bool:
+def _judged(slow: SlowIncident, obs: Observation) -> int:
+    """Return for how many iterations of the present generation a slowdown has been judged."""
+    return obs.iterations - (slow.onset.opened_iteration if slow.onset.generation == obs.generation else 0)
+
+
+def _is_rhythm(state: RecoveryState, slow: SlowIncident, look: Look, shared: Common | None) -> bool:
     """Check whether the job's own rhythm may explain a slowdown."""
     iterations, seconds = lasted(slow, look.obs)
     if seconds > MOST_SECONDS or slow.onset.generation != look.obs.generation:
         return False
     # Against an earlier generation's level a slowdown counts from the first iteration.
     began_young = 1 < slow.onset.iteration <= SETTLED_ITERATIONS
-    return began_young or is_common_gain(slow, look, shared, iterations)
+    if began_young:
+        return True
+    slowest = state.levels.slowest
+    slowest_ns = slowest.iteration_ns if slowest is not None and slowest.generation == look.obs.generation else 0
+    return is_own_rhythm(slow, look, shared, iterations=iterations, slowest_ns=slowest_ns)
 
 
 def _is_grave(slow: SlowIncident, look: Look) -> bool:

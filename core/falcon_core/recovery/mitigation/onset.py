@@ -61,6 +61,7 @@ def _reported(state: RecoveryState, obs: Observation, onsets: list[Onset], level
             generation=obs.generation,
             iteration=first.iteration,
             reported_iteration=first.reported_iteration,
+            opened_iteration=obs.iterations,
             quiet_iteration=obs.iterations if outlived else 0,
         ),
         times=IterationTimes(healthy_ns=healthy_ns, slow_ns=level_ns),

@@ -100,6 +100,7 @@ class SlowdownOnset(Stored, frozen=True, kw_only=True):
     generation: int
     iteration: int
     reported_iteration: int  # iteration at the look that found it
+    opened_iteration: int = 0  # iteration at the look that opened it, where agents reported it
     quiet_iteration: int = 0  # newest iteration of the generation at which no rank stood out
     from_start: bool = False  # the culprit has been slower than its peers since the first iteration
     unreported: bool = (

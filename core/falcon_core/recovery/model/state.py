@@ -62,6 +62,7 @@ class Levels(Stored, frozen=True, kw_only=True):
 
     healthy_ns: int | None = None  # the healthy iteration time over all generations
     settled: Level | None = None  # the healthy time once it has settled; later generations are compared with it
+    slowest: Level | None = None  # the longest that settled in the generation, with the calls of ``settled``
     change: JobChange | None = None
     other_work: OtherWork | None = None  # work that the agents learned again; it may become a ``change``
     phases: list[float] = []  # time after ÷ before of changes that went back again (``diagnosis.job_change``)

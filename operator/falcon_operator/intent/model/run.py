@@ -241,6 +241,7 @@ def lasting(spec: TrainingRunSpec) -> TrainingRunSpec:
         levels = replace(levels, healthy_ns=1)
     if levels.settled is not None:
         levels = replace(levels, settled=replace(levels.settled, iteration_ns=1, noise=0.0, iterations=1))
+    levels = replace(levels, slowest=None)
     if suspicions.since_start is not None:
         since_start = replace(suspicions.since_start, reports=0, counted_iteration=0)
         suspicions = replace(suspicions, since_start=since_start)

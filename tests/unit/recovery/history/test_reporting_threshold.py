@@ -12,8 +12,9 @@ from falcon_core.recovery import mitigation_ladder
 from falcon_core.recovery.history import reporting_threshold
 from falcon_core.recovery.model.observation import Look, Observation
 from falcon_core.recovery.model.slowdown import SlowIncident, Spell
-from falcon_core.recovery.model.state import Habits, RecoveryState
+from falcon_core.recovery.model.state import Habits, Levels, RecoveryState
 from tests.seeds import seeds
+from tests.unit.recovery.incidents import SETTLED
 from tests.unit.recovery.seen import FAST, MS, ONSET, POLICY, replace, seen
 from tests.unit.recovery.series import Job, Times, only
 
@@ -58,6 +59,24 @@ def test_a_slowdown_is_reported_when_it_outlasts_what_would_explain_it() -> None
         "iterations alone do not count"
     )
     assert phase(watched(state, slowly(LONG, 90.0))) == "Detected"
+
+
+def test_a_slowdown_that_was_found_late_is_judged_for_as_many_reports() -> None:
+    late = watched(RecoveryState(), slowly(LONG + 20, 120.0), slowly(LONG + 24, 124.0))
+    assert phase(late) == "Suspected"
+    judged = LONG + 20 + reporting_threshold.LEAST_JUDGED
+    assert phase(watched(late, slowly(judged - 1, 200.0))) == "Suspected"
+    assert phase(watched(late, slowly(judged, 200.0))) == "Detected"
+
+
+@pytest.mark.parametrize(("generation", "expected"), [(1, "Suspected"), (0, "Detected")])
+def test_what_the_generation_has_settled_at_before_is_no_incident(generation: int, expected: str) -> None:
+    slowest = replace(SETTLED, iteration_ns=440 * MS, generation=generation)
+    state = watched(RecoveryState(levels=Levels(slowest=slowest)), at(1.8, 11, 6.0), at(1.8, LONG, 90.0))
+    assert phase(state) == expected
+    assert phase(watched(RecoveryState(levels=Levels(slowest=slowest)), at(1.99, 11, 6.0), at(1.99, LONG, 90.0))) == (
+        "Detected"
+    )
 
 
 def test_a_slowdown_like_one_that_passed_is_not_reported_until_it_lasts_longer() -> None:
