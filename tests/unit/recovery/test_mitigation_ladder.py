@@ -103,9 +103,12 @@ def test_a_start_that_is_not_known_to_be_slow(factor: float, fields: dict[str, A
     assert step(seen(ranks=late_start(factor, **fields), generation=2), settled=level).state.leader is None
 
 
-def test_the_agents_alone_judge_a_level_that_rises_within_a_generation() -> None:
-    assert step(seen(ranks=late_start(2.6)), settled=SETTLED).state.leader is not None
-    assert step(seen(ranks=late_start(2.6)), settled=replace(SETTLED, generation=1)).state.leader is None
+@pytest.mark.parametrize(("generation", "iterations", "is_slow"), [(0, 60, True), (1, 60, False), (1, 100, True)])
+def test_a_level_of_the_first_iterations_says_nothing_of_its_own_generation(
+    generation: int, iterations: int, is_slow: bool
+) -> None:
+    level = replace(SETTLED, generation=generation, iterations=iterations)
+    assert (step(seen(ranks=late_start(2.6)), settled=level).state.leader is not None) is is_slow
 
 
 def test_a_level_is_learned_once_it_has_settled() -> None:

@@ -215,8 +215,11 @@ def against_earlier(state: RecoveryState, look: Look, tracked: Ranks) -> bool:
 
     Called where the agents report no onset.
     """
-    # Within a generation its agents judge the level by themselves, and know its noise better.
-    if state.levels.settled is None or state.levels.settled.generation == look.obs.generation:
+    if state.levels.settled is None:
+        return False
+    # Within a generation agents may have learned the same work again. A level of their first iterations may be chance.
+    own = state.levels.settled.generation == look.obs.generation
+    if own and state.levels.settled.iterations < 2 * SETTLED_ITERATIONS:
         return False
     # This runs at each look at a healthy job, so one figure is compared before a whole level is made.
     known = tracked.healthy_iteration_ns[tracked.healthy_iteration_ns != 0]
