@@ -53,7 +53,7 @@ def newest_levels(group: Group, newest: int | None = None) -> Floats:
 
     Of a rank whose computation scatters much it is that of many more iterations.
     """
-    lasting = group.lasting_compute_ns
+    lasting = np.array([sent.lasting_compute_ns or 0 for sent in group.sent], dtype=np.float64)
     return np.where(lasting > 0, lasting, group.compute_times.medians(newest))
 
 

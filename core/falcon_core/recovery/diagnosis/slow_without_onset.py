@@ -196,7 +196,9 @@ def _any_comes_forward(ranks: Ranks) -> bool:
 def _few_and_many(group: Group, policy: Policy) -> list[Floats]:
     """Return the ranks' computation of C iterations, and that of many where some scatter much, ns: [n] each."""
     few = group.compute_times.medians(policy.consecutive)
-    return [few, newest_levels(group, policy.consecutive)] if group.lasting_compute_ns.any() else [few]
+    if all(sent.lasting_compute_ns is None for sent in group.sent):
+        return [few]
+    return [few, newest_levels(group, policy.consecutive)]
 
 
 def _growth(group: Group, newest: Floats, levels: Mapping[int, int], policy: Policy) -> tuple[Floats, Floats]:

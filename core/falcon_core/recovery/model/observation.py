@@ -297,11 +297,6 @@ class Ranks(list[RankSeen]):
         return self._floats([math.nan if error is None else error for error in errors])
 
     @_column
-    def lasting_compute_ns(self) -> Floats:
-        """Return the median computation of many iterations, ns; 0 where few say as much, or it is not known."""
-        return self._floats([sent.lasting_compute_ns or 0 for sent in self.sent])
-
-    @_column
     def longest_growth(self) -> Floats:
         """Return the growth of the longest stretches of computation since the onset; NaN: not known."""
         return self._floats([math.nan if (known := sent.longest_growth) is None else known for sent in self.sent])
