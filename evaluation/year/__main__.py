@@ -48,13 +48,26 @@ JUDGED: Final = tuple(name for name in FIGURES if name not in _NOT_JUDGED)
 
 def lived(member: Member, seed: int, keep: Path | None = None) -> list[Month]:
     """Return the months of a job's year, from the folder ``keep`` where they are known there."""
-    file = None if keep is None else keep / f"{seed}-{member.number}.json"
+    file = _kept(keep, member, seed)
     if file is not None and file.exists():
         return msgspec.json.decode(file.read_bytes(), type=list[Month])
     months = Life(member, seed, MONTHS).run()
     if file is not None:
         file.write_bytes(msgspec.json.encode(months))
     return months
+
+
+def _kept(keep: Path | None, member: Member, seed: int) -> Path | None:
+    return None if keep is None else keep / f"{seed}-{member.number}.json"
+
+
+def _ended(options: argparse.Namespace) -> list[Member]:
+    """Return the jobs of the fleet; if so asked, those alone that an earlier run has ended."""
+    known = [(member, _kept(options.keep, member, options.seed)) for member in fleet()]
+    found = [member for member, file in known if not options.ended or (file is not None and file.exists())]
+    if not found:
+        raise SystemExit(f"--ended: the folder of --keep ({options.keep}) has no job of seed {options.seed}")
+    return found
 
 
 def _all(members: Sequence[Member], seed: int, keep: Path | None) -> list[list[Month]]:
@@ -133,6 +146,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="jobs that are done: a later run goes on from there"
     )
+    parser.add_argument("--ended", action="store_true", help="of all jobs, only those that --keep has")
 
 
 YEAR: Final = Evaluation(
@@ -141,7 +155,7 @@ YEAR: Final = Evaluation(
     code=("core/falcon_core", "core/falcon_sim", "evaluation/year/*.py"),
     tables={
         "small": lambda options: _fleet("small", fleet()[: len(KINDS)], options),
-        "all": lambda options: _fleet("all", fleet(), options),
+        "all": lambda options: _fleet("all", _ended(options), options),
     },
     checked=("small",),
     kept=("small", "all"),
