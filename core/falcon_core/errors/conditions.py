@@ -26,6 +26,9 @@ _NAMES_A_FAULT: Final = re.compile(
 )
 _NAMES_A_CHECK: Final = re.compile(rb"(?i:check|passe[sd]|works?|tests?|status|state|diagnostics?|healthy?)$")
 _FALSE: Final = re.compile(rb"\s*(?:(?i:node ?condition|condition|node [\w.-]{1,80}):? +){0,2}([A-Z]\w{2,80})=False\b")
+_READY: Final = re.compile(
+    rb"\s*(?:(?i:node ?condition|condition|node [\w.-]{1,80}):? +){0,2}((?:[A-Z]\w*)?(?:Ready|Healthy))=True\b"
+)
 # What should hold ("…Ready", "…Healthy", "…Available"), so that False is a fault.
 _SHOULD_HOLD: Final = re.compile(
     rb"(?:y|th|le|Ok|OK|Up|[Oo]nline|Alive|Present|Connected|Pass(?:ed)?|Succe(?:eded|ss\w*)|Valid|Correct(?:ness)?|Running"
@@ -77,10 +80,14 @@ def _row(found: re.Match[bytes]) -> bytes:
 
 
 def is_absent_fault(line: bytes) -> bool:
-    """Check whether the line is a condition that names a fault and is False, in the form of ``in_one_form``."""
+    """Check whether the line is a condition that says that all is well, in the form of ``in_one_form``.
+
+    It names a fault and is False, or what should hold and is True, even if its message names what was watched.
+    """
     named = _FALSE.match(line)
     if named is None:
-        return False
+        holds = _READY.match(line)
+        return holds is not None and _NAMES_A_FAULT.search(holds[1]) is None
     return _SHOULD_HOLD.search(named[1]) is None or _SHOULD_NOT.search(named[1]) is not None
 
 

@@ -35,7 +35,7 @@ _ZERO: Final = re.compile(
 _NUMBER: Final = rb"(?<![\w.:#-])[\"'(x]{0,2}(\d{1,15}(?:\.\d{1,6})?)[\"']? ?([A-Za-z/]{0,8})"
 _EXPECTED: Final = (
     rb"(?:expect(?:ed|s|ing)?|should (?:be|have)|instead of|requires?|required|wanted?|nominal|capable of|out of"
-    rb"|configured|at least|(?:less|fewer|lower|smaller) than|below|min(?:imum)?|vs\.?|versus)\b"
+    rb"|configured|rated(?: (?:at|for))?|at least|(?:less|fewer|lower|smaller) than|below|min(?:imum)?|vs\.?|versus)\b"
 )
 _SEEN: Final = (
     rb"(?:found|got|actual\w*|detected|saw|sees|only|current\w*|has|have|had|reports?|reported|present|visible|is|are"

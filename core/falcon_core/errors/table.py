@@ -265,6 +265,8 @@ def xid_pattern(numbers: Sequence[int]) -> str:
         rf"(?:^|[^a-z])xid\b ?(?:\((?:PCI:)?[0-9a-f:.]*\))?(?:[ _-]?(?:critical|error|code|event|errors|number|id))*"
         rf"[\"']?(?:\s*[:=#]\s*|\s+|\s*\()[\"']?0*(?:{either})(?:[^0-9.:%\s]|\s(?:-|on|for|in|at|has|was|detected|found|occurred|reported|error|event|\()|\.\s|:\s|\.?$)"
         rf"|\b(?:gpu_?)?xid_?(?:error_?)?(?:{either})\b"
+        # NVRM, before it stops the channels of all programs: "RC all channels for critical error 79."
+        rf"|\bRC all channels for critical error (?:{either})\b"
         # "xid=94 msg=…", "DCGM_FI_DEV_XID_ERRORS{{gpu=…}} 79", "SysLogsXIDError code=79", "NvidiaXID62Error".
         rf"|(?:^|[^a-z])xid(?:_errors?)?[\"']?=[\"']?0*(?:{either})(?:[^\d.%:\s]|\s+[\w.-]{{1,40}}[=:]|$)"
         rf"|(?:^|[^a-z])xid_errors\{{[^{{}}]{{0,400}}\}} (?:{either})(?:\.0)?(?:[^\d.]|$)"
