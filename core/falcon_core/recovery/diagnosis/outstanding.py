@@ -15,11 +15,12 @@ from statistics import NormalDist
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.model.observation import Observation, RankSeen
+from falcon_core.recovery.model.observation import Observation, Ranks, RankSeen
 from falcon_core.stats.medians import Floats
 from falcon_core.stats.order import median_of
 
 LEAST_SCATTERED = 16  # ranks whose scatter is measured: of fewer, what agents know of their noise decides
+_COMPUTING = 0.9  # of its healthy computation, for which a rank runs at least: else waits are in it
 _NORMAL = NormalDist()
 _LEAST_GROWTH = 1e-9  # of a computation, as a share: a rank that computes nothing has no logarithm
 Rises = Mapping[int, tuple[float, RankSeen]]
@@ -54,6 +55,19 @@ def noise_share(growth: Floats, typical: Floats | float) -> float:
         return 0.0
     distances = np.abs(np.log(np.maximum(growth, _LEAST_GROWTH) / np.maximum(typical, _LEAST_GROWTH)))
     return math.expm1(median_of(distances) * _farthest_of(len(growth)) / _NORMAL.inv_cdf(0.75))
+
+
+def known_errors(ranks: Ranks) -> Floats:
+    """Return the ranks' errors of ``known_noise_share``: [n]; NaN: not known.
+
+    Not known where the typical rank ran for less than its healthy computation, as far as agents say it. What scatters
+    then are waits outside known calls (``signals.job.unseen_waits``), and computation hardly does.
+    """
+    ran = ranks.healthy_cpu * ranks.healthy_iteration_ns / np.maximum(1, ranks.healthy_compute_ns)
+    known = ran[~np.isnan(ran)]
+    if len(known) and median_of(known) < _COMPUTING:
+        return np.full(len(ranks), math.nan)
+    return ranks.healthy_compute_error
 
 
 def known_noise_share(errors: Floats, *, peers: int | None = None) -> float:

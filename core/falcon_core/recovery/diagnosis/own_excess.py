@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, known_noise_share, noise_share
+from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, known_errors, known_noise_share, noise_share
 from falcon_core.recovery.model.observation import Ranks, RankSeen
 from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import MOST_NODES
@@ -120,5 +120,5 @@ def measured(groups: Sequence[list[RankSeen]], windows: int, policy: Policy) -> 
         rows=[np.arange(begin, end) for begin, end in pairwise(bounds)],
         healthy_ns=healthy_ns,
         growth=(fastest / healthy_ns[:, np.newaxis]).T,
-        errors=np.concatenate([ranks.healthy_compute_error for ranks in each]),
+        errors=np.concatenate([known_errors(ranks) for ranks in each]),
     )

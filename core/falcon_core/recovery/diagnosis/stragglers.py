@@ -10,7 +10,7 @@ import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
-from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, known_noise_share, noise_share
+from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, known_errors, known_noise_share, noise_share
 from falcon_core.recovery.diagnosis.own_excess import measured
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.workload_check import Straggler, grown, waited_for
@@ -186,7 +186,7 @@ def _noise(group: Ranks, slow_ranks: Collection[int], policy: Policy) -> float:
     """
     known = group.take(~are_in(group.numbers, slow_ranks) & (group.healthy_compute_ns != 0))
     if len(known) < LEAST_SCATTERED:
-        return known_noise_share(group.healthy_compute_error, peers=len(group) - 1)
+        return known_noise_share(known_errors(group), peers=len(group) - 1)
     growth = known.compute_times.medians(policy.consecutive) / known.healthy_compute_ns
     return noise_share(growth, median_of(growth))
 

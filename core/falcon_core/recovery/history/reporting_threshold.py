@@ -15,8 +15,9 @@ passes, or if the job has changed. It becomes an incident at once if a rank or a
 - **the job's own rhythm**: what all ranks gained alike, though the gain has not settled yet (``job_change``), such as
   an allocator that slows down until it is emptied, or images of several sizes. It counts as a habit for as long as what
   is left without it is less than ``verify``, on average since the onset, and for ``MOST_SECONDS`` at most. What the
-  generation has settled at before counts as healthy here: the agents' level may be that of the rhythm's fast part. So
-  does a slowdown count that began before the generation's level had settled: no rhythm has been seen by then.
+  generation has settled at before counts as healthy here: the agents' level may be that of the rhythm's fast part. A
+  slowdown that began before the generation's level had settled counts as a habit for ``YOUNG_ITERATIONS``, whatever is
+  left of it: no rhythm has been seen by then.
 
 No habit hides a slowdown that makes iterations twice as long.
 
@@ -46,6 +47,7 @@ LEAST_ITERATIONS = 5 * RECENT_ITERATIONS
 LEAST_JUDGED = 4 * RECENT_ITERATIONS  # between the first and the last of five reports
 LEAST_SECONDS = 60.0
 MOST_SECONDS = 3600.0
+YOUNG_ITERATIONS = 400  # of a slowdown that began in the first iterations: the longest rhythm that was measured
 MOST_SPELLS = 8
 LONGER = 1.5  # than the longest known: no two uploads last equally long
 replace = msgspec.structs.replace
@@ -95,7 +97,7 @@ def _is_rhythm(state: RecoveryState, slow: SlowIncident, look: Look, shared: Com
         return False
     # Against an earlier generation's level a slowdown counts from the first iteration.
     began_young = 1 < slow.onset.iteration <= SETTLED_ITERATIONS
-    if began_young:
+    if began_young and iterations <= YOUNG_ITERATIONS:
         return True
     slowest = state.levels.slowest
     slowest_ns = slowest.iteration_ns if slowest is not None and slowest.generation == look.obs.generation else 0
