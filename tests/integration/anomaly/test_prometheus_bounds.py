@@ -167,7 +167,8 @@ async def vector(_: web.Request, __: Mapping[str, str]) -> web.StreamResponse:
 async def test_a_bad_answer_costs_this_query_and_no_other_and_a_later_one_counts(
     stand: Stand, answer: Answer, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 2.0)
+    if answer is slow:  # the others are judged by what they say, however long a busy machine takes to say it
+        monkeypatch.setattr(client, "ANSWER_SECONDS", 2.0)
 
     async def one_is_bad(request: web.Request, form: Mapping[str, str]) -> web.StreamResponse:
         return await (answer if form["query"] == "bad" else stand.well)(request, form)
