@@ -51,11 +51,12 @@ def test_files_of_a_program_that_closed_all_descriptors_stay_its_own(
     launcher.run(procs=2)
     until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in (0, 1)))
     pids = [rank.pid for rank in launcher.wait(state="Running").ranks]
-    answers = [launcher.run_dir / "launch" / "stacks" / f"{pids[0]}{suffix}" for suffix in ("", ".sample")]
-    for turn in range(TURNS):  # each is asked of both ranks: when rank 0 answers, rank 1 has had the turns before
-        (launcher.run_dir / "agent" / "stacks").write_text(f"{turn}\n")
-        (launcher.run_dir / "agent" / "samples").write_text(f"{turn} {pids[0]} {pids[1]}\n")
-        for answer in answers:
+    agent, stacks = launcher.run_dir / "agent", launcher.run_dir / "launch" / "stacks"
+    # Both are asked of both ranks, and one after the other: while Python writes one stack it takes no further request.
+    for turn in range(TURNS):  # when rank 0 answers, rank 1 has had the turns before
+        for file, wanted, suffix in (("stacks", f"{turn}", ""), ("samples", f"{turn} {pids[0]} {pids[1]}", ".sample")):
+            (agent / file).write_text(f"{wanted}\n")
+            answer = stacks / f"{pids[0]}{suffix}"
             until(lambda answer=answer: "<module>" in answer.read_text())  # type: ignore[misc]
             answer.write_text("")
     assert [(tmp_path / f"own-{number}").read_bytes() for number in range(6)] == [b""] * 6

@@ -53,10 +53,13 @@ async def test_the_job_waits_for_a_person_until_its_spec_changes() -> None:
 
 
 async def train_until(world: World, iterations: int) -> None:
-    """Let the job train for long, up to exactly so many iterations of its generation."""
+    """Let the job train for long, up to exactly so many iterations of its generation.
+
+    As the real one (``job.decide.LOOK_SECONDS``), the operator looks at a healthy job every two seconds.
+    """
     reconciler = operator(world)
-    while world.iterations < iterations - 8:
-        world.tick(1.0)
+    while world.iterations < iterations - 16:
+        world.tick(2.0)
         await reconciler.reconcile("ml", "gpt2")
     await run(world, operator, lambda w: w.iterations == iterations)
 

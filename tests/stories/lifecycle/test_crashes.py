@@ -15,7 +15,9 @@ async def replaced(world: World) -> None:
     """Run the story of a straggler whose node is replaced."""
     slow = world.node_of(2)
     slow.slow = 3.0
-    await run(world, operator, lambda w: w.status.diagnoses and "fenced" in w.status.diagnoses[0].result, seconds=120)
+    await run(world, operator, lambda w: w.claims == 1 and w.generation == 2 and w.status.state == "Running")
+    # What is left are tests of the node, one after the other: the operator need not look five times a second.
+    await run(world, operator, lambda w: "fenced" in w.status.diagnoses[0].result, seconds=120, ticks=10)
 
 
 async def lost(world: World) -> None:

@@ -102,7 +102,7 @@ def test_where_one_rank_knows_otherwise_the_counts_are_equalised(seed: int, wron
 @pytest.mark.parametrize("by", [-1, 1])
 def test_a_rank_with_a_single_channel_that_knows_otherwise_stops_where_the_others_iterations_begin(by: int) -> None:
     tried = 0
-    for seed in range(300):
+    for seed in range(80):
         model = Iterating(seed, ranks=4, blocking=True, length=ITERATIONS)
         cycle = model.ranks[0].calls[slice(*model.bounds[0][0])]
         if set(cycle) != {WORLD} or len(cycle) == 1:
@@ -115,7 +115,7 @@ def test_a_rank_with_a_single_channel_that_knows_otherwise_stops_where_the_other
         assert _paused(model, known).pause.cut is Cut.ITERATION_START
         assert run_to_end(model)
         tried += 1
-    assert tried > 2
+    assert tried > 8
 
 
 def _later(known: Known, by: int) -> Known:
