@@ -2,8 +2,9 @@
 
 A rank that is slow in its own computation is slow somewhere. A sample is the stack of its main thread at some moment,
 which that thread writes itself. The moments follow no rhythm, since iterations have one. A dozen of them cost the rank
-less than a millisecond, and are taken once: again only when the slowdown has lasted for long. Where no device computes,
-further ones follow: they show who waits for whom where all ranks wait for a small part of an iteration.
+less than a millisecond, and are taken once: again only when the slowdown has lasted for long, or when a rank is slow
+again after it was not, since the reason may be another. Where no device computes, further ones follow: they show who
+waits for whom where all ranks wait for a small part of an iteration.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ SAMPLES = 12
 MOST_SAMPLES = 60  # of ranks without a device, which may wait where no call is seen
 PAUSE_SECONDS = (0.3, 1.1)  # between two samples: the launcher passes the request on within this
 AGAIN_SECONDS = 300.0
-FORGOTTEN_SECONDS = 15.0  # a rank that is as fast as before for a few iterations is sampled on
+RETURN_SECONDS = 20.0  # between two dozens of a rank that was well in between: one that turns slow often is spared
+FORGOTTEN_SECONDS = 15.0  # samples are kept of a rank that is as fast as before for a few iterations
 
 
 class Samples:
@@ -34,6 +36,8 @@ class Samples:
         self._most = MOST_SAMPLES if cpu_only else SAMPLES
         self._pause = pause or random.Random()
         self._slow: dict[int, tuple[int, float]] = {}  # process ids, and when the rank was slow last, by rank
+        self._last: set[int] = set()  # the ranks that were slow at the last look
+        self._is_return = False  # a rank was slow, was not, and is again, since this dozen began
         self._begun = self._next = 0.0  # monotonic
         self._asked = self._read = 0
         self._places: dict[int, Counter[tuple[str, ...]]] = {}
@@ -45,14 +49,10 @@ class Samples:
         ``slow``: process ids of the ranks that compute longer than they did, by rank; ``now`` in seconds of a monotonic
         clock.
         """
-        if self._changed(slow, now):
+        if self._changed(slow, now) or self._is_outdated(now):
             self._begin(now)
-        if not self._slow or now < self._next:
+        if not self._slow or now < self._next or self._read == self._most:
             return False
-        if self._read == self._most:
-            if now - self._begun < AGAIN_SECONDS:
-                return False
-            self._begin(now)
         # A sample is read at the next turn: by then the threads have written it.
         is_read = self._asked > self._read
         if is_read:
@@ -77,6 +77,8 @@ class Samples:
 
     def _changed(self, slow: Mapping[int, int], now: float) -> bool:
         """Take over who is slow. Return whether a rank has joined, or has another process."""
+        self._is_return |= any(rank in self._slow and rank not in self._last for rank in slow)
+        self._last = set(slow)
         joined = any(self._slow.get(rank, (0, 0.0))[0] != pid for rank, pid in slow.items())
         # A rank that is only just no longer slow keeps its samples: it may be slow again at the next look.
         lasting = {rank: known for rank, known in self._slow.items() if now - known[1] <= FORGOTTEN_SECONDS}
@@ -84,9 +86,15 @@ class Samples:
         self._found = {rank: found for rank, found in self._found.items() if rank in self._slow}
         return joined
 
+    def _is_outdated(self, now: float) -> bool:
+        """Return whether all samples are taken, and so long ago that the rank may be slow elsewhere by now."""
+        age = RETURN_SECONDS if self._is_return else AGAIN_SECONDS
+        return self._read == self._most and now - self._begun >= age
+
     def _begin(self, now: float) -> None:
         self._begun = self._next = now
         self._asked = self._read = 0
+        self._is_return = False
         self._places = {rank: Counter() for rank in self._slow}
 
     def _take(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from falcon_agent.launch.run_dir import RunDir
-from falcon_agent.stacks.sampler import AGAIN_SECONDS, FORGOTTEN_SECONDS, MOST_SAMPLES, SAMPLES, Samples
+from falcon_agent.stacks.sampler import AGAIN_SECONDS, FORGOTTEN_SECONDS, MOST_SAMPLES, RETURN_SECONDS, SAMPLES, Samples
 from falcon_core.wire.launcher.launch import SAMPLE_SUFFIX, SAMPLES_ASKED_FILE, STACKS_DIR
 from falcon_core.wire.reporting.samples import StackPlace, StackSamples
 
@@ -92,6 +92,28 @@ def test_they_end_with_the_slowdown(rank: _Rank) -> None:
 def test_a_rank_that_is_fast_for_a_moment_is_sampled_on(rank: _Rank) -> None:
     assert any(rank.look(slow=number % 3 < 2) for number in range(SAMPLES + 1))
     assert rank.asked == SAMPLES
+
+
+def test_a_rank_that_is_slow_once_more_shows_where_it_is_slow_now(rank: _Rank) -> None:
+    taken(rank)
+    assert not rank.look(slow=False)
+    until = rank.now + RETURN_SECONDS + 2 * (SAMPLES + 1)
+    assert rank.now + AGAIN_SECONDS > until
+    while rank.now < until:
+        rank.look(function="collect")
+    assert rank.samples.of(RANK) == StackSamples(SAMPLES, [StackPlace(["collect (train.py:7)"], SAMPLES)])
+    asked = rank.asked
+    assert asked == 2 * SAMPLES
+    for _ in range(20):
+        rank.look()
+    assert rank.asked == asked, "as long as it stays slow, its places are known"
+
+
+def test_a_rank_that_turns_slow_often_is_sampled_a_dozen_at_a_time(rank: _Rank) -> None:
+    for number in range(120):
+        rank.look(slow=number % 3 < 2)
+    assert rank.asked <= SAMPLES * (1 + rank.now // RETURN_SECONDS)
+    assert rank.samples.of(RANK) is not None
 
 
 def test_a_process_that_does_not_answer_has_none(rank: _Rank) -> None:
