@@ -24,6 +24,7 @@ import (
 
 const (
 	handshakeTimeout    = 5 * time.Second
+	agentHandshakes     = 2048 // more agents than that begin at once only where a gateway ends, and they try again
 	operatorConnections = 16
 	operatorHandshakes  = 64       // any pod may begin one where no plugin enforces policies
 	otherConnections    = 4        // of each other name on the operator's port: none takes the operator's place
@@ -132,6 +133,7 @@ func common() []grpc.ServerOption {
 func agentLimits(settings *config.Config, center *hub.Hub, log *slog.Logger) transport.Limits {
 	return transport.Limits{
 		Connections:         settings.Connections,
+		Handshakes:          agentHandshakes,
 		HandshakesPerSecond: settings.HandshakesPerSecond,
 		ConnectionsOf: func(commonName string) int {
 			if j := center.Job(commonName); j != nil {

@@ -23,7 +23,6 @@ type Limits struct {
 	// Connections in all.
 	Connections int
 	// Handshakes that have not ended. They count apart from Connections, and a newer one takes the place of an older one.
-	// 0: they count among Connections, and the newer one is refused.
 	Handshakes int
 	// HandshakesPerSecond of one source address.
 	HandshakesPerSecond int
@@ -46,23 +45,20 @@ type Guard struct {
 	open      int
 	byName    map[string]int
 	addresses *budget.Addresses
-	begun     *handshakes // nil: they count in `open`
+	begun     *handshakes
 }
 
 // NewGuard wraps the credentials of a listener.
 func NewGuard(listening *Listening, limits Limits) *Guard {
 	rate := float64(limits.HandshakesPerSecond)
-	guard := &Guard{
+	return &Guard{
 		TransportCredentials: credentials.NewTLS(listening.trust.files.get()), // what gRPC asks for besides handshakes
 		listening:            listening,
 		limits:               limits,
 		byName:               map[string]int{},
 		addresses:            budget.NewAddresses(rate, handshakeBurstSeconds*rate),
+		begun:                newHandshakes(limits.Handshakes),
 	}
-	if limits.Handshakes > 0 {
-		guard.begun = newHandshakes(limits.Handshakes)
-	}
-	return guard
 }
 
 // Client is the other end of a connection: who it is by its certificate, and the means to get rid of it.
@@ -131,7 +127,7 @@ func (g *Guard) Renew(to string, stop <-chan struct{}, log *slog.Logger) {
 // Clone is part of gRPC's interface; a guard is shared, so that it counts all connections.
 func (g *Guard) Clone() credentials.TransportCredentials { return g }
 
-// enter counts a connection in, unless it is beyond a limit; then it returns why.
+// enter gives a connection's handshake a place, unless it is beyond a limit; then it returns why.
 func (g *Guard) enter(raw net.Conn, now time.Time) job.Reason {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,42 +137,31 @@ func (g *Guard) enter(raw net.Conn, now time.Time) job.Reason {
 	if source := sourceOf(raw); source.IsValid() && !g.addresses.Take(source, now) {
 		return job.Handshakes
 	}
-	if g.begun == nil {
-		g.count(1)
-	} else if replaced := g.begun.begin(raw); replaced != nil {
+	if replaced := g.begun.begin(raw); replaced != nil {
 		_ = replaced.Close()
 	}
 	return ""
 }
 
-// fail counts a connection out whose handshake came to nothing.
+// fail frees the place of a handshake that came to nothing.
 func (g *Guard) fail(raw net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.discount(raw)
+	g.begun.end(raw)
 }
 
-// admit counts the client in whose handshake has ended, unless it is beyond a limit; then the connection is counted out.
+// admit counts the client in whose handshake has ended, unless it is beyond a limit.
 func (g *Guard) admit(raw net.Conn, name string) bool {
 	most := g.limits.ConnectionsOf(name)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.discount(raw)
+	g.begun.end(raw)
 	if g.byName[name] >= most || g.open >= g.limits.Connections {
 		return false
 	}
 	g.byName[name]++
 	g.count(1)
 	return true
-}
-
-// discount counts a connection out whose handshake is over.
-func (g *Guard) discount(raw net.Conn) {
-	if g.begun == nil {
-		g.count(-1)
-	} else {
-		g.begun.end(raw)
-	}
 }
 
 func (g *Guard) count(change int) {

@@ -85,6 +85,24 @@ async def test_connections_without_a_word_from_one_address_keep_nobody_else_out(
             await gateway.counted("refused_total", reason="certificate")  # their handshakes' time is over
 
 
+async def test_handshakes_of_many_addresses_keep_no_agent_out(site: Site) -> None:
+    """Eight pods without a certificate leave twice as many handshakes unfinished as agents have places."""
+    gateway = site.gateway(FALCON_MAX_CONNECTIONS="32", FALCON_HANDSHAKES_PER_SECOND="20")
+    host, port = gateway.agents.split(":")
+    async with site.leader(gateway, BERT) as operator:
+        await gateway.ready()
+        with contextlib.ExitStack() as stack:
+            for number in range(64):
+                raw = stack.enter_context(socket.socket())
+                raw.bind((f"127.0.0.{2 + number % 8}", 0))
+                raw.connect((host, int(port)))
+            async with site.agent(BERT, 0) as honest:
+                honest.client.report(b"well")
+                await operator.sees(BERT, 0, b"well")
+            await gateway.counted("refused_total", at_least=64, reason="certificate")  # their handshakes' time is over
+            assert await gateway.counter("refused_total", reason="connections") == 0
+
+
 async def test_strangers_who_hold_the_operators_port_keep_no_operator_out(site: Site) -> None:
     """Two pods without a certificate open connections there, say nothing, and open others as soon as one is closed."""
     gateway = site.gateway(FALCON_HANDSHAKES_PER_SECOND="20")  # the default
