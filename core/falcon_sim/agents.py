@@ -241,6 +241,8 @@ class Agents:
             healthy_noise=signals.healthy_noise,
             healthy_compute_ns=signals.healthy_compute_ns,
             healthy_compute_error=signals.healthy_compute_error,
+            slow_compute_ns=signals.slow_compute_ns,
+            slow_compute_error=signals.slow_compute_error,
             onset=onset,
             work=signals.work,
             comms=self._traffic.comms(rank, {} if onset is None else reader.chain.lasting_excess()),

@@ -29,6 +29,7 @@ from tests.unit.recovery.seen import MS, NOW, member, replace
 
 Times = npt.NDArray[np.float64]
 HEALTHY_DELAY = 8  # as ``signals.rank.chain``: iterations after which a computation teaches the agent
+SINCE_ONSET = 64  # as ``signals.rank.lasting_compute``
 COMPUTE_MS, TRANSFER_MS = 200.0, 50.0
 LOOK_ITERATIONS = 4  # between two looks of the operator
 STANDSTILL_SECONDS = 10.0  # of a restart
@@ -43,12 +44,14 @@ class Agent:
         self._unlearned: deque[float] = deque()
         self._first: list[float] = []
         self._newest: deque[list[int]] = deque(maxlen=RECENT_ITERATIONS)
+        self._many: deque[tuple[int, int]] = deque(maxlen=SINCE_ONSET)  # number of the iteration, computation
 
     def feed(self, number: int, start_ns: int, iteration_ms: float, compute_ms: float, transfer_ms: float) -> None:
         wait_ms = iteration_ms - compute_ms - TRANSFER_MS
         excess_ms = transfer_ms - TRANSFER_MS
         times_ms = (iteration_ms, compute_ms, wait_ms, excess_ms)
         self._newest.append([round(value * MS) for value in times_ms])
+        self._many.append((number, self._newest[-1][1]))
         self._detector.feed(number, start_ns, round(iteration_ms * MS))
         if self._detector.slowdown is not None:
             self._unlearned.clear()
@@ -68,6 +71,8 @@ class Agent:
     def signals(self, rank: int, iterations: int, ranks: int, calls: int) -> RankSignals:
         slowdown, reference = self._detector.slowdown, self._detector.reference
         excess = min(newest[3] for newest in self._newest)
+        since = [own_ns for number, own_ns in self._many if slowdown and number >= slowdown.first_iteration]
+        known = self._compute if 2 * len(since) >= SINCE_ONSET else None
         return RankSignals(
             rank=rank,
             tracking="Tracking",
@@ -80,6 +85,8 @@ class Agent:
             healthy_noise=None if reference is None else reference.noise,
             healthy_compute_ns=None if self._compute is None else round(math.exp(self._compute.level)),
             healthy_compute_error=None if self._compute is None else self._compute.error(5),
+            slow_compute_ns=None if known is None else round(statistics.median(since)),
+            slow_compute_error=None if known is None else known.cautious_error(len(since), 5),
             comms=[CommSignals(comm=7, size=ranks, place=rank, excess_ns=[max(0, excess)])] if slowdown else [],
             onset=None
             if slowdown is None

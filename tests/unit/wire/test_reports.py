@@ -320,7 +320,7 @@ def test_what_a_library_endured_passes_and_a_healthy_report_has_no_byte_for_it()
 def test_the_detail_of_an_earlier_agent_says_nothing_of_its_work() -> None:
     earlier = fields(0)
     detail = earlier[6][0][16]
-    assert [detail.pop() for _ in range(9)] == [-1, [], None, -1, -1, -1, -1, -1, 0]
+    assert [detail.pop() for _ in range(11)] == [-1, -1, -1, [], None, -1, -1, -1, -1, -1, 0]
     assert earlier[6][0].pop() == -1
     (found,) = decode_summary(msgspec.msgpack.encode(earlier), "p").ranks
     assert (found.detailed, found.work, found.load, found.size_class) == (True, "Fixed", None, None)
@@ -357,11 +357,11 @@ def test_causes_in_the_program_pass_with_the_detail() -> None:
         12, [StackPlace(["read (data.py:3)", "main (train.py:9)"], 11), StackPlace(["f (g.py:1)"], 1)]
     )
     slow = rank(3, collecting_fraction=0.312, healthy_collecting_fraction=0.0, stall_share=0.84, samples=samples)
-    slow = replace(slow, healthy_compute_error=0.021)
+    slow = replace(slow, healthy_compute_error=0.021, slow_compute_ns=312_000_000, slow_compute_error=0.007)
     assert sent(pod([slow], []), 3).ranks == [slow]
     brief = sent(pod([slow], [])).ranks[0]
     assert (brief.collecting_fraction, brief.stall_share, brief.samples) == (None, None, None)
-    assert brief.healthy_compute_error is None
+    assert (brief.healthy_compute_error, brief.slow_compute_ns, brief.slow_compute_error) == (None, None, None)
 
 
 def test_anomalies_pass_and_a_report_without_them_has_no_byte_for_them() -> None:

@@ -64,5 +64,5 @@ def _corrected(rank: RankSeen, fixed: float) -> RankSeen:
     micro_ns = round((1 - fixed) * median(compute_ns) / micro.per_rank)
     micro = replace(micro, micro_ns=micro_ns, timed=True)
     # Of many iterations it is not known with which share they were computed.
-    sent = replace(rank.sent, compute_ns=compute_ns, micro=micro, lasting_compute_ns=None)
+    sent = replace(rank.sent, compute_ns=compute_ns, micro=micro, lasting_compute_ns=None, slow_compute_ns=None)
     return replace(rank, sent=sent)

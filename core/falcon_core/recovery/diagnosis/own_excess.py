@@ -8,6 +8,9 @@ that are left. If a pod lies within the scatter, no faster pod lies outside.
 Noise that lasts raises some rank at any time, and the more ranks there are, the farther. So a rank is named only if it
 lies beyond the noise of the others as well, whatever the job has gained (``outstanding.noise_share``). Few ranks do not
 show their noise: what their agents have learned of it counts (``known_noise_share``).
+
+What stays within the noise of a few iterations may lie beyond that of many. So the median of all computations since the
+onset counts as well (``since_onset``), whose noise is smaller the longer the slowdown lasts.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from falcon_core.recovery.model.policy import Policy
 from falcon_core.recovery.model.state import MOST_NODES
 from falcon_core.signals.job.culprits import median_of_others, own_excess_ns
 from falcon_core.stats.medians import Floats, Ints
-from falcon_core.stats.order import medians_of, quantile_of
+from falcon_core.stats.order import median_of, medians_of, quantile_of
 
 Flags = npt.NDArray[np.bool_]
 
@@ -39,7 +42,8 @@ class OwnExcess(msgspec.Struct, frozen=True):
     rows: list[Ints]  # of the ranks that do the same work, each row once
     healthy_ns: Floats  # [ranks]
     growth: Floats  # computation ÷ healthy computation: [windows, ranks]
-    errors: Floats  # of a median of C healthy computations, of logarithms; NaN: not known: [ranks]
+    errors: Floats  # of a median of as many healthy computations, of logarithms; NaN: not known: [ranks]
+    peers: int | None = None  # with whose median a rank is compared, which has noise as well
 
     def beyond(self, least_ns: float, policy: Policy) -> set[int]:
         """Return the ranks whose own excess is ``least_ns`` in every window, and no mere part of a common gain."""
@@ -74,7 +78,7 @@ class OwnExcess(msgspec.Struct, frozen=True):
         """Return which of the slow ranks noise does not explain: [ranks]. ``own``: [windows, ranks]."""
         others = ~slow
         if np.count_nonzero(others) < LEAST_SCATTERED:
-            noise = np.full(len(own), known_noise_share(self.errors))
+            noise = np.full(len(own), known_noise_share(self.errors, peers=self.peers))
         else:
             noise = np.array([noise_share(window[others], self._typical(window, others)) for window in self.growth])
         # The excess is beyond what the others gained, and noise raises that.
@@ -109,7 +113,7 @@ def measured(groups: Sequence[list[RankSeen]], windows: int, policy: Policy) -> 
     each = [ranks.take(ranks.healthy_compute_ns != 0) for ranks in map(Ranks.of, groups)]
     each = [ranks for ranks in each if ranks]
     if not each:
-        return OwnExcess([], np.empty(0, dtype=np.int64), [], np.empty(0), np.empty((windows, 0)), np.empty(0))
+        return _of_none(windows)
     bounds = np.cumsum([0] + [len(ranks) for ranks in each]).tolist()
     compute_ns = np.concatenate([ranks.compute_times.newest(windows * width) for ranks in each])
     fastest = compute_ns.reshape(-1, windows, width).min(axis=2)
@@ -122,3 +126,39 @@ def measured(groups: Sequence[list[RankSeen]], windows: int, policy: Policy) -> 
         growth=(fastest / healthy_ns[:, np.newaxis]).T,
         errors=np.concatenate([known_errors(ranks) for ranks in each]),
     )
+
+
+def since_onset(groups: Sequence[list[RankSeen]]) -> OwnExcess:
+    """Measure all iterations since the onset, as agents report them; no ranks where few do.
+
+    A rank counts by its newest iterations where these are shorter: it may be healthy again.
+    """
+    each = [ranks.take(_knows_since_onset(ranks)) for ranks in map(Ranks.of, groups)]
+    known = sum(map(len, each))
+    if 2 * known <= sum(map(len, groups)):
+        return _of_none(1)
+    each = [ranks for ranks in each if ranks]
+    bounds = np.cumsum([0] + [len(ranks) for ranks in each]).tolist()
+    healthy_ns = np.concatenate([ranks.healthy_compute_ns for ranks in each])
+    newest = np.concatenate([ranks.compute_times.medians() for ranks in each]) / healthy_ns
+    growth = np.array([sent.slow_compute_ns or 0 for ranks in each for sent in ranks.sent]) / healthy_ns
+    # A rank may be healthy again. Noise of its newest iterations must not lower what peers gained, though.
+    growth = np.minimum(growth, np.maximum(newest, median_of(growth)))
+    return OwnExcess(
+        ranks=np.concatenate([ranks.numbers for ranks in each]).tolist(),
+        replicas=np.concatenate([ranks.replicas for ranks in each]),
+        rows=[np.arange(begin, end) for begin, end in pairwise(bounds)],
+        healthy_ns=healthy_ns,
+        growth=growth[np.newaxis],
+        errors=np.array([sent.slow_compute_error or 0.0 for ranks in each for sent in ranks.sent]),
+        peers=known - 1,
+    )
+
+
+def _of_none(windows: int) -> OwnExcess:
+    return OwnExcess([], np.empty(0, dtype=np.int64), [], np.empty(0), np.empty((windows, 0)), np.empty(0))
+
+
+def _knows_since_onset(ranks: Ranks) -> Flags:
+    known = [sent.slow_compute_ns is not None and sent.slow_compute_error is not None for sent in ranks.sent]
+    return np.asarray(known & (ranks.healthy_compute_ns != 0) & (ranks.compute_times.lengths > 0), dtype=np.bool_)

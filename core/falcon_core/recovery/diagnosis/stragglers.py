@@ -11,7 +11,7 @@ import numpy as np
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.diagnosis.outstanding import LEAST_SCATTERED, known_errors, known_noise_share, noise_share
-from falcon_core.recovery.diagnosis.own_excess import measured
+from falcon_core.recovery.diagnosis.own_excess import measured, since_onset
 from falcon_core.recovery.diagnosis.shared_growth import Common
 from falcon_core.recovery.diagnosis.workload_check import Straggler, grown, waited_for
 from falcon_core.recovery.model.evidence import sampled
@@ -214,6 +214,7 @@ def _by_own_excess(
     times = np.concatenate([_iteration_levels(group) for group in groups])
     least_ns = max(least_ns, least_excess_ns(times, loss_ns))
     slow_ranks = measured(groups, windows, policy).beyond(least_ns, policy)
+    slow_ranks |= since_onset(groups).beyond(least_ns, policy)
     return [(out, group) for group in groups for out in _held_against_peers(group, slow_ranks)]
 
 

@@ -98,7 +98,9 @@ def _with_equal_growth(ranks: Ranks) -> list[RankSeen]:
     longest = (ranks.compute_times.newest(width) / ranks.healthy_compute_ns[:, np.newaxis]).max(axis=0)
     grown = np.rint(longest * ranks.healthy_compute_ns[:, np.newaxis]).astype(np.int64).tolist()
     return [
-        replace(rank, sent=replace(rank.sent, compute_ns=[*rank.sent.compute_ns[:-width], *newest]))
+        replace(
+            rank, sent=replace(rank.sent, compute_ns=[*rank.sent.compute_ns[:-width], *newest], slow_compute_ns=None)
+        )
         for rank, newest in zip(ranks, grown, strict=True)
     ]
 
@@ -118,7 +120,9 @@ def _without_wait(rank: RankSeen, newest: int) -> RankSeen:
         waits = [known + wait_ns for known, wait_ns in zip(waits, moved, strict=True)]
     # Soon after an onset most of the reported iterations are from before it.
     unseen_ns = int(median(moved[-newest:])) if moved else 0
-    return replace(rank, sent=replace(sent, compute_ns=computes, wait_ns=waits), unseen_wait_ns=unseen_ns)
+    return replace(
+        rank, sent=replace(sent, compute_ns=computes, wait_ns=waits, slow_compute_ns=None), unseen_wait_ns=unseen_ns
+    )
 
 
 def may_still_show(found: Waiting, seconds: float) -> bool:

@@ -36,6 +36,10 @@ class HealthyComputation:
         """
         return None if self.reference is None else self.reference.error(count)
 
+    def cautious_error(self, count: int, few: int) -> float | None:
+        """Return the same error of many computations, no smaller than is safe to blame a rank by."""
+        return None if self.reference is None else self.reference.cautious_error(count, few)
+
     def learn(self, healthy: Measured, measurer: Measurer) -> None:
         """Learn from a healthy iteration.
 

@@ -38,6 +38,7 @@ _LOCAL_TIMES = 6.0  # times as long as noise lasts: then the local level takes a
 _NOISE_TIMES = 20.0  # times as long as noise lasts, within which its size and its correlation are measured
 _TO_DEVIATION = 1.25  # √(π/2): a mean absolute deviation, or a median's error, against a mean's standard deviation
 _KNOWN_SAMPLES = 128  # of which a warm-up has fewer
+_LEAST_OF_FEW = 0.75  # of the error of five, that of 64: what noise of a correlation of 0.95 has
 _WANDER_RATE = 1 / 200
 _WANDER_DEVIATIONS = 3.0
 _LONG = (0.05, 0.1, 0.2, 0.4, 0.8)  # how far above the level a sample is called long
@@ -127,6 +128,15 @@ class Reference:
         lasting = self._lasting()
         variance = mean_variance(samples, lasting) + mean_variance(self.samples, lasting)
         return self._single_error() * math.sqrt(variance)
+
+    def cautious_error(self, samples: int, few: int) -> float:
+        """Return the standard error of a median of many ``samples``, where too small a value would blame a rank.
+
+        How long noise lasts is known less well than its size, and that decides by how much many samples are better than
+        ``few``. So the error is at least 0.75 of theirs, and how far the level wanders comes on top.
+        """
+        least = max(self.error(samples), _LEAST_OF_FEW * self.error(few))
+        return math.hypot(least, _TO_DEVIATION * self._wander)
 
     def samples_for(self, error: float, most: int) -> int:
         """Return the number of samples, ``most`` at most, whose median errs by ``error`` (> 0).

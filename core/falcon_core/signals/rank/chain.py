@@ -437,6 +437,17 @@ class RankChain:
         reference = self._healthy_compute.reference
         return None if reference is None or self._pulses is not None else self._lasting.median_ns(reference.noise)
 
+    def _since_onset(self) -> tuple[int | None, float | None]:
+        """Return the median computation [ns] since the onset, and its error; None as in ``_lasting_compute_ns``."""
+        slowdown = self._detector.slowdown
+        if slowdown is None or self._pulses is not None:
+            return None, None
+        known = self._lasting.since(slowdown.first_iteration)
+        if known is None:
+            return None, None
+        compute_ns, count = known
+        return compute_ns, self._healthy_compute.cautious_error(count, self._detection.consecutive_iterations)
+
     def _stall_share(self) -> float | None:
         """Return the median of ``Excess.stall_share`` over the newest iterations; None where it is not known.
 
@@ -478,6 +489,7 @@ class RankChain:
         whole = next((each.iteration for each in reversed(recent) if not each.iteration.interrupted), None)
         slowdown = self._detector.slowdown
         sizes_vary = self._tracker.varying is not None
+        slow_compute_ns, slow_compute_error = self._since_onset()
         return RankSignals(
             rank=rank,
             tracking="Undetermined" if self._tracker.cycle_calls is None else "Tracking",
@@ -492,6 +504,8 @@ class RankChain:
             healthy_compute_ns=self._healthy_compute.level_ns,
             healthy_compute_error=self._healthy_compute.error(self._detection.consecutive_iterations),
             lasting_compute_ns=self._lasting_compute_ns(),
+            slow_compute_ns=slow_compute_ns,
+            slow_compute_error=slow_compute_error,
             longest_share=self._measurer.waits.longest_share if self._is_new else None,
             first_stretch=self._measurer.waits.first_stretch if self._is_new else None,
             longest_growth=None if slowdown is None else self._longest_growth(),

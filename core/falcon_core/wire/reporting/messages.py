@@ -184,6 +184,9 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Standard error of a median of C computations, of its logarithm, against that of the former. In the detail.
     healthy_compute_error: float | None = None
     lasting_compute_ns: Int64 | None = None  # median of many iterations, where the computation scatters much
+    # While slow: the median computation since the onset, of the newest 64 at most, and its error, likewise.
+    slow_compute_ns: Int64 | None = None
+    slow_compute_error: float | None = None
     longest_share: float | None = None  # of the healthy computation: in the longest stretch between two calls
     first_stretch: FirstStretch | None = None  # likewise
     longest_growth: float | None = None  # while slow: of that longest stretch, now ÷ when healthy

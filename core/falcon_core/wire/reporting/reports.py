@@ -96,6 +96,8 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     samples: StackSamples | None = None
     sends: Annotated[list[SentSignals], Meta(max_length=MAX_SENDS)] = []
     healthy_compute_error_permille: Known = -1
+    slow_compute_us: KnownUs = -1
+    slow_compute_error_permille: Known = -1
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -354,6 +356,8 @@ def _detail(rank: RankSignals, stack: int) -> _Detail:
         rank.samples,
         rank.sends[:MAX_SENDS],
         permille(rank.healthy_compute_error),
+        in_units(rank.slow_compute_ns, _US),
+        permille(rank.slow_compute_error),
     )
 
 
@@ -397,6 +401,8 @@ def _signals(
         healthy_compute_ns=of_units(sent.healthy_compute_us, _US),
         healthy_compute_error=fraction(detail.healthy_compute_error_permille),
         lasting_compute_ns=of_units(sent.lasting_compute_us, _US),
+        slow_compute_ns=of_units(detail.slow_compute_us, _US),
+        slow_compute_error=fraction(detail.slow_compute_error_permille),
         longest_share=fraction(sent.longest_permille),
         first_stretch=None if sent.first_stretch is None else _first_stretch(*sent.first_stretch),
         longest_growth=fraction(sent.longest_growth_permille),

@@ -85,3 +85,17 @@ def test_a_slowdown_in_noise_that_lasts_is_found(factor: float) -> None:
     levels[400:] += np.log(factor)
     found = slow_iterations(levels)
     assert 400 + 4 <= found[0] <= 400 + 10
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9, 0.95])
+def test_the_cautious_error_of_many_samples_is_no_smaller_than_seen(correlation: float) -> None:
+    """Hold the median of 64 samples after 400 healthy ones against the level that these taught."""
+    rng, away, errors = np.random.default_rng(7), [], []
+    for _ in range(60):
+        levels = inherited(rng, 0.08, correlation, 464)
+        reference = learned(levels[:400])
+        errors.append(reference.cautious_error(64, 5))
+        away.append(float(np.median(levels[400:])) - reference.level)
+        assert errors[-1] > 0.74 * reference.error(5)
+    assert float(np.std(away)) < float(np.median(errors))
+    assert max(abs(own) / error for own, error in zip(away, errors, strict=True)) < 4.5

@@ -39,3 +39,23 @@ def test_it_is_not_reported_where_few_iterations_say_as_much_or_few_are_known(sp
 
 def test_cycles_that_no_device_has_to_time_are_not_asked_for() -> None:
     assert not fed(0.2, 150).scatters
+
+
+@pytest.mark.parametrize("after", [20, 40, 100])
+def test_while_slow_the_median_since_the_onset_is_reported_once_it_is_of_half_as_many(after: int) -> None:
+    random = np.random.default_rng(3)
+    script = Script(seed=3, jitter=0.0)
+    for number, factor in enumerate(np.exp(0.05 * random.standard_normal(200 + after))):
+        compute_ns = round(factor * (200 if number < 200 else 300) * MS)
+        script.cycle([Call(Op.ALL_REDUCE, 4096, compute_ns), Call(Op.ALL_REDUCE, 4, 5 * MS)])
+    chain = RankChain(Detection())
+    chain.feed(script.records)
+    signals = chain.signals(0, 0)
+    assert signals.onset is not None
+    if after < ITERATIONS // 2:
+        assert (signals.slow_compute_ns, signals.slow_compute_error) == (None, None)
+        return
+    assert signals.slow_compute_ns == pytest.approx(305 * MS, rel=0.03)
+    assert signals.slow_compute_error is not None
+    assert signals.healthy_compute_error is not None
+    assert 0.7 < signals.slow_compute_error / signals.healthy_compute_error < 0.95
