@@ -133,6 +133,9 @@ def since_onset(groups: Sequence[list[RankSeen]]) -> OwnExcess:
 
     A rank counts by its newest iterations where these are shorter: it may be healthy again.
     """
+    reported = sum(rank.sent.slow_compute_ns is not None for group in groups for rank in group)
+    if 2 * reported <= sum(map(len, groups)):  # before columns of all ranks are made
+        return _of_none(1)
     each = [ranks.take(_knows_since_onset(ranks)) for ranks in map(Ranks.of, groups)]
     known = sum(map(len, each))
     if 2 * known <= sum(map(len, groups)):
