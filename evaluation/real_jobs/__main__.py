@@ -8,10 +8,15 @@
 ``--keep FILE`` it can be ended and begun again: what the same code has played is not played again. With ``--seeds N``
 it plays the first N seeds, so that its tables can be made before all are played.
 
-``--write`` puts the tables into RESULTS.md. The scenes know nothing of Falcon: ring records → a ``RankChain`` for each
-rank → reports → ``recovery.machine`` with its default policy, a replacement's price of 60 s and two spares → actions,
-which change the nodes. What counts as an incident is a slowdown that the user is shown: a rank or a link is named, or
-it lasts without a name (``recovery.history.reporting_threshold``).
+``--check`` ends after ten minutes at the latest: what is not played by then is listed, and the exit code is 1. The 30
+patterns of ``CHECKED`` take about three minutes of CPU time, in as many lanes as there are cores.
+
+``--write`` puts the tables into RESULTS.md, those of ``--check`` into a place of their own.
+
+The scenes know nothing of Falcon: ring records → a ``RankChain`` for each rank → reports → ``recovery.machine`` with
+its default policy, a replacement's price of 60 s and two spares → actions, which change the nodes. What counts as an
+incident is a slowdown that the user is shown: a rank or a link is named, or it lasts without a name
+(``recovery.history.reporting_threshold``).
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ CODE: Final = ("core/falcon_core", "core/falcon_sim", "agent/falcon_agent", "eva
 LEVELS: Final[tuple[Level, ...]] = ("low", "high")
 SEEDS: Final = {16: 20, 128: 3}  # of --full, by the number of ranks
 PLAYED: Final = {16: FULL, 128: LARGE}
+MOST_MINUTES: Final = 10.0  # of --check
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -69,20 +75,32 @@ def main() -> int:
     parser.add_argument("--world", type=int, default=16, choices=list(PROCESSES), help="ranks")
     parser.add_argument("--level", choices=LEVELS, help="of noise; without it the patterns take turns")
     parser.add_argument("--lanes", type=int, default=os.cpu_count() or 1, help="cases that are played at a time")
+    parser.add_argument("--minutes", type=float, help="at most; otherwise 10 of --check, and no end of the others")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="outcomes so far: a later run goes on from there")
     options = parser.parse_args()
+    minutes = options.minutes or (MOST_MINUTES if options.check else None)
     asked = cases(options)
     worlds = sorted({case.world for case in asked})
     kinds = len({case.pattern for case in asked})
     size = ", ".join(f"{sum(case.world == world for case in asked)} of {world} ranks" for world in worlds)
     head = provenance(*CODE, note=f"; {kinds} of {len(PATTERNS)} patterns, {size}")
-    outcomes = Show(asked, options.keep).play(options.lanes)
-    body = "\n".join([head, *itertools.chain(*(_tables(world, outcomes) for world in worlds))])
+    show = Show(asked, options.keep)
+    outcomes = show.play(options.lanes, None if minutes is None else 60 * minutes)
+    late = late_line(show.unplayed, minutes)
+    body = "\n".join([head, *late, *itertools.chain(*(_tables(world, outcomes) for world in worlds))])
     print(body)
     if options.write or options.full:
-        put(RESULTS, body)
+        put(RESULTS, body, "checked" if options.check else "measured")
     measures = [measure for world in worlds for measure in limits(_of(world, outcomes))]
-    return finish(measures, fails=options.check or options.full)
+    failed = finish(measures, fails=options.check or options.full)
+    print(*late, sep="\n", end="")
+    return 1 if late else failed
+
+
+def late_line(unplayed: Sequence[Case], minutes: float | None) -> list[str]:
+    """Return the line that names the cases without an outcome; none where all were played."""
+    names = "; ".join(f"{case.pattern} ({case.world} ranks, {case.level} noise, seed {case.seed})" for case in unplayed)
+    return [f"Not played in time ({minutes:g} minutes): {names}.\n"] if unplayed else []
 
 
 def _of(world: int, outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -403,4 +403,4 @@ CHECKED: Final = (
     "straggler 1.3 × after everybody +20 %",
     "straggler 1.5 ×, NCCL",
 )
-"""What ``--check`` plays: one of each family, within ten minutes on two cores."""
+"""What ``--check`` plays: one of each family; about three minutes of CPU time."""

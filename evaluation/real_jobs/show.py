@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -48,40 +49,62 @@ class Show:
         self._lock = threading.Lock()
         self._digest = digest()
         self._wanted = list(asked)
+        self._players: list[_Player] = []
+        self._is_over = False  # the time is over: no case begins, and what still plays is ended
         self.found: dict[Case, Outcome] = {}
         for line in kept.read_bytes().splitlines() if kept is not None and kept.exists() else ():
             known = msgspec.json.decode(line, type=Kept)
             if known.code == self._digest:
                 self.found[known.outcome.case] = known.outcome
 
-    def play(self, lanes: int) -> list[Outcome]:
-        """Play what is left. Return the outcomes in the order of the cases.
+    def play(self, lanes: int, seconds: float | None = None) -> list[Outcome]:
+        """Play what is left, for so many seconds at most. Return the outcomes in the order of the cases.
 
         Raises:
             RuntimeError: a case failed.
         """
-        left = iter(sorted((case for case in self._wanted if case not in self.found), key=_order))
+        left = iter(sorted(self.unplayed, key=_order))
         threads = [threading.Thread(target=self._lane, args=(left,)) for _ in range(lanes)]
+        clock = None if seconds is None else threading.Timer(seconds, self._end)
+        if clock is not None:
+            clock.start()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        missing = [case for case in self._wanted if case not in self.found]
-        if missing:
-            raise RuntimeError(f"{len(missing)} cases have no outcome, the first of them {missing[0]}")
-        return [self.found[case] for case in self._wanted]
+        if clock is not None:
+            clock.cancel()
+        if self.unplayed and not self._is_over:
+            raise RuntimeError(f"{len(self.unplayed)} cases have no outcome, the first of them {self.unplayed[0]}")
+        return [self.found[case] for case in self._wanted if case in self.found]
+
+    @property
+    def unplayed(self) -> list[Case]:
+        """Return the cases that have no outcome."""
+        return [case for case in self._wanted if case not in self.found]
+
+    def _end(self) -> None:
+        with self._lock:
+            self._is_over = True
+            for player in self._players:
+                player.kill()
 
     def _lane(self, left: Iterator[Case]) -> None:
         player = _Player()
+        with self._lock:
+            self._players.append(player)
         try:
             while (case := self._next(left)) is not None:
                 self._keep(player.play(case))
+        except (RuntimeError, BrokenPipeError):
+            if not self._is_over:
+                raise
         finally:
             player.close()
 
     def _next(self, left: Iterator[Case]) -> Case | None:
         with self._lock:
-            return next(left, None)
+            return None if self._is_over else next(left, None)
 
     def _keep(self, outcome: Outcome) -> None:
         with self._lock:
@@ -123,12 +146,17 @@ class _Player:
         self._process.stdin.write(msgspec.json.encode(case) + b"\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        if not line:
+        if not line.endswith(b"\n"):
             raise RuntimeError(f"no outcome of {case}")
         return msgspec.json.decode(line, type=Outcome)
+
+    def kill(self) -> None:
+        """End the process in the middle of a case."""
+        self._process.kill()
 
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # a case may wait in the buffer of a process that was killed
+            self._process.stdin.close()
         self._process.wait()
