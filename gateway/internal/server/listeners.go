@@ -24,7 +24,7 @@ import (
 
 const (
 	handshakeTimeout    = 5 * time.Second
-	agentHandshakes     = 1500 // 57 KiB each; where a gateway ends, more agents may begin at once, and they try again
+	agentHandshakes     = 1500 // where a gateway ends, more agents may begin at once, and they try again
 	operatorConnections = 16
 	operatorHandshakes  = 64       // any pod may begin one where no plugin enforces policies
 	otherConnections    = 4        // of each other name on the operator's port: none takes the operator's place

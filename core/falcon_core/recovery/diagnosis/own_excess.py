@@ -133,14 +133,11 @@ def since_onset(groups: Sequence[list[RankSeen]]) -> OwnExcess:
 
     A rank counts by its newest iterations where these are shorter: it may be healthy again.
     """
-    reported = sum(rank.sent.slow_compute_ns is not None for group in groups for rank in group)
-    if 2 * reported <= sum(map(len, groups)):  # before columns of all ranks are made
-        return _of_none(1)
-    each = [ranks.take(_knows_since_onset(ranks)) for ranks in map(Ranks.of, groups)]
-    known = sum(map(len, each))
+    reporting = [[rank for rank in group if _knows_since_onset(rank)] for group in groups]
+    known = sum(map(len, reporting))
     if 2 * known <= sum(map(len, groups)):
         return _of_none(1)
-    each = [ranks for ranks in each if ranks]
+    each = [Ranks.of(group) for group in reporting if group]
     bounds = np.cumsum([0] + [len(ranks) for ranks in each]).tolist()
     healthy_ns = np.concatenate([ranks.healthy_compute_ns for ranks in each])
     newest = np.concatenate([ranks.compute_times.medians() for ranks in each]) / healthy_ns
@@ -162,6 +159,7 @@ def _of_none(windows: int) -> OwnExcess:
     return OwnExcess([], np.empty(0, dtype=np.int64), [], np.empty(0), np.empty((windows, 0)), np.empty(0))
 
 
-def _knows_since_onset(ranks: Ranks) -> Flags:
-    known = [sent.slow_compute_ns is not None and sent.slow_compute_error is not None for sent in ranks.sent]
-    return np.asarray(known & (ranks.healthy_compute_ns != 0) & (ranks.compute_times.lengths > 0), dtype=np.bool_)
+def _knows_since_onset(rank: RankSeen) -> bool:
+    sent = rank.sent
+    is_known = sent.slow_compute_ns is not None and sent.slow_compute_error is not None
+    return is_known and bool(sent.healthy_compute_ns) and bool(sent.compute_ns)

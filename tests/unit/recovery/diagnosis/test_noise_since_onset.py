@@ -42,7 +42,7 @@ def found(ranks: list[RankSeen]) -> set[int]:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_rank_of_few_is_named_in_noise_that_hides_it_from_every_look(ranks: int, seed: int) -> None:
-    """Noise of 8 % a rank and 5 % of all puts the error of five iterations at 5 %: 1.3 x is within 4.5 of them."""
+    """The noise is 8 % a rank and 5 % of all, and the rank computes 1.35 times as long as before."""
     slow = only(1, 1.35, ranks)
     job = Job(
         lambda iteration: slow if iteration > 200 else 1.0, ranks=ranks, noise=0.08, common_noise=0.05, seed=seed
